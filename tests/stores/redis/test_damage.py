@@ -178,4 +178,4 @@ async def test_a_record_of_another_program_is_named_as_damage(
     (found,) = await store.get([job.ref])
     assert found is not None
     assert (found.state, found.task, found.spec.payload) == (State.AVAILABLE, UNREADABLE_TASK, b"\x0f" * 12)
-    assert "the bytes stored are no record of a job" in (found.reason or "")
+    assert "the stored bytes are not the record of a job" in (found.reason or "")

@@ -1,1 +1,1 @@
-"""Jobs in Redis or Valkey: one server, a master watched by Sentinels, or a Cluster."""
+"""The Redis store: jobs in Redis or Valkey, on one server, a master with Sentinels, or a Cluster."""

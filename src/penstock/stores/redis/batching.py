@@ -1,4 +1,4 @@
-"""Split a call into parts that hold the server for 5 ms at most."""
+"""Split a call into parts that block the server for 5 ms at most."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = [
 
 T = TypeVar("T")
 
-#: Most jobs of one script; the server is held for at most 5 ms.
+#: Most jobs of one script, which then blocks the server for at most 5 ms.
 BATCH = 2_000
 #: Most jobs of one script where each job costs more.
 HEAVY = 250
-#: Most bytes of payloads, results … in one script; a larger one goes alone.
+#: Most bytes of payloads, results etc. in one script; a job with more is sent alone.
 MOST_BYTES = 1 << 20
 
 
 def by_queue(refs: Sequence[Ref]) -> dict[str, list[int]]:
-    """The places of refs in a call, by queue."""
+    """Return the positions of refs in a call, by queue."""
     groups: dict[str, list[int]] = {}
     for place, ref in enumerate(refs):
         groups.setdefault(ref.queue, []).append(place)
@@ -41,19 +41,19 @@ def by_queue(refs: Sequence[Ref]) -> dict[str, list[int]]:
 
 
 def parts_of(refs: Sequence[Ref], most: int) -> list[tuple[str, Sequence[int]]]:
-    """Queues and places as in `by_queue`, in parts of at most `most` places."""
+    """Return queues and positions as `by_queue` does, in parts of at most `most` positions."""
     return [(queue, part) for queue, places in by_queue(refs).items() for part in chunks(places, most)]
 
 
 def chunks(items: Sequence[T], most: int) -> list[Sequence[T]]:
-    """Items in parts of at most `most`."""
+    """Split items into parts of at most `most`."""
     if len(items) <= most:
         return [items] if items else []
     return [items[i : i + most] for i in range(0, len(items), most)]
 
 
 def in_bytes(places: Sequence[int], sizes: Sequence[int]) -> list[Sequence[int]]:
-    """Places, in order, in parts of at most MOST_BYTES; `sizes` has the size at every place of the call."""
+    """Split positions, in order, into parts of at most MOST_BYTES; `sizes`: bytes at each position."""
     starts, room = [0], MOST_BYTES
     for n, place in enumerate(places):
         room -= sizes[place]
@@ -64,17 +64,17 @@ def in_bytes(places: Sequence[int], sizes: Sequence[int]) -> list[Sequence[int]]
 
 
 def id_list(refs: Sequence[Ref], places: Sequence[int]) -> list[bytes | str | int]:
-    """Stored ids of the refs at these places."""
+    """Return the stored ids of the refs at these positions."""
     return [packed(refs[place].id) for place in places]
 
 
 def jobs_from(answer: list[Any]) -> list[tuple[bytes, bytes, bytes | None]]:
-    """Rows of (stored id, record, lease or None) from a flat answer."""
+    """Return rows of (stored id, record, lease or None) from a flat answer."""
     return list(zip(answer[0::3], answer[1::3], answer[2::3], strict=True))
 
 
 def numbered(context: Context, queues: Sequence[str]) -> Iterator[tuple[dict[str, int], list[str]]]:
-    """Groups of queues that one script can span, each with the numbers of its queues in the script."""
+    """Yield lists of queues that one script can span, each with the numbers of its queues in the script."""
     names = list(dict.fromkeys(queues))
     most = 1 if context.apart else 250
     for some in chunks(names, most):

@@ -1,7 +1,7 @@
-"""Says what about a Redis server's settings and state can lose jobs, or keep them from being stored.
+"""Check the settings and the state of Redis servers for risks: lost jobs, or jobs that cannot be stored.
 
-Pure: what the server answered goes in, findings come out. `INFO` is always needed; `CONFIG GET` may be
-forbidden (managed services), and then what only it can tell is said to be unknown.
+Pure functions from the servers' answers to findings. `INFO` is required. `CONFIG GET` may be forbidden, as by
+managed services: then a finding lists the settings that are unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["QUESTIONS", "SETTINGS", "examined", "merged"]
 
-#: What to ask `CONFIG GET` for, one by one: several at once need Redis 7, and `*` would bring passwords.
+#: Settings to read by `CONFIG GET`, one by one: several at once need Redis 7, and `*` would return passwords.
 SETTINGS = (
     "save",
     "appendfsync",
@@ -29,7 +29,7 @@ SETTINGS = (
     "replica-read-only",
     "cluster-require-full-coverage",
 )
-#: What to ask each master; `examined` reads the answers.
+#: Commands to send to each master; `examined` reads the answers.
 QUESTIONS = [
     Call(None, ask=command)
     for command in [("TIME",), ("INFO",), *(("CONFIG", "GET", name) for name in SETTINGS)]
@@ -39,9 +39,9 @@ QUESTIONS = [
 def examined(
     answers: Mapping[Any, Sequence[Any]], *, mode: str, before_ms: int, after_ms: int, wait_replicas: int
 ) -> list[Finding]:
-    """The findings on all masters from their answers to QUESTIONS, asked and answered at these instants.
+    """Return the findings about all masters, from their answers to QUESTIONS.
 
-    Raises what is in the place of an answer without which nothing can be said.
+    `before_ms`, `after_ms`: when the commands were sent and answered. Raises the error of a required answer.
     """
     by_node: dict[str, list[Finding]] = {}
     for node, (moment, info, *settings) in answers.items():
@@ -57,7 +57,7 @@ def examined(
             read_info(info),
             config or None,
             mode=mode,
-            now_here_ms=min(max(there, before_ms), after_ms),  # the answer is from some moment in between
+            now_here_ms=min(max(there, before_ms), after_ms),  # the answer was made between these instants
             now_there_ms=there,
             wait_replicas=wait_replicas,
         )
@@ -65,7 +65,7 @@ def examined(
 
 
 def merged(by_node: Mapping[str, Iterable[Finding]]) -> list[Finding]:
-    """The findings of several servers as one list: what all have is said once, the rest names its nodes."""
+    """Merge the findings of several servers: common findings once, the others with their nodes."""
     nodes: dict[Finding, list[str]] = {}
     for node, found in by_node.items():
         for finding in found:

@@ -1,4 +1,4 @@
-"""The context of all verbs: key names, the clock, and what this store object has learned.
+"""The context of all verbs: key names, the clock, and the cached state of a store object.
 
 A verb is a `CallPlan`: a generator that yields calls, is sent their answers, and returns the verb's answer.
 """
@@ -30,27 +30,28 @@ R = TypeVar("R")
 
 #: A verb as a generator: it yields calls, is sent their answers, and returns the answer of the verb.
 CallPlan = Generator[list[Call], list[Any], R]
-#: The queues for which the last tokens of this process were used, by any store object: a repeated token is
-#: looked for in all of them.
+#: The queues of the most recent tokens of this process, of all store objects: the leases of a repeated token
+#: are searched in all of them.
 _used: dict[tuple[bytes, str], tuple[str, ...]] = {}
 _used_lock = forks.lock()
 _MOST_USED = 1_024
 
 
 class Context:
-    """What one store object knows: names of keys, the clock, profiles, queues that cannot be used."""
+    """The state of one store object: names of keys, the clock, profiles, queues that cannot be used."""
 
     def __init__(self, keys: Keys, clock: Clock | None, *, clustered: bool, replicas: int) -> None:
         self.keys = keys
         self.clustered = clustered
-        self.replicas = replicas  # how many of them have to acknowledge an enqueue
+        self.replicas = replicas  # number of replicas that must acknowledge an enqueue
         self.profiles = Profiles()
-        #: The highest generation seen: what is enqueued after it, anywhere, shall count as later.
+        #: The highest generation seen: later enqueues, to any queue, get higher ones.
         self.floor = 0
-        #: Queues whose names are on the list of all queues, as far as this object knows.
+        #: Queues that this object has seen on, or put on, the list of all queues.
         self.listed: set[str] = set()
         self.set_asides = SetAsides()
-        #: All queues that this object has had to do with on a Cluster: what is known if the list is away.
+        #: All queues that this object has used on a Cluster: a substitute while the list of queues is
+        #: unavailable.
         self.met: set[str] = set()
         self.outages = Outages()
         self.spoiled = Spoiled()
@@ -61,20 +62,20 @@ class Context:
 
     @property
     def apart(self) -> bool:
-        """Whether a verb over several queues needs one call per queue."""
+        """True if a verb over several queues needs one call per queue."""
         return self.clustered or self.spoiled.apart
 
     def why(self, queue: str) -> StoreError | None:
-        """Why a queue is left out: its part of the Cluster is away, or one of its keys is spoiled."""
+        """Why a queue is left out: its part of the Cluster is away, or one of its keys has a wrong type."""
         return self.outages.why(queue) or self.spoiled.why(queue)
 
     @property
     def steered(self) -> bool:
-        """Whether a test steers the clock; else the server's clock rules."""
+        """True if a test controls the clock; else the server's clock is used."""
         return self._clock is not None
 
     def used_before(self, token: str, queues: Sequence[str]) -> Sequence[str]:
-        """The other queues for which this token was used before; remembers these queues for it."""
+        """Return the other queues for which this token was used before; store these queues for the token."""
         with _used_lock:
             before = _used.get((self.keys.news, token), ())
             others = [queue for queue in before if queue not in queues]
@@ -84,14 +85,14 @@ class Context:
         return others
 
     def unavailable(self, queues: Iterable[str]) -> StoreError:
-        """The error that says why none of these queues can be used."""
+        """Return the error that explains why none of these queues can be used."""
         for queue in queues:
             if error := self.why(queue):
                 return (StoreCorrupt if isinstance(error, StoreCorrupt) else StoreUnavailable)(str(error))
         return StoreUnavailable("the Cluster does not answer")
 
     def now_told(self) -> bytes:
-        """The first argument of every script: a steered clock, or nothing where the server's clock rules."""
+        """The first argument of every script: a test's clock, or b"" for the server's clock."""
         if self._clock is None:
             return self._told
         clock = self._clock
@@ -106,34 +107,34 @@ class Context:
         repeatable: bool = True,
         replicas: int = 0,
     ) -> Call:
-        """A call of a script over these queues."""
+        """Return a call of a script over these queues."""
         keys = tuple(map(self.keys.queue, queues))
         if self.clustered and keys:
-            # A node that is giving a slot away judges by the keys that are named. If none is there it sends
-            # us on, and a queue whose other keys are still here would be in two places. If only one of two is
-            # there we are to wait (TRYAGAIN), and so at the other end, until the whole slot has moved.
+            # A node that migrates a slot decides by the named keys. If none of them exists there it redirects
+            # the call, and a queue whose other keys have not moved yet would exist twice. If one of two
+            # exists it answers TRYAGAIN, as does the target node, until the whole slot has moved.
             keys = (*keys, keys[0] + b":meta")
         return Call(SCRIPTS[name], keys, [self.now_told(), *args], repeatable, replicas)
 
     def shared_call(self, name: str, key: bytes, args: Iterable[bytes | str | int]) -> Call:
-        """A call of a script over a key of the whole namespace."""
+        """Return a call of a script over a key of the whole namespace."""
         return Call(SCRIPTS[name], (key,), [self.now_told(), *args])
 
     def servers(self, queues: Sequence[str]) -> list[list[str]]:
-        """Groups of queues that one script can span: all of them, or on a Cluster each alone."""
+        """Split queues into lists that one script can span: all together, or on a Cluster each alone."""
         if self.apart:
             return [[queue] for queue in queues]
         return [list(queues)] if queues else []
 
     def read(self, queue: str, id: bytes, record: bytes) -> Job | None:
-        """Read a job from its record; None if its profile is unknown here or the record is damaged."""
+        """Read a job from its record; None if its profile is not cached or the record is damaged."""
         try:
             return job_of(self.profiles, queue, id, record, None)
         except (UnknownProfile, *UNDECODABLE):
             return None
 
     def note_set_aside(self, facts: Sequence[bytes]) -> None:
-        """Note what a script has set aside: 3 entries each, the queue's key, stored id, cause."""
+        """Note records that a script has set aside: 3 entries each, the queue's key, stored id, cause."""
         for key, id, cause in zip(facts[0::3], facts[1::3], facts[2::3], strict=True):
             queue = key.decode().rpartition("/")[2].removesuffix("}")
             self.set_asides.add(SetAside("job", queue, id_of(id), cause.decode(errors="backslashreplace")))
@@ -149,7 +150,7 @@ class SetAsides:
         self._found.append(one)
 
     def take(self) -> tuple[SetAside, ...]:
-        """Take what is not reported yet; safe from any thread, each is returned once."""
+        """Take the unreported records. Thread-safe: each record is returned once."""
         found = []
         while self._found:
             with contextlib.suppress(IndexError):
@@ -158,12 +159,12 @@ class SetAsides:
 
 
 def command(key: bytes, *words: bytes | str | int) -> Call:
-    """A plain Redis command about this key, as a call."""
+    """Return a call of a plain Redis command on this key."""
     return Call(None, (key,), [], True, 0, words)
 
 
 def int_or_zero(text: bytes | None) -> int:
-    """A number as the server keeps it; 0 if it is missing or damaged."""
+    """Parse a stored number; 0 if it is missing or damaged."""
     try:
         return int(text or 0)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Direct dispatch: jobs that arrive with the wake-up, already leased to the worker that waits.
+"""Direct dispatch: jobs that arrive with the wake-up message, already leased to the waiting worker.
 
 A producer may lease a job to a waiting worker's offer (`dispatch_directly` in `scripts/enqueue.lua`). The
 job is kept here until the worker's next fetch; a job that is not fetched goes back to the head of its queue.
@@ -18,7 +18,8 @@ from penstock.stores.redis.keys import id_of
 __all__ = ["DirectDispatch", "DispatchedJob", "read_dispatched"]
 
 _SIZES = struct.Struct(">BBBd")
-#: Seconds that a job waits for its fetch, which follows the wake-up at once unless the worker is stopping.
+#: Seconds that a job is kept for the next fetch, which follows the wake-up at once unless the worker is
+#: stopping.
 _PATIENCE = 0.25
 #: Number of offers that are remembered.
 _REMEMBERED = 64
@@ -56,7 +57,7 @@ class _Fetch:
 
     def __init__(self) -> None:
         self.under_way = False
-        self.meanwhile: list[DispatchedJob] = []  # came since it was sent: it may bring them, too
+        self.meanwhile: list[DispatchedJob] = []  # arrived during the fetch, which may return them, too
         self.failed = False
         self.found: frozenset[Lease] = frozenset()
 
@@ -67,7 +68,7 @@ class DirectDispatch:
     def __init__(self, give_back: Callable[[Sequence[DispatchedJob]], None]) -> None:
         self._give_back = give_back
         self._kept: dict[str, list[DispatchedJob]] = {}
-        self._fetches: dict[str, _Fetch] = {}  # of the last tokens that were offered
+        self._fetches: dict[str, _Fetch] = {}  # by token, for the most recent offers
 
     def offer(self, token: str) -> None:
         """Expect jobs that are leased under this token."""
@@ -77,7 +78,7 @@ class DirectDispatch:
             self._fetches[token] = _Fetch()
 
     def came(self, one: DispatchedJob, *, wanted: bool) -> None:
-        """A dispatched job has arrived, perhaps late: one that a fetch has brought is not given back.
+        """Keep a dispatched job that has arrived, or give it back unless a fetch has already returned it.
 
         `wanted`: the worker that made the offer still waits, and fetches next.
         """
@@ -85,23 +86,23 @@ class DirectDispatch:
         if fetch is not None and fetch.under_way:
             fetch.meanwhile.append(one)
         elif fetch is not None and (fetch.failed or one.lease in fetch.found):
-            return  # a fetch that failed is repeated, and finds whatever is leased under its token
+            return  # the failed fetch is repeated, and returns all leases under its token
         elif wanted:
             self._keep(one)
         else:
             self._give_back([one])
 
     def take(self, token: str) -> list[DispatchedJob]:
-        """Jobs leased under this token; none if the server has to be asked after a failed fetch."""
+        """Take the jobs leased under this token; none after a failed fetch, which must ask the server."""
         kept, fetch = self._kept.pop(token, []), self._fetches.get(token)
         return [] if fetch is not None and fetch.failed else kept
 
     @contextmanager
     def fetching(self, token: str) -> Iterator[list[Job]]:
-        """The time while a fetch with this token asks the server; the caller fills the list with its jobs."""
+        """Enter this block while a fetch with this token asks the server; append its jobs to the list."""
         found: list[Job] = []
         fetch = self._fetches.get(token)
-        if fetch is None:  # it was never offered
+        if fetch is None:  # the token was not offered
             yield found
             return
         fetch.under_way, fetch.failed = True, True

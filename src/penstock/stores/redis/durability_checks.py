@@ -1,4 +1,4 @@
-"""Checks of what decides whether a Redis server keeps its jobs: memory, persistence, replicas."""
+"""Check the durability of a Redis server: memory, persistence, replicas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.stores.redis.server_facts import ServerFacts, percent, size_text
 
 __all__ = ["eviction", "memory", "persistence", "replicas"]
 
-#: From this share on memory is close to its limit.
+#: Memory use above this share of the limit is a warning.
 _CLOSE = 0.85
 _FINE, _WARNING, _ERROR = Level.FINE, Level.WARNING, Level.ERROR
 
@@ -22,7 +22,7 @@ def eviction(server: ServerFacts) -> Iterator[Finding]:
     way_out = "CONFIG SET maxmemory-policy noeviction; a cache belongs on a server of its own"
     if policy in ("", "noeviction"):
         yield Finding(
-            _FINE, "eviction", "noeviction: when memory is full new jobs are refused, none is thrown away"
+            _FINE, "eviction", "noeviction: when memory is full, new jobs are refused and none is evicted"
         )
     elif not limit:
         yield Finding(
@@ -35,24 +35,23 @@ def eviction(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             _WARNING,
             "eviction",
-            f"maxmemory-policy is {policy}: at {size_text(limit)} Redis throws away keys that have an end. "
-            "Jobs are not in such keys, but what keeps unique jobs or remembered ids apart may be",
+            f"maxmemory-policy is {policy}: at {size_text(limit)} Redis evicts keys with an expiry. "
+            "Jobs are not in such keys, but unique keys or remembered ids may be",
             way_out,
         )
     else:
         yield Finding(
             _ERROR,
             "eviction",
-            f"maxmemory-policy is {policy}: at {size_text(limit)} Redis throws away whole queues "
-            "without a word",
+            f"maxmemory-policy is {policy}: at {size_text(limit)} Redis evicts whole queues without an error",
             way_out,
         )
     if evicted := server.number("evicted_keys"):
         yield Finding(
             _WARNING,
             "eviction",
-            f"{evicted:,} keys have been thrown away for want of memory since the server started; "
-            "jobs may have been among them",
+            f"{evicted:,} keys have been evicted because memory was full since the server started; "
+            "they may have contained jobs",
             way_out,
         )
 
@@ -62,7 +61,7 @@ def memory(server: ServerFacts) -> Iterator[Finding]:
     whose, way_out = "maxmemory", "raise maxmemory, or let workers drain the queues"
     if not limit:
         limit = server.number("total_system_memory")
-        whose, way_out = "the machine's memory", "set maxmemory below it, so that jobs are refused in time"
+        whose, way_out = "the machine's memory", "set maxmemory below it, so that new jobs are refused first"
     if not limit:
         return
     says = f"{size_text(used)} in use, {percent(used, limit)} of {whose} ({size_text(limit)})"
@@ -87,12 +86,12 @@ def persistence(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             _WARNING,
             "persistence",
-            "there is no append-only file (appendonly no): a crash takes what came after the last snapshot, "
-            "and nobody here may ask whether there are snapshots",
-            "set appendonly yes, or what your provider calls so",
+            "there is no append-only file (appendonly no): a crash loses all jobs since the last snapshot, "
+            "and the settings of snapshots cannot be read (CONFIG is forbidden)",
+            "set appendonly yes, or the equivalent setting of your provider",
         )
     elif snapshots == "":
-        also = "; its replicas then copy the emptiness" if server.number("connected_slaves") else ""
+        also = "; its replicas then copy the empty data set" if server.number("connected_slaves") else ""
         yield Finding(
             _ERROR,
             "persistence",
@@ -119,27 +118,27 @@ def _append_only(server: ServerFacts) -> Iterator[Finding]:
             yield Finding(
                 _FINE,
                 "persistence",
-                "append-only file, synced every second: survives a crash of Redis; a power cut may take the "
+                "append-only file, synced every second: survives a crash of Redis; a power cut may lose the "
                 "last two seconds",
             )
         case "no":
             yield Finding(
                 _WARNING,
                 "persistence",
-                "the append-only file is never synced by Redis (appendfsync no): a power cut may take the "
-                "last half minute",
+                "the append-only file is never synced by Redis (appendfsync no): a power cut may lose the "
+                "last 30 seconds",
                 "CONFIG SET appendfsync everysec, or always",
             )
         case _:
             yield Finding(
-                _FINE, "persistence", "append-only file; how often it is synced, nobody here may ask"
+                _FINE, "persistence", "append-only file; its sync interval is unknown (CONFIG is forbidden)"
             )
     if server.setting("no-appendfsync-on-rewrite") == "yes":
         yield Finding(
             _WARNING,
             "persistence",
-            "while Redis rewrites its files nothing is synced (no-appendfsync-on-rewrite yes): a power cut "
-            "then takes all of that time",
+            "nothing is synced while Redis rewrites its files (no-appendfsync-on-rewrite yes): a power cut "
+            "then loses all jobs since the rewrite began",
             "CONFIG SET no-appendfsync-on-rewrite no",
         )
 
@@ -155,7 +154,7 @@ def _failed_writes(server: ServerFacts) -> Iterator[Finding]:
     if server.setting("stop-writes-on-bgsave-error") == "no":
         level = _WARNING if server.number("aof_enabled") else _ERROR
         yield Finding(
-            level, "persistence", "the last snapshot has failed, and the one before grows old", way_out
+            level, "persistence", "the last snapshot has failed, and the previous one is getting old", way_out
         )
     else:
         yield Finding(
@@ -186,7 +185,7 @@ def replicas(server: ServerFacts) -> Iterator[Finding]:
             yield Finding(
                 _WARNING,
                 "replicas",
-                "there is no replica: nobody can take over from this master",
+                "there is no replica: no server can take over from this master",
                 "attach one",
             )
         return
@@ -195,7 +194,7 @@ def replicas(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             _FINE,
             "replicas",
-            f"{online} of {attached} online. They follow a moment behind: a failover may lose the last jobs, "
+            f"{online} of {attached} online. Replication is asynchronous: a failover may lose the last jobs, "
             "unless the URL has wait_replicas=1",
         )
     else:
@@ -203,7 +202,7 @@ def replicas(server: ServerFacts) -> Iterator[Finding]:
 
 
 def _cut_off(server: ServerFacts, online: int) -> Iterator[Finding]:
-    """A master that has lost its replicas may have lost its office too, and does not know."""
+    """Check for a master without replicas, which may have been replaced without noticing it."""
     least, lag = server.setting("min-replicas-to-write"), server.setting("min-replicas-max-lag")
     if least is None:
         return
@@ -211,8 +210,8 @@ def _cut_off(server: ServerFacts, online: int) -> Iterator[Finding]:
         yield Finding(
             _WARNING,
             "replicas",
-            "min-replicas-to-write is off: a master that is cut off goes on taking jobs, which are thrown "
-            "away when another has taken its place",
+            "min-replicas-to-write is off: a master that is cut off still accepts jobs, which are lost "
+            "when another server has taken its place",
             "CONFIG SET min-replicas-to-write 1, and min-replicas-max-lag 10",
         )
     elif int(least) > online:

@@ -1,7 +1,7 @@
 """Run a verb over several queues although some of them cannot be used.
 
-A queue cannot be used while its part of a Cluster is away (`outages.py`), or while one of its keys holds
-something else than what Penstock wrote (`spoiled.py`).
+A queue cannot be used while its part of a Cluster is away (`outages.py`), or while another program has given
+one of its keys a wrong type (`spoiled.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AWAY: Any = object()
 def each(context: Context, asked: Sequence[tuple[str, Call]]) -> CallPlan[list[Any]]:
     """Send calls about queues (or SHARED) and return their answers, AWAY for each that is missing.
 
-    A single server's error is raised, until a step over several queues has failed because of one of them.
+    On a single server errors are raised, until a step over several queues has failed because of one queue.
     """
     if not context.apart:
         return raise_errors((yield [call for _, call in asked]))
@@ -57,7 +57,7 @@ def any_of(context: Context, asked: Sequence[tuple[str, Call]]) -> CallPlan[list
 def alone(context: Context, queue: str, plan: CallPlan[T]) -> CallPlan[T]:
     """Run a plan that concerns one queue of several; returns AWAY if that queue cannot be used.
 
-    Raises ReplyLost if the server may have acted: the caller repeats the verb, which finds what was done.
+    Raises ReplyLost if the server may have run it: the caller repeats the verb, which is repeatable.
     """
     if not context.apart:
         return (yield from plan)
@@ -76,7 +76,7 @@ def alone(context: Context, queue: str, plan: CallPlan[T]) -> CallPlan[T]:
 
 
 def _lost(context: Context, queue: str, error: Exception) -> None:
-    """Leave this queue out for a while; raises any error that does not concern one queue alone."""
+    """Leave this queue out for a while; raises an error that concerns more than one queue."""
     if isinstance(error, StoreCorrupt):
         context.spoiled.lost(queue, error)
     elif isinstance(error, StoreUnavailable) and context.clustered:
@@ -89,7 +89,7 @@ _Verb = Callable[Concatenate[Context, P], CallPlan[T]]
 
 
 def isolated(verb: _Verb[P, T]) -> _Verb[P, T]:
-    """Decorate a repeatable verb over several queues: it leaves out a queue whose keys are spoiled."""
+    """Decorate a repeatable verb over several queues: leave out queues with a key of a wrong type."""
 
     @wraps(verb)
     def isolating(context: Context, *args: P.args, **options: P.kwargs) -> CallPlan[T]:
@@ -105,7 +105,7 @@ def isolated(verb: _Verb[P, T]) -> _Verb[P, T]:
 
 
 def _briefly(plan: CallPlan[T]) -> CallPlan[T]:
-    """Run a plan with each call tried for a second at most."""
+    """Run a plan; each call is tried for a second at most."""
     try:
         calls = next(plan)
         while True:

@@ -1,12 +1,12 @@
-"""Where things lie: the names of keys, packed ids, and the numbers that order jobs.
+"""The names of keys, stored ids, and generations.
 
 Everything of one queue begins with `PREFIX:2:{NAMESPACE/QUEUE}`; the braces make it one slot of a Cluster.
-What belongs to the whole namespace lies under `PREFIX:2:{NAMESPACE/}`. Neither name can hold a brace or a
-slash. The 2 is the version of the layout: versions of Penstock that lay out their keys differently never
-touch the same ones.
+The keys of the whole namespace begin with `PREFIX:2:{NAMESPACE/}`. Neither name can contain a brace or a
+slash. The 2 is the version of the layout: versions of Penstock with different layouts never use the same
+keys.
 
-A *generation* counts 4096 to the millisecond since 2020, so that it orders jobs over queues, servers and a
-`drop`, fits a double until 2089, and says when a job was enqueued.
+A *generation* counts 4096 per millisecond since 2020. So it orders jobs over queues, servers and a `drop`,
+fits a double until 2089, and contains the time of the enqueue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 
 __all__ = ["EPOCH", "LAYOUT", "PER_MS", "Keys", "id_of", "ms_of", "packed"]
 
-#: The version of the layout of keys and records: raised by each change that other versions would misread.
+#: The version of the layout of keys and records; a change that other versions would misread increments it.
 LAYOUT = 2
 
 EPOCH = 1_577_836_800_000  # 2020-01-01, ms
@@ -37,14 +37,14 @@ class Keys:
         self.name_of_namespace = (
             f"the namespace {namespace!r}" if namespace else "the namespace without a name"
         )
-        self.workers = f"{shared}:workers".encode()  # hash: id → what it announced
-        self.news = f"{shared}:news".encode()  # hash: how many requests to stop, and changes of settings
+        self.workers = f"{shared}:workers".encode()  # hash: id → announcement
+        self.news = f"{shared}:news".encode()  # hash: counts of requests to stop and of changes of settings
         self.news_channel = f"{shared}:news"
         self._wake = f"{shared}:wake:"
         self._queues: dict[str, bytes] = {}
 
     def queue(self, name: str) -> bytes:
-        """What the keys of this queue begin with."""
+        """Return the prefix of the keys of this queue."""
         key = self._queues.get(name)
         if key is None:
             key = f"{self._head}{name}}}".encode()
@@ -53,13 +53,15 @@ class Keys:
         return key
 
     def channel(self, listener: str) -> str:
-        """Where one listener hears what concerns it alone."""
+        """Return the channel for messages to one listener."""
         return self._wake + listener
 
 
 def packed(id: str) -> bytes:
-    """An id as it is stored: 16 bytes for a UUID, which most are; any other behind one or two zero bytes, so
-    that it is never 16 long."""
+    """Return the stored form of an id: 16 bytes for a UUID, the most common kind.
+
+    Any other id is stored after one or two zero bytes, so that its form is never 16 bytes long.
+    """
     if len(id) == 36 and _UUID(id):
         return bytes.fromhex(id.replace("-", ""))
     raw = id.encode()
@@ -67,7 +69,7 @@ def packed(id: str) -> bytes:
 
 
 def id_of(stored: bytes) -> str:
-    """What `packed` made its bytes of."""
+    """Return the id of a stored form: the inverse of `packed`."""
     if len(stored) != 16:
         return stored.lstrip(b"\0").decode(errors="backslashreplace")
     h = stored.hex()
@@ -75,5 +77,5 @@ def id_of(stored: bytes) -> str:
 
 
 def ms_of(generation: int) -> int:
-    """The instant that a generation stands for."""
+    """Return the instant (ms since the epoch) of a generation."""
     return (generation >> 12) + EPOCH

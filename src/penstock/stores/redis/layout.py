@@ -1,4 +1,4 @@
-"""Numbers and layouts that records, leases and scripts share (see `scripts/lib/states.lua`)."""
+"""Numbers shared by records, leases and scripts (see `scripts/lib/states.lua`)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ __all__ = [
     "UNWRITABLE",
 ]
 
-#: Stands for a missing number.
+#: The stored value of a missing number.
 NONE = float(-(2**53))
 #: Flags of a record.
 LONG, EXTRA, INLINE, HIGH = 8, 16, 32, 192
-#: The bits of a long record that say what it has: these parts, and whether its job was asked to stop.
+#: Number of optional parts of a long record; the other bits of `has` are flags, e.g. a request to stop.
 PARTS = 9
 ASKED_TO_STOP = 32_768
-#: States by their number in a record. A running job is known by its lease, its number is only in answers.
+#: States by their number in a record. A running job is recognised by its lease; its number is only in
+#: answers.
 STATES = (
     State.SCHEDULED,
     State.AVAILABLE,

@@ -1,8 +1,9 @@
-"""Parts of a Cluster that are away while the others answer: which queues, since when, and when they are back.
+"""Outages: parts of a Cluster that do not answer while others do, and the queues that they contain.
 
-A Cluster with `cluster-require-full-coverage no` serves the slots of the masters that live. A verb that finds
-a queue whose slot nobody serves reports the queue here (`lost`). From then on verbs over several queues leave
-it out, at no cost, until a thread that asks in the background, with back-off, finds it served again.
+A Cluster with `cluster-require-full-coverage no` serves the slots of the masters that are up. A verb that
+finds a queue whose slot no server serves reports the queue here (`lost`). Verbs over several queues then
+leave it out, at no cost, until a background thread, which asks with back-off, finds that the slot is served
+again.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ __all__ = ["SHARED", "Outages", "Prober"]
 
 _log = logging.getLogger("penstock.stores")
 
-#: The name under which the namespace's own slot is kept: no queue is called so.
+#: The name of the namespace's own slot; no queue has this name.
 SHARED = ""
-#: The pause between two probes (s) is doubled from the first to the last.
+#: The first and the longest pause between two probes (seconds); each pause is twice the previous one.
 _FIRST, _LAST = 0.1, 2.0
-#: What is lost again so soon (s) is the same outage, and not told once more.
+#: An outage that returns within this time (seconds) is not logged again.
 _SAME = 10.0
 
 
 class Outages:
-    """Of one store object; for any thread."""
+    """The outages that one store object has found; thread-safe."""
 
     def __init__(self) -> None:
         self._away: dict[str, StoreUnavailable] = {}
-        self._back: dict[str, float] = {}  # when it came back (monotonic)
-        #: Called when something is away: begins to ask when it is back.
+        self._back: dict[str, float] = {}  # when its last outage ended (monotonic)
+        #: Called when an outage begins; it starts the prober.
         self.on_lost: Callable[[], None] = lambda: None
 
     def __bool__(self) -> bool:
@@ -46,30 +47,31 @@ class Outages:
         return list(self._away)
 
     def why(self, name: str) -> StoreUnavailable | None:
-        """Why a queue is away; None: it is not, as far as we know."""
+        """Return why a queue is away; None if no outage of it is known."""
         found = self._away.get(name)
         if found is not None:
             self.on_lost()
         return found
 
     def lost(self, name: str, error: StoreUnavailable) -> None:
-        """Nobody serves the slot of this queue now."""
+        """Note that no server serves the slot of this queue now."""
         new = name not in self._away
         self._away[name] = error
         if new and time.monotonic() - self._back.get(name, float("-inf")) > _SAME:
-            _log.warning("%s waits: its part of the Cluster is away: %s", _title(name), error)
+            _log.warning("%s is unavailable: its part of the Cluster is away: %s", _title(name), error)
         self.on_lost()
 
     def back(self, name: str) -> None:
         if self._away.pop(name, None) is not None:
             self._back[name] = time.monotonic()
-            _log.info("%s goes on: its part of the Cluster is back", _title(name))
+            _log.info("%s is available again: its part of the Cluster is back", _title(name))
 
 
 class Prober:
-    """Asks in a thread of its own, while anything is away, whether it is back.
+    """Checks in a background thread, during an outage, whether it is over.
 
-    `ask(names)` names those that are; a store that is let go of, or closed, asks no more.
+    `ask(names)` returns the names that are served again. The thread ends when the store is closed or
+    collected.
     """
 
     def __init__(
@@ -77,14 +79,14 @@ class Prober:
     ) -> None:
         self._outages = outages
         self._ask = ask
-        self._let_go = let_go  # of what was opened for a question while the store was closed
+        self._let_go = let_go  # closes connections that a probe opened while the store was being closed
         self._thread: threading.Thread | None = None
         self._pid = 0
         self._closed = threading.Event()
         outages.on_lost = self._start
 
     def close(self) -> None:
-        """Until the next loss."""
+        """Stop the thread; the next outage starts a new one."""
         self._closed.set()
 
     def _start(self) -> None:
@@ -97,7 +99,7 @@ class Prober:
         self._thread.start()
 
     def _look(self) -> bool:
-        """Ask once; whether anything is left."""
+        """Probe once; return True if an outage remains."""
         try:
             for name in self._ask(self._outages.names):
                 self._outages.back(name)
@@ -118,4 +120,4 @@ def _probe(prober: weakref.ref[Prober], closed: threading.Event) -> None:
 
 
 def _title(name: str) -> str:
-    return "what belongs to the whole namespace" if name == SHARED else f"queue {name!r}"
+    return "the shared data of the namespace" if name == SHARED else f"queue {name!r}"

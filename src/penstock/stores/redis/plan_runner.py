@@ -1,4 +1,4 @@
-"""Runs the call plans of verbs: sends the calls that a plan yields and hands it the answers."""
+"""Run the call plans of verbs: send the calls that a plan yields, and send it their answers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ R = TypeVar("R")
 
 
 class NewsCounts(tuple[int, int]):
-    """How many requests to stop, and changes of settings, there have been."""
+    """The number of requests to stop and of changes of settings so far."""
 
     def told_by(self, later: tuple[int, int]) -> Wake:
-        """What a wait that knew these counts is woken for by later ones."""
+        """Return the flags for which a wait that knew these counts is woken by later ones."""
         wake = Wake.NOTHING
         if later[0] > self[0]:
             wake |= Wake.CANCEL
@@ -30,7 +30,7 @@ class NewsCounts(tuple[int, int]):
 
 
 class SeenNews:
-    """The news that the waits of a store object have reported: None before its first verb."""
+    """The counts that the waits of a store object have reported; None before its first verb."""
 
     def __init__(self) -> None:
         self.seen: NewsCounts | None = None
@@ -42,13 +42,13 @@ class SeenNews:
         return self.seen
 
     def begin(self, answer: Sequence[bytes | None]) -> None:
-        """News from before a store object's first verb is not reported."""
+        """Set the baseline at the first verb: earlier events are never reported."""
         with self._lock:
             if self.seen is None:
                 self.seen = NewsCounts(map(int_or_zero, answer))
 
     def tell(self, counts: tuple[int, int]) -> None:
-        """Several waits may end at once: the latest news count."""
+        """Store the counts that a wait has reported; if several waits end at once, the highest stay."""
         with self._lock:
             self.seen = NewsCounts(map(max, zip(self.now, counts, strict=True)))
 
@@ -63,13 +63,13 @@ class PlanRunner:
         self.news = SeenNews()
 
     async def run(self, plan: CallPlan[R]) -> R:
-        """The answer of the plan."""
+        """Run a plan and return its answer."""
         if self.news.seen is None:
             await self.begin()
         return await self._send(plan)
 
     async def begin(self) -> None:
-        """Read the counts of news at the first verb."""
+        """Read the counts at the first verb."""
         self.news.begin(await self._send(news.begin(self.context)))
 
     async def _send(self, plan: CallPlan[R]) -> R:
@@ -82,7 +82,7 @@ class PlanRunner:
             return result
 
     def run_sync(self, plan: CallPlan[R]) -> R:
-        """The answer of the plan, in this thread."""
+        """Run a plan in this thread and return its answer."""
         if self.news.seen is None:
             self.news.begin(self._send_sync(news.begin(self.context)))
         return self._send_sync(plan)

@@ -1,4 +1,4 @@
-"""Profiles: what all jobs of one task have in common, stored once per queue under a digest."""
+"""Profiles: the fields that all jobs of one task share, stored once per queue under a digest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["NO_EXTRA", "Extra", "Profile", "Profiles", "UnknownProfile", "profil
 
 
 class Profile(msgspec.Struct, frozen=True, array_like=True):
-    """What the jobs of one task have in common."""
+    """The fields that the jobs of one task share."""
 
     task: str
     timeout: int | None
@@ -52,22 +52,22 @@ class UnknownProfile(Exception):
     """A record names a profile that this process has not read yet."""
 
     def __init__(self, queue: str, digest: bytes) -> None:
-        super().__init__(f"queue {queue!r} has a profile {digest.hex()} that has to be read first")
+        super().__init__(f"queue {queue!r} has a profile {digest.hex()} that was not read yet")
         self.queue = queue
         self.digest = digest
 
 
 class Profiles:
-    """The profiles that this process knows, for writing its own jobs and for reading any."""
+    """A cache of profiles, for writing and reading jobs."""
 
-    _MOST = 4_096  # forgotten all together beyond that: they are read again
+    _MOST = 4_096  # a full cache is cleared, and profiles are read again
 
     def __init__(self) -> None:
         self._written: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
         self._read: dict[tuple[str, bytes], Profile] = {}
 
     def write(self, job: NewJob) -> tuple[bytes, bytes]:
-        """Digest and bytes of the profile of this job."""
+        """Return the digest and the bytes of the profile of this job."""
         facts = (
             job.task,
             job.timeout,
@@ -88,7 +88,7 @@ class Profiles:
         return found
 
     def get(self, queue: str, digest: bytes) -> Profile:
-        """The profile; raises UnknownProfile, whereupon it is to be learned."""
+        """Return the profile. Raises UnknownProfile: then the caller reads it and calls `learn`."""
         try:
             return self._read[queue, digest]
         except KeyError:

@@ -1,4 +1,4 @@
-"""Read jobs from the answers of scripts, row by row: a damaged row does not affect the others."""
+"""Read jobs from the answers of scripts, row by row; a damaged row does not affect the others."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["Row", "leased_jobs", "read_quickly", "shown"]
 
 T = TypeVar("T")
 
-#: The queue of a job, its stored id and its record, then what else reading it takes.
+#: The queue of a job, its stored id and its record, then other values that are needed to read it.
 Row = tuple[Any, ...]
 
 
 def read_quickly(context: Context, read: Callable[[], T]) -> CallPlan[T | None]:
-    """The answer of `read` once all profiles that it needs are known; None if something cannot be read."""
+    """Run `read` after loading all profiles that it needs; None if something cannot be read."""
     while True:
         try:
             return read()
@@ -52,7 +52,7 @@ def leased_jobs(context: Context, rows: Sequence[Row], read: Callable[[Row], Job
 def shown(
     context: Context, queue: str, rows: Iterable[tuple[bytes, bytes, bytes | None]]
 ) -> CallPlan[list[Job]]:
-    """Jobs from rows (stored id, record, lease); a stand-in for each that cannot be read."""
+    """Read jobs from rows (stored id, record, lease), with a stand-in for each that cannot be read."""
     whole: list[Row] = [(queue, *row) for row in rows]
     jobs, causes = yield from _read_each(context, whole, lambda row: job_of(context.profiles, *row))
     if not causes:
@@ -69,7 +69,7 @@ def shown(
 def _read_each(
     context: Context, rows: Sequence[Row], read: Callable[[Row], Job]
 ) -> CallPlan[tuple[list[Job | None], dict[int, str]]]:
-    """What was read, None for each row that could not be, and the causes by row number."""
+    """Return the jobs, None for each row that cannot be read, and the causes by row number."""
     quickly = yield from read_quickly(context, lambda: [read(row) for row in rows])
     if quickly is not None:
         return list(quickly), {}
@@ -87,18 +87,18 @@ def _read_each(
                 if why is not None:
                     causes[n] = lost[key] = why
             except UNDECODABLE as error:
-                causes[n] = f"the bytes stored are no record of a job ({error})"
+                causes[n] = f"the stored bytes are not the record of a job ({error})"
         jobs.append(job)
     return jobs, causes
 
 
 def _learned(context: Context, unknown: UnknownProfile) -> CallPlan[str | None]:
-    """Learn a profile; returns the cause if that is not possible."""
+    """Read a profile into the cache; returns the cause if it cannot be read."""
     key = context.keys.queue(unknown.queue) + b":profiles"
     (text,) = raise_errors((yield [command(key, "HGET", key, unknown.digest)]))
     name = unknown.digest.hex()
     if text is None:
-        return f"the profile {name} of its task is gone; was the key {key.decode()} deleted?"
+        return f"the profile {name} of its task is missing; was the key {key.decode()} deleted?"
     try:
         context.profiles.learn(unknown.queue, unknown.digest, text)
     except UNDECODABLE as error:

@@ -1,13 +1,13 @@
-"""A job as bytes: what `scripts/lib/record.lua` reads and writes on the server's side.
+"""The layout of a job's record and lease; `scripts/lib/record.lua` reads and writes it on the server.
 
-    flags 1 · generation 7 · priority + 128 1 · [what has become of it] · tail
-    what has become of it (flag LONG): size 4 · enqueued, run_at, place, expires, fetched, ended 6 × 8 ·
-        attempt 4 · lost 4 · has 2 · of errors, result, progress, checkpoint, reason, and the shared keys
-        unique, partition, tenant, batch those it has
+    flags 1 · generation 7 · priority + 128 1 · [history] · tail
+    history (flag LONG): size 4 · enqueued, run_at, place, expires, fetched, ended 6 × 8 ·
+        attempt 4 · lost 4 · has 2 · the parts named by the bits of `has`: errors, result, progress,
+        checkpoint, reason, and the shared keys unique, partition, tenant, batch
     tail: digest 4, or (flag INLINE) the profile itself · [extra, flag EXTRA] · payload to the end
 
-A *profile* is all that jobs of one task have in common; a queue keeps each under its digest, so that a job
-carries 4 bytes of it. A lease: generation 7 · token 1+n · fetched_at 8 · flags 1 · worker 2+n · reason.
+A *profile* has the fields that all jobs of one task share; a queue stores it under its digest, so that a job
+carries only 4 bytes. A lease: generation 7 · token 1+n · fetched_at 8 · flags 1 · worker 2+n · reason.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RUNNING = State.RUNNING
 _decode_extra = msgspec.msgpack.Decoder(Extra).decode
 _decode_error = msgspec.msgpack.Decoder(AttemptError).decode
 _decode_progress = msgspec.msgpack.Decoder(Progress).decode
-#: What stands in the place of an entry of a job's error history that cannot be read.
+#: Shown instead of an entry of a job's error history that cannot be read.
 _NO_ERROR = AttemptError(0, 0, "(unreadable)", "")
 
 
@@ -80,7 +80,7 @@ def _ids_in(text: bytes) -> Iterable[str]:
 
 
 class _History(NamedTuple):
-    """What has become of a job, as its record says."""
+    """The history part of a record."""
 
     enqueued_at: int
     run_at: int
@@ -99,7 +99,7 @@ class _History(NamedTuple):
 
 
 def _history_of(record: bytes) -> tuple[_History, int]:
-    """And where the tail begins."""
+    """Return the history part of a record, and the position of its tail."""
     size, enqueued, run, _, expires, fetched, ended, attempt, lost, has = HISTORY.unpack_from(record, 9)
     at, parts = 71, []
     for bit in range(PARTS):
@@ -202,7 +202,7 @@ def leased(
     token: str,
     charge: int,
 ) -> Job:
-    """A job that has just been fetched: its lease is known here, and need not travel."""
+    """Decode a job that was just fetched; the caller knows its lease, so the server does not send it."""
     generation = int.from_bytes(record[1:8], "big")
     if record[0] & LONG:
         history, at = _history_of(record)
@@ -241,7 +241,7 @@ def _state_of(record: bytes) -> State:
 
 
 def job_of(profiles: Profiles, queue: str, stored: bytes, record: bytes, held: bytes | None) -> Job:
-    """A job as it lies in the store."""
+    """Decode a stored job, with its lease if it is running."""
     generation = int.from_bytes(record[1:8], "big")
     if record[0] & LONG:
         history, at = _history_of(record)

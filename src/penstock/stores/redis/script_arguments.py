@@ -1,4 +1,4 @@
-"""Jobs, leases, transitions and progress as the bytes that scripts read."""
+"""Encode jobs, leases, transitions and progress as arguments of scripts."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _decode_progress = msgspec.msgpack.Decoder(Progress).decode
 
 
 class CannotWrite(Exception):
-    """A value that a record cannot hold."""
+    """Raised for a value that a record cannot hold."""
 
 
 def tail_of(job: NewJob, digest: bytes) -> bytes:
-    """The tail of a record, with its flags in front."""
+    """Return the tail of a record, with its flags in front."""
     extra = Extra(
         job.delay,
         job.run_at,
@@ -48,7 +48,7 @@ def tail_of(job: NewJob, digest: bytes) -> bytes:
 
 
 def form_of(job: NewJob, queue: int) -> bytes:
-    """The facts by which enqueue.lua places a job; `queue` is the number of its queue in the call."""
+    """Return the form of a job, as enqueue.lua describes it; `queue`: the number of its queue in the call."""
     place = bytes((queue, job.priority + 100))
     if (
         job.delay == 0
@@ -74,7 +74,7 @@ def form_of(job: NewJob, queue: int) -> bytes:
 
 
 def _shared_keys(job: NewJob) -> tuple[bytes, bytes, bytes, bytes]:
-    """Unique key, partition, tenant and batch of a job; b"" for each that it has not."""
+    """Return the unique key, partition, tenant and batch of a job; b"" for each that it does not have."""
     unique = job.unique
     key = b""
     if unique is not None:
@@ -84,7 +84,7 @@ def _shared_keys(job: NewJob) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def _partition_bytes(partition: Partition | None) -> bytes:
-    """A key and its terms, as `scripts/lib/partitions.lua` reads them."""
+    """Encode a partition key and its rules, as `scripts/lib/partitions.lua` reads them."""
     if partition is None:
         return b""
     step, burst = (0.0, 0) if partition.rate is None else (partition.rate.step, partition.rate.burst)
@@ -105,17 +105,17 @@ def _or_none(value: int | None) -> float:
 
 
 def lease_prefix(lease: Lease | Ref) -> bytes:
-    """The first bytes of a stored lease, by which a holder is recognised."""
+    """Return the first bytes of a stored lease, which identify its holder."""
     if isinstance(lease, Ref):
         return b""
     token = lease.token.encode()
     if not 0 <= lease.generation < 1 << 56 or len(token) > 255:
-        return b"\xff"  # no lease begins so
+        return b"\xff"  # no stored lease begins with this byte
     return lease.generation.to_bytes(7, "big") + bytes((len(token),)) + token
 
 
 def transition_bytes(to: Transition) -> bytes:
-    """A transition as settle.lua reads it."""
+    """Encode a transition, as settle.lua reads it."""
     head = _TRANSITION.pack(
         NUMBER[to.state],
         POSITIONS[to.place],
@@ -140,7 +140,7 @@ def _sized(text: bytes) -> bytes:
 
 
 def progress_bytes(progress: Progress | None) -> bytes:
-    """Progress with "=" in front; empty if it cannot be stored: no lease is lost because of it."""
+    """Encode progress, with "=" in front; b"" if it cannot be stored, so that the lease is still extended."""
     if progress is None:
         return b""
     try:

@@ -1,9 +1,9 @@
 """Assemble each Lua script from its own file and the shared parts in `scripts/lib/`.
 
-A line `-- include: clock states queue` stands for these parts, in this order. A part may include others in
-its turn. An include inside of a function keeps the names of its parts local to that function: they are
-defined when the function is called, so that a script pays for seldom needed parts only if it needs them (and
-Lua allows 200 local names per function at most).
+A line `-- include: clock states queue` is replaced by these parts, in this order. A part may include other
+parts. The names of parts included inside of a function are local to that function, and are defined when it is
+called. So a script pays for rarely needed parts only when it uses them, and stays within Lua's limit of 200
+local names per function.
 
 Parts are included in the order of `ORDER`, each after the parts that its header names (`-- needs: …`);
 `tests/stores/redis/test_scripts.py` checks this, and that no assembled script uses an undefined name.
@@ -43,7 +43,7 @@ ORDER = (
     "promote_batches",
 )
 INCLUDE = re.compile(r"^ *-- include: (.+)$", re.MULTILINE)
-#: Comments: Redis would keep them in memory with the text of a script.
+#: Comments are removed, because Redis would keep them in memory with the script.
 _COMMENTS = re.compile(r"^\s*--.*\n|[ \t]+-- .*$", re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""Findings about one Redis server; those about memory and disks come from `durability_checks`."""
+"""Check one Redis server: version, role, cluster, clients, clock; `durability_checks` checks the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["findings"]
 
 _OLDEST = (6, 2)
 _MOST_SKEW = 1_000
-#: From this share on the number of clients is close to its limit.
+#: A number of clients above this share of the limit is a warning.
 _CLOSE = 0.85
 _FINE, _WARNING, _ERROR = Level.FINE, Level.WARNING, Level.ERROR
 
@@ -28,10 +28,11 @@ def findings(
     now_there_ms: int,
     wait_replicas: int,
 ) -> list[Finding]:
-    """All findings about one server, good ones included.
+    """Return all findings about one server, including FINE ones.
 
-    `mode`: single, sentinel or cluster, as the URL has it. `config` is None where CONFIG may not be asked;
-    settings may be missing. `now_there_ms` is the server's TIME, `now_here_ms` ours at the same moment.
+    - `mode`: single, sentinel or cluster, as in the URL.
+    - `config`: None if CONFIG is forbidden; single settings may be missing.
+    - `now_there_ms`: the server's TIME; `now_here_ms`: the local time at the same moment.
     """
     server = ServerFacts(info, config, mode, wait_replicas)
     return [
@@ -60,11 +61,11 @@ def _version(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             _ERROR,
             "server",
-            f"{server.name} is too old: Penstock's scripts need what came with {oldest}",
+            f"{server.name} is too old: Penstock's scripts need Redis {oldest} or later",
             f"upgrade to Redis {oldest} or later, or to any Valkey",
         )
     if server.number("loading"):
-        yield Finding(_WARNING, "server", "it is loading its data, and takes no jobs until that is done")
+        yield Finding(_WARNING, "server", "the server is loading its data, and accepts no jobs until then")
 
 
 def _role(server: ServerFacts) -> Iterator[Finding]:
@@ -72,14 +73,14 @@ def _role(server: ServerFacts) -> Iterator[Finding]:
         return
     master = f"{server.fact('master_host')}:{server.fact('master_port')}"
     if server.setting("replica-read-only") == "no":
-        why = f"this is a replica of {master} that takes writes: its next synchronisation erases them"
+        why = f"this is a replica of {master} that accepts writes: its next synchronisation erases them"
     else:
         why = f"this is a replica of {master}: it refuses new jobs"
     yield Finding(
         _ERROR,
         "role",
         why,
-        "give the URL of the master, or redis+sentinel:// or redis+cluster://, which find it by themselves",
+        "use the URL of the master, or redis+sentinel:// or redis+cluster://, which find the master",
     )
 
 
@@ -99,7 +100,7 @@ def _cluster(server: ServerFacts) -> Iterator[Finding]:
             "CONFIG SET cluster-require-full-coverage no on every node",
         )
     elif not clustered and server.mode == "cluster" and server.fact("redis_mode"):
-        yield Finding(_ERROR, "cluster", "this is no node of a cluster", "write redis://HOST")
+        yield Finding(_ERROR, "cluster", "this is not a node of a cluster", "write redis://HOST")
 
 
 def _clients(server: ServerFacts) -> Iterator[Finding]:
@@ -108,15 +109,15 @@ def _clients(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             _WARNING,
             "clients",
-            f"{clients:,} are connected, {percent(clients, limit)} of maxclients ({limit:,}): soon producers "
-            "and workers are turned away",
-            "raise maxclients, or look who keeps so many connections open",
+            f"{clients:,} are connected, {percent(clients, limit)} of maxclients ({limit:,}): above it the "
+            "connections of producers and workers are refused",
+            "raise maxclients, or find the clients with many open connections (CLIENT LIST)",
         )
 
 
 def _clock(ahead: int) -> Iterator[Finding]:
     if abs(ahead) <= _MOST_SKEW:
-        yield Finding(_FINE, "clock", "the server's and ours agree within a second")
+        yield Finding(_FINE, "clock", "the server's clock and this machine's agree within a second")
         return
     yield Finding(
         _WARNING,
@@ -133,6 +134,6 @@ def _unknown(server: ServerFacts) -> Iterator[Finding]:
         yield Finding(
             _FINE,
             "settings",
-            "CONFIG may not be asked here: how often the disk is synced and min-replicas-to-write are not "
-            "known; look at what your provider says",
+            "CONFIG is forbidden: the sync interval of the disk and min-replicas-to-write are unknown; "
+            "see your provider's documentation",
         )

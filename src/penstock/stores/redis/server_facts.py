@@ -10,7 +10,7 @@ __all__ = ["ServerFacts", "percent", "read_config", "read_info", "size_text"]
 
 
 def read_info(reply: bytes | str | Mapping[Any, Any]) -> dict[str, Any]:
-    """The facts of an INFO reply, as text or already parsed."""
+    """Parse an INFO reply: text, or a mapping that a driver has already parsed."""
     if isinstance(reply, Mapping):
         return {text_of(name): value for name, value in reply.items()}
     pairs = (line.partition(":") for line in text_of(reply).splitlines() if not line.startswith("#"))
@@ -18,7 +18,7 @@ def read_info(reply: bytes | str | Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def read_config(reply: Mapping[Any, Any] | Iterable[Any]) -> dict[str, str]:
-    """The settings of a CONFIG GET reply: a map, or names and values in turn."""
+    """Parse a CONFIG GET reply: a mapping, or names and values in turn."""
     if isinstance(reply, Mapping):
         return {text_of(name): text_of(value) for name, value in reply.items()}
     words = [text_of(word) for word in reply]
@@ -26,7 +26,7 @@ def read_config(reply: Mapping[Any, Any] | Iterable[Any]) -> dict[str, str]:
 
 
 class ServerFacts:
-    """The answers of one server, whether as text or as what a driver made of it."""
+    """The facts of one server: its answers to INFO and CONFIG GET."""
 
     def __init__(
         self, info: Mapping[str, Any], config: Mapping[str, Any] | None, mode: str, wait_replicas: int
@@ -38,7 +38,7 @@ class ServerFacts:
 
     @property
     def name(self) -> str:
-        """Name and version; Valkey says a version of Redis too, for those who do not know it."""
+        """The name and version of the server. Valkey also reports a Redis version, for compatibility."""
         if valkey := self.fact("valkey_version"):
             return f"Valkey {valkey}"
         return f"Redis {self.fact('redis_version') or 'of an unknown version'}"
@@ -52,16 +52,16 @@ class ServerFacts:
         return self.fact("role") in ("slave", "replica")
 
     def fact(self, name: str) -> str:
-        """Empty if INFO does not have it."""
+        """Return a field of INFO; "" if it is missing."""
         return text_of(self._info.get(name, ""))
 
     def number(self, name: str) -> int:
-        """0 if INFO does not have it."""
+        """Return a number of INFO; 0 if it is missing."""
         text = self.fact(name)
         return int(text) if re.fullmatch(r"-?\d+", text) else 0
 
     def setting(self, name: str) -> str | None:
-        """None if nobody knows."""
+        """Return a setting; None if it is unknown."""
         value = (self._config or {}).get(name)
         return None if value is None else text_of(value)
 

@@ -1,8 +1,8 @@
 """The store on Redis or Valkey: one server, Sentinel or Cluster, for any number of hosts.
 
-`RedisStore` is for event loops, `RedisStore.sync` (`sync_store.py`) for threads. The verbs stand in
-`verb_table.py`; a verb makes a plan of calls (`verbs/`), and the plan runner sends them. Here are waiting,
-the fetch of jobs that were dispatched to a waiting worker, the checkup and the life of the store.
+`RedisStore` is for event loops, `RedisStore.sync` (`sync_store.py`) for threads. The verbs of `verb_table.py`
+make plans of calls (`verbs/`), which the plan runner sends. This module has the verbs that wait, the fetch of
+jobs that were dispatched to a waiting worker, the checkup, and closing.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ __all__ = ["RedisStore"]
 
 #: Waiters re-check at this interval (seconds) even if no notification arrived.
 _SAFETY = 5.0
-#: A question whether a part of a Cluster is back is answered within this (ms).
+#: The timeout (ms) of a probe whether a part of a Cluster is back.
 _PROBE = 1_000
 
 
 class RedisStore(StoreFacade):
-    """Jobs on the Redis at this URL, or on that of a redis-py client, whose settings are then used.
+    """A store on the Redis at this URL, or on that of a redis-py client, whose settings are then used.
 
-    Options of the URL: see docs/stores.md. `clock` is for tests: else the server's clock rules.
+    Options of the URL: see docs/stores.md. `clock` is for tests; the default is the server's clock.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RedisStore(StoreFacade):
         super().__init__(verb_table(self._plans))
         self._subscribers: PerLoop[Subscriber] = PerLoop()
         self._background_tasks: set[asyncio.Task[None]] = set()
-        self._going_back: dict[str, set[asyncio.Task[None]]] = {}  # handed over in vain, by token
+        self._going_back: dict[str, set[asyncio.Task[None]]] = {}  # tasks that give jobs back, by token
         self._prober = Prober(self._context.outages, self._served_again, self._sync_runner.close)
         self._sync = SyncRedisStore(self._sync_runner, self._plans, self._verbs)
 
@@ -89,18 +89,18 @@ class RedisStore(StoreFacade):
 
     @property
     def spread(self) -> bool:
-        """Whether queues lie on several servers, of which some may be away."""
+        """True if queues are on several servers, of which some may be away."""
         return self._context.clustered
 
     def close(self) -> None:
-        """Let go of the connections; a later verb opens new ones. A client that was given stays open."""
+        """Close the connections; a later verb opens new ones. A given redis-py client stays open."""
         self._prober.close()
         self._subscribers.clear()
         self._runner.close()
         self._sync_runner.close()
 
     def _served_again(self, names: list[str]) -> list[str]:
-        """Which of these parts of a Cluster answer; in a thread of its own."""
+        """Return the names whose part of the Cluster answers again; called in the prober's thread."""
         if self._address.mode != "cluster":
             return names
         calls = known_queues.probes(self._context, names)
@@ -121,7 +121,7 @@ class RedisStore(StoreFacade):
                 yield some
 
     async def _loop_result_waiter(self) -> ResultWaiter:
-        """The result waiter of this event loop."""
+        """Return the result waiter of the running event loop."""
         subscriber = await self._subscriber()
         if subscriber.result_waiter is None:
             context, channel = self._context, subscriber.channel
@@ -145,7 +145,7 @@ class RedisStore(StoreFacade):
         subscriber = self._subscribers.get(asyncio.get_running_loop())
         if subscriber is None:
             return await self._verbs.fetch.run(queues, limit, lease, worker, token, charge)
-        while back := self._going_back.get(token):  # the fetch would find it, and it would be taken away
+        while back := self._going_back.get(token):  # else it would return jobs that are given back
             await asyncio.wait(back)
         came = subscriber.direct_dispatch.take(token)
         with subscriber.direct_dispatch.fetching(token) as leased:
@@ -154,11 +154,12 @@ class RedisStore(StoreFacade):
                     found = await self._plans.run(fetching.take_dispatched(self._context, came, worker))
                     leased += found.jobs
                     return found
-                # we stood still, and too much of the lease may be over; first, or the fetch would find it
+                # this process was stopped, and too much of the lease may be over: give the jobs back before
+                # the fetch, which would return them
                 await self._plans.run(_given_back(self._context, came))
             found = await self._verbs.fetch.run(queues, limit, lease, worker, token, charge)
             leased += found.jobs
-        if found.jobs and subscriber.offered:  # who has work waits no more
+        if found.jobs and subscriber.offered:  # a worker that has jobs no longer waits
             queues_offered, subscriber.offered = subscriber.offered, frozenset()
             self._run_in_background(
                 waiting.withdraw(self._context, sorted(queues_offered), subscriber.channel)
@@ -184,7 +185,7 @@ class RedisStore(StoreFacade):
             while True:
                 waiter.event.clear()
                 left = _ms(ends - time.monotonic())
-                # the first look says till when by the server's clock; where the time is up, so it is said
+                # the first check returns the end of the wait by the server's clock, even at the timeout
                 first = not till
                 said = standing.said
                 plan = waiting.look(
@@ -203,10 +204,10 @@ class RedisStore(StoreFacade):
                 if waiter.work:
                     return Wake.WORK
                 if not heard and ends <= time.monotonic():
-                    return Wake.NOTHING  # who comes back looks for himself
+                    return Wake.NOTHING  # the next wait checks again
 
     async def _subscriber(self) -> Subscriber:
-        """What is heard in this loop; who comes first connects, and the others wait with him."""
+        """Return the subscriber of the running event loop; concurrent first callers share its connecting."""
         loop = asyncio.get_running_loop()
         subscriber = self._subscribers.get(loop)
         if subscriber is None:
@@ -225,7 +226,7 @@ class RedisStore(StoreFacade):
             )
             news = self._context.keys.news_channel.encode()
             await self._runner.listen(news, subscriber.on_news, subscriber.on_messages_lost)
-        except BaseException:  # boundary: whatever it was, the next one tries again
+        except BaseException:  # boundary: after any error the next caller tries again
             subscriber.ready = None
             raise
 
@@ -233,7 +234,7 @@ class RedisStore(StoreFacade):
         self._run_in_background(waiting.pass_on(self._context, queue, kind))
 
     def _give_back(self, came: Sequence[DispatchedJob]) -> None:
-        """To the heads of their queues; if that fails their leases run out. They have one token."""
+        """Release jobs of one token to the heads of their queues; if that fails, their leases run out."""
         token = came[0].token
         task = self._run_in_background(_given_back(self._context, came))
         self._going_back.setdefault(token, set()).add(task)
@@ -254,7 +255,7 @@ class RedisStore(StoreFacade):
     def _on_background_done(self, task: asyncio.Task[Any]) -> None:
         self._background_tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # nobody awaits it, and waiters check at an interval anyway
+            task.exception()  # mark it as retrieved: no task awaits it, and waiters re-check at an interval
 
     async def checkup(self) -> list[Finding]:
         before = int(time.time() * 1000)

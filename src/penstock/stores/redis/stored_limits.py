@@ -1,4 +1,4 @@
-"""Limits of a queue as the scripts keep them (see `scripts/lib/limits.lua`)."""
+"""Encode and decode the limits of a queue (see `scripts/lib/limits.lua`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIMITS = struct.Struct("<10d")
 
 
 def limit_values(change: LimitChange) -> list[int | float | str]:
-    """Limits as settings.lua takes them, in the order of limits.lua; "" leaves a limit as it is."""
+    """Return limits as arguments of settings.lua, in the order of limits.lua; "" keeps a limit."""
 
     def number(value: float | UnsetType | None) -> float | str:
         return "" if value is UNSET else NONE if value is None else value
@@ -30,12 +30,12 @@ def limit_values(change: LimitChange) -> list[int | float | str]:
 
 
 def limits_of(text: bytes) -> QueueLimits:
-    """Limits from their stored bytes; none if they cannot be read."""
+    """Decode stored limits; no limits if the bytes cannot be read."""
     return (readable_limits(text) if text else None) or NO_LIMITS
 
 
 def readable_limits(text: bytes) -> QueueLimits | None:
-    """Limits from their stored bytes; None if they cannot be read."""
+    """Decode stored limits; None if the bytes cannot be read."""
     try:
         return _limits(*_LIMITS.unpack(text))
     except UNDECODABLE:

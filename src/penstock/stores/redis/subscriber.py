@@ -1,6 +1,6 @@
-"""Messages to one event loop of a store object, and the waits that they concern.
+"""Receive messages for one event loop of a store object, and wake the waits that they concern.
 
-A wake-up that concerns no wait any more is passed on to another waiter of its queue.
+A wake-up whose wait has ended is passed on to another waiter of its queue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Subscriber", "Waiter", "read_end"]
 
 #: The kinds of messages, by their first byte (see enqueue.lua, places.lua and queue.lua).
 _END, _DISPATCH, _WORK = b"e", b"h", b"w"
-#: In place of a record that was too large to travel with the message of its job's end.
+#: Sent instead of a record that is too large for the message about its job's end.
 _LARGE = b"l"
 
 
@@ -35,8 +35,8 @@ class Waiter:
             False
         )  # whether the worker has accepted this job
         self.event = asyncio.Event()
-        self.work = False  # there is work for certain
-        self.told: set[bytes] = set()  # the messages so far
+        self.work = False  # True: there is certainly work
+        self.told: set[bytes] = set()  # the messages received so far
 
 
 class Subscriber:
@@ -51,17 +51,17 @@ class Subscriber:
     ) -> None:
         self.channel = channel
         self.direct_dispatch = DirectDispatch(give_back)
-        self.offered: frozenset[str] = frozenset()  # the queues whose producers know of our last offer
-        self.ahead = 0.0  # by how many ms the server's clock is ahead of our monotonic one
-        self.ready: asyncio.Task[None] | None = None  # done: its channels are listened to
+        self.offered: frozenset[str] = frozenset()  # the queues that have the last offer of this event loop
+        self.ahead = 0.0  # the server's clock minus the local monotonic clock (ms)
+        self.ready: asyncio.Task[None] | None = None  # done: its channels are subscribed
         self._pass_on = pass_on
-        self._read = read  # a job from its queue, stored id and record, if that needs no further question
+        self._read = read  # job from queue, stored id and record; None: the server must be asked
         self._waiters: set[Waiter] = set()
         #: Waits for results in this event loop; None before the first one.
         self.result_waiter: ResultWaiter | None = None
 
     def on_message(self, message: bytes) -> None:
-        """A message on the channel of this event loop."""
+        """Handle a message on the channel of this event loop."""
         kind = message[:1]
         if kind == _END:
             self._ended(message)
@@ -79,7 +79,7 @@ class Subscriber:
             self._pass_on(queue, kind)
 
     def age_of(self, came: Sequence[DispatchedJob]) -> float:
-        """Age (ms) of the oldest of these leases."""
+        """Return the age (ms) of the oldest of these leases."""
         return time.monotonic() * 1000 + self.ahead - min(one.now for one in came)
 
     def _on_dispatched(self, one: DispatchedJob) -> None:
@@ -95,12 +95,12 @@ class Subscriber:
             waiter.event.set()
 
     def on_news(self, _: bytes) -> None:
-        """A stop request, or changed settings: every wait checks."""
+        """Wake every wait, because of a request to stop or a change of settings."""
         for waiter in self._waiters:
             waiter.event.set()
 
     def on_messages_lost(self) -> None:
-        """Messages may have been missed: every wait checks."""
+        """Wake every wait, because messages may have been missed."""
         self.on_news(b"")
         if self.result_waiter is not None:
             self.result_waiter.recheck()
@@ -110,7 +110,7 @@ class Subscriber:
         if self.result_waiter is None or not self.result_waiter.awaited(ref):
             return
         job = self._read(ref.queue, id, record) if record else None
-        if job is None and record != b"":  # it did not travel, or cannot be read without a question
+        if job is None and record != b"":  # the record was not sent, or cannot be read without the server
             self.result_waiter.recheck(ref)
         else:
             self.result_waiter.on_ended({ref: job})
@@ -122,7 +122,7 @@ class Subscriber:
         self._waiters.add(waiter)
         try:
             yield waiter
-        except BaseException:  # boundary: whatever ended the wait, what it was told shall not be lost with it
+        except BaseException:  # boundary: however the wait ends, its messages are passed on
             for message in waiter.told:
                 self._pass_on(message[1:].decode(), message[:1])
             raise
@@ -136,7 +136,7 @@ class Subscriber:
 
 
 def read_end(message: bytes) -> tuple[Ref, bytes, bytes | None]:
-    """The ref, stored id and record of a job that has ended; b"" if it is gone, None if it was too large."""
+    """Return the ref, stored id and record of an ended job: b"" if it was removed, None if too large."""
     name, id = message[1], message[2]
     at = 3 + name + id
     stored, record = message[3 + name : at], message[at:]

@@ -22,7 +22,7 @@ _SAFETY = 5.0
 
 
 class SyncRedisStore(SyncFacade):
-    """The verbs for callers without an event loop, each in the caller's own thread."""
+    """The sync verbs; each runs in the caller's thread."""
 
     def __init__(self, runner: SyncRunner, plans: PlanRunner, verbs: VerbTable) -> None:
         super().__init__(verbs)
@@ -39,13 +39,13 @@ class SyncRedisStore(SyncFacade):
         return [found[ref] for ref in refs]
 
     def stream_ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[EndedJobs, None, None]:
-        """The ends of these, until all have ended or the time is up."""
+        """Yield ended jobs until all have ended, or until the timeout."""
         until = time.monotonic() + timeout / 1000
         open = dict.fromkeys(refs)
         if not open:
             return
         channel = self._context.keys.channel(mint_token()[:16])
-        untold: set[Ref] = set()  # we asked to be told of their end, and have heard nothing yet
+        untold: set[Ref] = set()  # jobs whose end will be published, but was not received yet
         with self._runner.listener(channel.encode()) as listener:
             while open:
                 told_on = listener.channel.decode()
@@ -57,7 +57,7 @@ class SyncRedisStore(SyncFacade):
                 while True:
                     for ref in ended:
                         del open[ref]
-                    if not open:  # an end that nobody told of: the message is late, or the line is dead
+                    if not open:  # ended without a message: the message is late, or the connection is dead
                         listener.then = "close" if untold else "keep"
                     if ended:
                         yield ended
@@ -70,11 +70,11 @@ class SyncRedisStore(SyncFacade):
                     return
 
     def _end_in(self, message: bytes, open: dict[Ref, None]) -> EndedJobs:
-        """Of what this message tells; nothing, if nobody waits for it any more."""
+        """Return the ended job of this message; nothing if it is no longer waited for."""
         ref, id, record = read_end(message)
         if ref not in open:
             return {}
-        if record is None:  # it was too large to travel
+        if record is None:  # too large for the message
             (job,) = self.get([ref])
             return {ref: job} if job is None or job.ended else {}
         if not record:

@@ -1,4 +1,4 @@
-"""The verbs of the Redis store: which function makes the call plan of each."""
+"""The verbs of the Redis store: the function that makes the call plan of each verb."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 class _Planned(Generic[P, R]):
-    """A function that makes a call plan, and what runs the plan."""
+    """A function that makes a call plan, with the runner of the plan."""
 
     __slots__ = ("_context", "_plan", "_plans")
 
@@ -46,7 +46,7 @@ class _Planned(Generic[P, R]):
 
 
 def verb_table(plans: PlanRunner) -> VerbTable:
-    """The verbs, run by this plan runner. `RedisStore.fetch` takes dispatched jobs first."""
+    """Return all verbs, bound to this plan runner. `RedisStore.fetch` takes dispatched jobs first."""
 
     def plan(make: Callable[Concatenate[Context, P], CallPlan[R]]) -> Operation[P, R]:
         return _Planned(plans, make)

@@ -14,7 +14,7 @@ from penstock.stores.redis.verbs import fetching, waiting
 
 __all__ = ["StandingOffer", "is_fresh"]
 
-#: Most milliseconds from the lease of a dispatched job until its start; an older one goes back.
+#: Most milliseconds from the lease of a dispatched job until its start; an older job is given back.
 _FRESH = 1_000
 
 
@@ -38,7 +38,7 @@ class StandingOffer:
 
     def _put_down(self, offer: WorkerOffer | None) -> None:
         self._offer = offer
-        #: The offer as producers read it; empty without an offer.
+        #: The offer in the form that producers read; "" without an offer.
         self.said = "" if offer is None else waiting.offer_of(self._context, self._queues, offer)
         if offer is not None:
             self._subscriber.offers(self._waiter, offer.token)
@@ -49,7 +49,7 @@ class StandingOffer:
             return False
         try:
             jobs = fetching.jobs_of_dispatched(self._context, [one], offer.worker)
-        except (UnknownProfile, *UNDECODABLE):  # the server has to be asked
+        except (UnknownProfile, *UNDECODABLE):  # only the server can tell: the next fetch asks it
             return False
         self._put_down(offer.take(Fetched(jobs, one.now)))
         self._waiter.work = self._offer is None
@@ -57,5 +57,5 @@ class StandingOffer:
 
 
 def is_fresh(context: Context, subscriber: Subscriber, came: Sequence[DispatchedJob]) -> bool:
-    """Whether most of the lease is left."""
+    """Return True if most of the lease is left."""
     return context.steered or subscriber.age_of(came) <= _FRESH

@@ -59,7 +59,7 @@ def _shown_of(queue: str, name: bytes, text: bytes) -> Entry:
     try:
         return _entry_of(text)
     except UNDECODABLE as error:
-        cause = f"the bytes stored are no periodic entry ({error})"
+        cause = f"the stored bytes are not a periodic entry ({error})"
         return unreadable_entry(Ref(queue, name.decode(errors="backslashreplace")), text, cause)
 
 

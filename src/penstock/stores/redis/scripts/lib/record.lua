@@ -67,7 +67,7 @@ end
 
 -- The cause to report for an unreadable record.
 local function why_not(text)
-  return 'the bytes stored are no record of a job (' .. string.gsub(tostring(text), '^[^ ]*:%d+: ', '') .. ')'
+  return 'the stored bytes are not the record of a job (' .. string.gsub(tostring(text), '^[^ ]*:%d+: ', '') .. ')'
 end
 
 local set_aside    -- defined in places.lua
