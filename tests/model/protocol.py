@@ -364,7 +364,7 @@ class LeaseProtocol:
             job = rest.jobs[j]
             if verb == "enqueue":
                 job = self._enqueued(job, j)
-            elif verb == "beat":
+            elif verb == "heartbeat":
                 token, started = what
                 act = act._replace(token=token)
                 job, _ = self.store.extend(job, token, started=started)
@@ -448,7 +448,7 @@ class LeaseProtocol:
         elif hold.phase != Phase.RUNNING:
             yield Possible(Act(self._names[p], "starts", j, hold.token), self._started(world, p, j, hold))
         else:
-            yield from self._beat(world, p, j, hold)
+            yield from self._heartbeat(world, p, j, hold)
         outcomes = _OUTCOMES[hold.phase]
         for outcome, helps in outcomes if hold.token != STALE else outcomes[:1]:  # all come to the same
             act = Act(self._names[p], "ends its attempt of", j, 0, outcome)
@@ -474,10 +474,10 @@ class LeaseProtocol:
         yield Possible(act._replace(note="the answer is lost"), _job(given_back, j, job), False, True)
         yield Possible(act._replace(note="the request is lost"), given_back, False, True)
         if self._has_room(world):
-            late = _send(given_back, ("beat", j, hold.token, True))
+            late = _send(given_back, ("heartbeat", j, hold.token, True))
             yield Possible(act._replace(note="the request is late"), late, False, True)
 
-    def _beat(self, world: World, p: int, j: int, hold: HeldLease) -> Iterator[Possible]:
+    def _heartbeat(self, world: World, p: int, j: int, hold: HeldLease) -> Iterator[Possible]:
         act = Act(self._names[p], "extends", j, hold.token)
         before = world.jobs[j]
         job, holds = self.store.extend(before, hold.token, started=True)
@@ -485,11 +485,11 @@ class LeaseProtocol:
         if job != before:
             yield Possible(act._replace(note="the answer is lost"), _job(world, j, job), False, True)
         if holds and self._has_room(world):
-            late = _send(world, ("beat", j, hold.token, True))
+            late = _send(world, ("heartbeat", j, hold.token, True))
             yield Possible(act._replace(note="the request is late"), late, False, True)
 
     def _heard(self, world: World, p: int, j: int, hold: HeldLease, *, holds: bool) -> World:
-        """What the answer to a beat brings: go on, stop, or leave it to another."""
+        """What the answer to a heartbeat brings: go on, stop, or leave it to another."""
         if not holds:
             return _hold(world, p, j, None)
         return _hold(world, p, j, self._ended(hold, j, "cancelled") if world.jobs[j].asked else hold)

@@ -89,7 +89,7 @@ async def test_a_lease_of_a_job_that_is_gone_is_lost(store: Store) -> None:
     ]
 
 
-async def test_a_beat_puts_down_what_the_attempt_says(store: Store) -> None:
+async def test_a_heartbeat_puts_down_what_the_attempt_says(store: Store) -> None:
     job = await running(store)
     progress = Progress(3.5, 10.0, "rows – ½")
     await store.extend(
@@ -98,7 +98,7 @@ async def test_a_beat_puts_down_what_the_attempt_says(store: Store) -> None:
     assert await the(store, job) == replace(job, started=True, progress=progress, checkpoint=b"\x00page")
 
 
-async def test_a_beat_that_says_nothing_leaves_everything(store: Store) -> None:
+async def test_a_heartbeat_that_says_nothing_leaves_everything(store: Store) -> None:
     job = await running(store)
     await store.extend(
         [HeartbeatRequest(job.lease, LEASE, started=True, progress=Progress(1), checkpoint=b"1")]
@@ -126,7 +126,7 @@ async def test_progress_is_still_there_when_the_job_has_ended(store: Store) -> N
     assert (ended.progress, ended.started) == (Progress(2, 2), False)
 
 
-async def test_a_request_to_stop_is_told_with_every_beat(store: Store, clock: ManualClock) -> None:
+async def test_a_request_to_stop_is_told_with_every_heartbeat(store: Store, clock: ManualClock) -> None:
     job = await running(store)
     await store.cancel([job.ref])
     for _ in range(2):

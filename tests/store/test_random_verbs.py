@@ -190,7 +190,7 @@ settlings = st.fixed_dictionaries(
     {"lease": leases, "transition": transitions, "result": st.sampled_from([None, b"1"])},
     optional={"then": st.lists(new_jobs, min_size=1, max_size=2)},
 )
-beats = st.fixed_dictionaries(
+heartbeats = st.fixed_dictionaries(
     {"lease": leases, "by": st.sampled_from([0, 10, 15_000]), "started": st.booleans()},
     optional={"progress": st.just(Progress(1, 2, "n")), "checkpoint": st.just(b"c")},
 )
@@ -268,7 +268,7 @@ PLAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
             "result": st.sampled_from([None, b"1"]),
         },
     ),
-    "extend": (2, {"beats": st.lists(beats, max_size=3)}),
+    "extend": (2, {"heartbeats": st.lists(heartbeats, max_size=3)}),
     "promote": (2, {"queues": some_queues, "limit": st.integers(0, 4)}),
     "promote_all": (2, {}),
     "reclaim": (
@@ -545,9 +545,9 @@ class Verbs(RuleBasedStateMachine):
         made = list(zip(pairs, transitions, strict=False))
         self.each("settle", [[[Settlement(pair[n], to, result) for pair, to in made]] for n in (0, 1)])
 
-    def extend(self, beats: list[dict[str, Any]]) -> None:
+    def extend(self, heartbeats: list[dict[str, Any]]) -> None:
         each: list[list[HeartbeatRequest]] = [[], []]
-        for facts in beats:
+        for facts in heartbeats:
             for n, lease in enumerate(self.lease(facts["lease"])):
                 if isinstance(lease, Ref):
                     lease = Lease(lease.queue, lease.id, "", 0)
@@ -780,7 +780,7 @@ class Verbs(RuleBasedStateMachine):
                 assert step[0] not in TERMINAL, "an ended job has changed"
                 moved = before.token != after.token or before.run_at != after.run_at
                 if not moved:
-                    continue  # a beat, a request to stop
+                    continue  # a heartbeat, a request to stop
             steps = AT_ONCE.get(step, [step])
             assert LEGAL.keys() >= set(steps), step
             self.seen.update(steps)

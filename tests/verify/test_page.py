@@ -56,7 +56,7 @@ def report(**changes: Any) -> dict[str, Any]:
                     "seconds": lasted,
                 }
             )
-    beats = [
+    samples = [
         {"at": at, "enqueued": 200 + draw.randrange(40), "completed": draw.choice([0, 190, 210, 260, 300])}
         for at in range(300)
     ]
@@ -90,7 +90,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "duplicates": [duplicate(n, draw) for n in range(118)],
         "recovery": {"n": 41, "p50": 0.412, "p99": 2.8, "max": 3.19},
         "restart": {"n": 6, "p50": 0.2, "p99": 0.9, "max": 0.9},
-        "throughput": beats,
+        "throughput": samples,
         "findings": [],
         "verdict": "kept",
         "reasons": [],
@@ -188,8 +188,8 @@ def test_a_mark_stands_where_the_fault_was_and_is_as_long_as_it_lasted() -> None
 
 
 def test_the_chart_has_a_point_for_each_second_and_a_scale() -> None:
-    beats = [{"at": n, "enqueued": 10 * n, "completed": 5 * n} for n in range(10)]
-    html = page(report(throughput=beats, faults=[], seconds=10))
+    samples = [{"at": n, "enqueued": 10 * n, "completed": 5 * n} for n in range(10)]
+    html = page(report(throughput=samples, faults=[], seconds=10))
     lines = re.findall(r'<polyline class="(\w+)" points="([^"]*)"', html)
     assert [name for name, _ in lines] == ["in", "out"]
     assert [point.partition(",")[0] for point in lines[0][1].split()] == [
@@ -200,9 +200,9 @@ def test_the_chart_has_a_point_for_each_second_and_a_scale() -> None:
 
 
 def test_a_long_run_makes_no_endless_page() -> None:
-    beats = [{"at": n, "enqueued": 100, "completed": 100} for n in range(36_000)]
+    samples = [{"at": n, "enqueued": 100, "completed": 100} for n in range(36_000)]
     faults = [{"at": n / 2, "kind": "raise", "target": "", "note": "", "seconds": 0} for n in range(72_000)]
-    html = page(report(throughput=beats, faults=faults, seconds=36_000))
+    html = page(report(throughput=samples, faults=faults, seconds=36_000))
     assert len(html) < 300_000
     assert "× 72,000" in html
     assert "10:00:00" in html

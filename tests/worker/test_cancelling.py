@@ -194,9 +194,9 @@ async def test_one_on_its_way_to_a_slot_is_not_started(app: App) -> None:
         unwanted = dam.handles[at + 1]
         assert await unwanted.acancel() is State.RUNNING
         assert worker._services is not None
-        beat = worker._services.heartbeat
-        before = beat.last_beat
-        await until(lambda: beat.last_beat > before + 0.06, "the worker has been told")
+        heartbeat = worker._services.heartbeat
+        before = heartbeat.last_answered
+        await until(lambda: heartbeat.last_answered > before + 0.06, "the worker has been told")
         dam.open()
         assert (await ended(unwanted)).state is State.CANCELLED
     assert at + 1 not in dam.ran

@@ -1,4 +1,4 @@
-"""What a supervisor takes back from a dead child: which of its jobs had begun, and on whose word."""
+"""What a supervisor reclaims of a dead child: which of its jobs had begun, by its lease table."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ async def test_they_outlive_an_outage_of_the_store(app: App, faults: FaultyStore
 async def test_a_block_that_took_a_job_has_last_words_too(app: App) -> None:
     handle = await made(app, "async", act, queue="mail").aenqueue("return")
     async with app.take("mail") as job:
-        await job.beat()
+        await job.send_heartbeat()
         job.progress(4, of=4)
     assert (await ended(handle)).progress == Progress(4, 4)
 

@@ -122,7 +122,9 @@ async def test_what_was_lost_before_its_start_is_on_record_does_not_start(
     assert not began.exists()
 
 
-async def test_the_next_beat_says_that_an_attempt_has_begun(app: App, run_in: str, tmp_path: Path) -> None:
+async def test_the_next_heartbeat_says_that_an_attempt_has_begun(
+    app: App, run_in: str, tmp_path: Path
+) -> None:
     handle = await made(app, run_in, linger).aenqueue(str(tmp_path / "began"), 1.0)
 
     async def is_told() -> bool:

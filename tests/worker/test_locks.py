@@ -70,7 +70,7 @@ def test_a_killed_worker_is_proven_dead_and_a_living_one_is_not(directory: Path)
         assert not remove_dead("w-1", directory)
         kill(process)
         assert is_dead("w-1", directory)
-        assert is_dead("w-1", directory), "the proof can be had again until the dead is buried"
+        assert is_dead("w-1", directory), "the proof can be had again until the dead worker is removed"
         assert remove_dead("w-1", directory)
         assert not is_dead("w-1", directory), "a missing file proves nothing"
         assert list(directory.iterdir()) == []
@@ -157,7 +157,7 @@ def test_a_file_made_anew_between_open_and_lock_proves_nothing(
 
     def flock(fd: int, how: int) -> None:
         monkeypatch.setattr(locks.fcntl, "flock", real)
-        (directory / "w-1.alive").unlink()  # another checker buried it …
+        (directory / "w-1.alive").unlink()  # another checker removed it …
         new.append(LivenessLock("w-1", directory))  # … and a worker of that name came to be
         real(fd, how)
 

@@ -94,16 +94,18 @@ def held() -> LeasedJob:
     return LeasedJob(Job(NewJob("a", "t"), State.RUNNING), NO_PLAN, clock.lease_seconds(), 1_000)
 
 
-async def test_a_worker_beats_at_once_when_it_wakes_up(app: App, asleep: Sleep) -> None:
+async def test_a_worker_sends_a_heartbeat_at_once_when_it_wakes_up(app: App, asleep: Sleep) -> None:
     @app.task
     async def work() -> None: ...
 
     async with at_work(app, config=patient(heartbeat="9s", lease="30s")) as worker:
         assert worker._services is not None
-        beat = worker._services.heartbeat
-        before = beat.last_beat
+        heartbeat = worker._services.heartbeat
+        before = heartbeat.last_answered
         asleep()
-        await until(lambda: beat.last_beat > before, "it beats long before its next heartbeat is due")
+        await until(
+            lambda: heartbeat.last_answered > before, "it sends one long before its next heartbeat is due"
+        )
 
 
 async def test_app_take_gives_back_what_it_was_leased_before_a_suspend(

@@ -165,12 +165,12 @@ def test_the_header_says_who_writes_and_how_he_is(table: LeaseTable) -> None:
     table.announce("worker-1")
     header = supervisor.header()
     assert (header.pid, header.worker, header.state) == (os.getpid(), "worker-1", ChildState.RUNNING)
-    assert before <= header.beat_ns <= header.loop_ns <= time.monotonic_ns()
+    assert before <= header.heartbeat_ns <= header.loop_ns <= time.monotonic_ns()
     table.tick()
     table.state(ChildState.DRAINING)
     later = supervisor.header()
     assert later.state is ChildState.DRAINING
-    assert later.beat_ns == header.beat_ns
+    assert later.heartbeat_ns == header.heartbeat_ns
     assert later.loop_ns > header.loop_ns
 
 

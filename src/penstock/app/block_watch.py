@@ -30,7 +30,7 @@ class BlockWatch:
         self._cancelled_before = owner.cancelling()
         self._why: type[Interrupted] | None = None
         self._told = False  # whether the reason was raised
-        self._beating = asyncio.create_task(self._beat(), name="penstock-take")
+        self._heartbeats = asyncio.create_task(self._send_heartbeats(), name="penstock-take")
         left = taken.remaining()
         self._alarm = None if left is None else self._loop.call_later(left, self._interrupt, AttemptTimeout)
 
@@ -60,19 +60,19 @@ class BlockWatch:
 
     def abandon(self) -> None:
         """Stop extending the lease. May be called from any thread."""
-        if not self._beating.done() and not self._loop.is_closed():
+        if not self._heartbeats.done() and not self._loop.is_closed():
             _log.warning("job %s: its block was never left; its lease expires", self._taken.id)
             self._loop.call_soon_threadsafe(self._cease)
 
     def _cease(self) -> None:
-        self._beating.cancel()
+        self._heartbeats.cancel()
         if self._alarm is not None:
             self._alarm.cancel()
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while self._why is None and not self._owner.done():
             try:
-                status = await self._taken.beat()
+                status = await self._taken.send_heartbeat()
             except StoreError as error:  # the lease holds until it is reclaimed
                 _log.warning("heartbeat of job %s failed: store unreachable: %s", self._taken.id, error)
                 status = LeaseStatus.HELD

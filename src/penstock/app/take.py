@@ -309,7 +309,7 @@ class Take(AbstractAsyncContextManager[Some]):
         while outcome is not None:
             try:
                 if taken.has_words:
-                    await taken.beat()
+                    await taken.send_heartbeat()
                 return await self._apply(taken.job, outcome, taken.result)
             except StoreUnavailable:
                 if clock.lease_seconds() + pause > give_up:

@@ -87,10 +87,10 @@ class Taken(Attempt):
         await self._renewed(lasting=True)
 
     async def _renewed(self, *, lasting: bool = False) -> None:
-        if await self.beat(lasting=lasting) is LeaseStatus.LOST:
+        if await self.send_heartbeat(lasting=lasting) is LeaseStatus.LOST:
             raise AttemptLost(INTERRUPTED_BECAUSE[AttemptLost].format(self.id))
 
-    async def beat(self, *, lasting: bool = False) -> LeaseStatus:
+    async def send_heartbeat(self, *, lasting: bool = False) -> LeaseStatus:
         """Send one heartbeat: extend the lease, record the start, store the progress."""
         said = self._progress
         request = HeartbeatRequest(self.job.lease, self._by, started=True, lasting=lasting, progress=said)

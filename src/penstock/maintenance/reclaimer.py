@@ -19,7 +19,7 @@ __all__ = ["Reclaimer", "reclaim_all"]
 #: Interval of the search for dead workers (s); it needs no call to the store.
 _LOOK_FOR_DEAD = 1.0
 #: Interval (s) after which dead workers that this store does not know are looked up again.
-_STRANGE_FOR = 60.0
+_UNKNOWN_FOR = 60.0
 #: Factor for the pause before leases are judged again: a heartbeat that is just due takes some time.
 _AND_A_BIT = 1.5
 
@@ -133,7 +133,7 @@ class Reclaimer(Service):
         """
         if time.monotonic() >= self._look_at_all:  # an id given by the user may be in use again
             self._foreign_workers.clear()
-            self._look_at_all = time.monotonic() + _STRANGE_FOR
+            self._look_at_all = time.monotonic() + _UNKNOWN_FOR
         dead = self._proven_dead(self._foreign_workers)
         self._foreign_workers &= dead
         if not dead - self._foreign_workers:

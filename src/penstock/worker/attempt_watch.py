@@ -34,7 +34,7 @@ class AttemptWatch(Service):
         now = time.monotonic()
         if now - self._progress_at > _PROGRESS_EVERY and executor.has_progress():
             self._progress_at = now
-            self._heartbeat.beat_now()
+            self._heartbeat.send_now()
         if executor.admission.waiting:
             self._heartbeat.tick()
         return executor.watch()

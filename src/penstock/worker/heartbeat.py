@@ -37,7 +37,7 @@ class Heartbeat:
     called in the heartbeat's thread when the store was unreachable; the next heartbeat then follows after a
     tenth of the interval.
 
-    `beat_now` sends the next heartbeat early: for cancellations, progress, or a recorded start.
+    `send_now` sends the next heartbeat early: for cancellations, progress, or a recorded start.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="penstock-heartbeat", daemon=True)
         self.problem_log = ProblemLog(_log)
         #: Monotonic time of the last heartbeat that the store answered.
-        self.last_beat = time.monotonic()
+        self.last_answered = time.monotonic()
 
     def start(self) -> None:
         self._tick()
         self._thread.start()
 
-    def beat_now(self) -> None:
+    def send_now(self) -> None:
         """Send the next heartbeat now."""
         self._wake.set()
 
@@ -106,21 +106,21 @@ class Heartbeat:
 
     def _run(self) -> None:
         with asyncio.Runner() as runner:
-            next_beat = clock.lease_seconds() + self._every
+            next_heartbeat = clock.lease_seconds() + self._every
             while not self._stopping:
-                pause = min(next_beat - clock.lease_seconds(), self._block_report)
+                pause = min(next_heartbeat - clock.lease_seconds(), self._block_report)
                 woken = self._wake.wait(max(0.0, pause))
                 self._wake.clear()
                 self._check_main_loop()
-                if woken or clock.lease_seconds() >= next_beat:
-                    next_beat = clock.lease_seconds() + self._every
+                if woken or clock.lease_seconds() >= next_heartbeat:
+                    next_heartbeat = clock.lease_seconds() + self._every
                     try:
-                        if not runner.run(self._beat()):
-                            next_beat = clock.lease_seconds() + self._every / 10
+                        if not runner.run(self._send_heartbeat()):
+                            next_heartbeat = clock.lease_seconds() + self._every / 10
                     except Exception:  # noqa: BLE001  # boundary: without this thread the leases expire
                         _log.exception("heartbeat failed; the next one follows as usual")
 
-    async def _beat(self) -> bool:
+    async def _send_heartbeat(self) -> bool:
         leased_jobs = list(self._leased_jobs)
         for start in range(0, len(leased_jobs), _BATCH):
             part = leased_jobs[start : start + _BATCH]
@@ -138,9 +138,9 @@ class Heartbeat:
                     leased.stored_progress = request.progress
                 if status is not LeaseStatus.HELD:
                     self._main.call_soon_threadsafe(self._on_lease_status, leased, status)
-        self.last_beat = time.monotonic()
+        self.last_answered = time.monotonic()
         if self._table is not None:
-            self._table.beat()
+            self._table.record_heartbeat()
         return True
 
     async def _extend(self, batch: list[LeasedJob], requests: list[HeartbeatRequest]) -> list[LeaseStatus]:

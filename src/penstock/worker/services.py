@@ -130,7 +130,7 @@ class Services:
             Listener(
                 store,
                 self.slots,
-                on_cancel=self.heartbeat.beat_now,
+                on_cancel=self.heartbeat.send_now,
                 on_settings=self.maintenance.periodic.wake,
             ),
         ]
@@ -173,6 +173,6 @@ class Services:
             buffered=self.slots.buffered,
             unsent=self.settler.unsent + self.settler.deferred,
             since_fetch=now - self.fetcher.last_success,
-            since_heartbeat=now - self.heartbeat.last_beat,
+            since_heartbeat=now - self.heartbeat.last_answered,
             parked=self.unknown_tasks.count,
         )

@@ -40,7 +40,7 @@ _EXTRA_ROWS = 8_192
 
 _MAGIC = b"PENLEAS1"  # the last digit is the version of the layout
 _HEADER = 256
-_PID, _BEAT, _LOOP, _STATE, _HIGH, _ID_LENGTH = range(1, 7)  # 8-byte words; word 0 is the magic
+_PID, _HEARTBEAT, _LOOP, _STATE, _HIGH, _ID_LENGTH = range(1, 7)  # 8-byte words; word 0 is the magic
 _ID_AT = 64
 
 _MARKS = 3 * 4
@@ -70,7 +70,7 @@ class Header(msgspec.Struct, frozen=True):
     pid: int
     worker: str
     state: ChildState
-    beat_ns: int  # when its heartbeat last reached the store
+    heartbeat_ns: int  # when its heartbeat last reached the store
     loop_ns: int  # when its event loop last ran
 
 
@@ -97,7 +97,7 @@ class LeaseEntry(msgspec.Struct, frozen=True):
 class LeaseTable:
     """One worker process's leases. Created by the supervisor, or by a worker without one.
 
-    The writer's methods (`put` to `tick`) must be called from one thread; only `beat` may be called from any.
+    The writer's methods (`put` to `tick`) must be called from one thread, except `record_heartbeat`.
     """
 
     def __init__(self, fd: int, *, fresh: bool) -> None:
@@ -176,16 +176,16 @@ class LeaseTable:
         self._map[_ID_AT : _ID_AT + len(text)] = text
         self._u64[_ID_LENGTH] = len(text)
         self._u64[_STATE] = state
-        self.beat()
+        self.record_heartbeat()
         self.tick()
         self._u64[_PID] = os.getpid()
 
     def state(self, state: ChildState) -> None:
         self._u64[_STATE] = state
 
-    def beat(self) -> None:
+    def record_heartbeat(self) -> None:
         """Record that a heartbeat has just reached the store."""
-        self._u64[_BEAT] = time.monotonic_ns()
+        self._u64[_HEARTBEAT] = time.monotonic_ns()
 
     def tick(self) -> None:
         """Record that the event loop runs."""
@@ -272,7 +272,7 @@ class LeaseTable:
             pid=u64[_PID],
             worker=worker,
             state=ChildState(u64[_STATE]),
-            beat_ns=u64[_BEAT],
+            heartbeat_ns=u64[_HEARTBEAT],
             loop_ns=u64[_LOOP],
         )
 

@@ -165,6 +165,6 @@ def _fetcher(
         strict=setup.strict,
         on_due=maintenance.promoter.expect,
         on_empty=on_empty,
-        on_cancel=heartbeat.beat_now,
+        on_cancel=heartbeat.send_now,
         on_settings=maintenance.periodic.wake,
     )

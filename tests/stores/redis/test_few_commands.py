@@ -147,13 +147,13 @@ async def test_a_heartbeat_carries_no_payload(store: RedisStore, client: driver.
     def received() -> int:
         return int(client.info("stats")["total_net_input_bytes"])  # type: ignore[index]
 
-    async def beat() -> None:
+    async def heartbeat() -> None:
         await store.announce(info)
         await store.extend([HeartbeatRequest(job.lease, by=LEASE, started=True) for job in jobs])
 
-    await beat()  # the scripts themselves are sent once
+    await heartbeat()  # the scripts themselves are sent once
     before = received()
-    await beat()
+    await heartbeat()
     assert received() - before < 20_000
 
 

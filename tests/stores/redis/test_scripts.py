@@ -38,9 +38,9 @@ GLOBALS = frozenset(
         "error",
     ]
 )
-#: A state or an answer that stands there as a bare number or letter.
+#: A state or an answer that stands there as a bare number or character.
 BARE = re.compile(
-    r"state\w*\s*[=~]=\s*\d|state\w*\s*[<>]=?\s*\d|[=~]=\s*'[a-z]'|\bletter\w*\s*=\s*'|state = \d"
+    r"state\w*\s*[=~]=\s*\d|state\w*\s*[<>]=?\s*\d|[=~]=\s*'[a-z]'|\bcode\w*\s*=\s*'|state = \d"
 )
 
 

@@ -54,7 +54,7 @@ class LeaseKeeper:
         self._kill_overdue(child, held, now)
         if child.extending is not None and not child.extending.done():
             return  # the last call to the store is still pending
-        silent = (now - header.beat_ns) / 1e9
+        silent = (now - header.heartbeat_ns) / 1e9
         every = self._config.heartbeat / 1000
         to_extend = held if silent > every * 1.4 and (now - child.extended_ns) / 1e9 > every else []
         to_release: list[LeaseEntry] = []

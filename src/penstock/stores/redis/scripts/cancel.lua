@@ -2,12 +2,12 @@
 -- KEYS: the queue.  ARGV: clock, reason, ids.  Returns {number of running jobs that were asked now, one code per job:
 -- its state, "-" if the job does not exist}. Fewer codes than ids: call again for the rest.
 -- include: size_check clock states queue record partitions places lease lookup cancelling
-local asked, letters = 0, {}
+local asked, codes = 0, {}
 for i = 3, #ARGV do
   if work >= 2000 then break end    -- the caller asks again for the rest
   local state, anew = cancel_job(KEYS[1], ARGV[i], ARGV[2])
   if anew then asked = asked + 1 end
-  letters[#letters + 1] = letter_of(state)
+  codes[#codes + 1] = status_code(state)
 end
 finish()
-return {asked, table.concat(letters)}
+return {asked, table.concat(codes)}

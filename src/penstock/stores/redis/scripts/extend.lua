@@ -11,7 +11,7 @@ local function slow_path()
   return slow
 end
 
-local letters, ends = {}, {}
+local codes, ends = {}, {}
 for q = 1, #KEYS do ends[q] = {} end
 for i = 2, #ARGV, 7 do
   local q, id, shown = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
@@ -19,13 +19,13 @@ for i = 2, #ARGV, 7 do
   if boot then slow_path().notice_reboot(queue) end
   local held = redis.call('HGET', queue .. ':held', id)
   if not held or string.sub(held, 1, #shown) ~= shown then
-    letters[#letters + 1] = LOST
+    codes[#codes + 1] = LOST
   else
     ends[q][#ends[q] + 1] = steady + tonumber(ARGV[i + 3])
     ends[q][#ends[q] + 1] = string.sub(held, 1, 7) .. id
     local flags_at = 17 + string.byte(held, 8)
     local flags = string.byte(held, flags_at) or 0
-    letters[#letters + 1] = bit.band(flags, ASKED) ~= 0 and CANCEL_ASKED or HELD
+    codes[#codes + 1] = bit.band(flags, ASKED) ~= 0 and CANCEL_ASKED or HELD
     if ARGV[i + 4] == '1' and bit.band(flags, STARTED) == 0 and #held >= flags_at then
       redis.call('HSET', queue .. ':held', id,
         string.sub(held, 1, flags_at - 1) .. string.char(flags + STARTED) .. string.sub(held, flags_at + 1))
@@ -42,4 +42,4 @@ for i = 2, #ARGV, 7 do
   end
 end
 for q, queue in ipairs(KEYS) do in_steps('ZADD', queue .. ':leases', ends[q]) end
-return table.concat(letters)
+return table.concat(codes)

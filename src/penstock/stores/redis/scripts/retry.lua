@@ -3,7 +3,7 @@
 -- Returns {0, one code per job: its state before, "-" if the job does not exist, the highest generation}. Fewer codes
 -- than ids: call again for the rest.
 -- include: size_check clock states queue record partitions places lease lookup
-local queue, letters = KEYS[1], {}
+local queue, codes = KEYS[1], {}
 minted = tonumber(ARGV[2])
 
 local function begin_again(id, job)
@@ -28,7 +28,7 @@ for i = 3, #ARGV do
   if work >= 2000 then break end    -- the caller asks again for the rest
   local id = ARGV[i]
   local state, job = look_at(queue, id)
-  letters[#letters + 1] = letter_of(state)
+  codes[#codes + 1] = status_code(state)
   local batch = job and job.batch and batches().batch_of(job)
   if batch then    -- a retry of one member retries the whole batch
     local batch_state, batch_job = look_at(queue, batch)
@@ -39,4 +39,4 @@ for i = 3, #ARGV do
   if state and state ~= RUNNING then begin_again(id, job) end
 end
 finish()
-return {0, table.concat(letters), string.format('%.0f', minted)}
+return {0, table.concat(codes), string.format('%.0f', minted)}

@@ -139,7 +139,7 @@ local function slow_path()
   return slow
 end
 
-local letters, made_room = {}, {}
+local codes, made_room = {}, {}
 while at <= #ARGV do
   local q, number, n, plain = struct.unpack('<BI2I2B', ARGV[at])
   local queue, t, width = KEYS[q], transitions[number], plain == 1 and 2 or 4
@@ -152,12 +152,12 @@ while at <= #ARGV do
   for k = 1, n do
     local id, lease = ids[k], held[k]
     local shown = ARGV[at + 2 + (k - 1) * width]
-    local letter
+    local code
     if not lease or seen[id] or string.sub(lease, 1, #shown) ~= shown then
       if seen[id] == 'removed' then
-        letter = GONE
+        code = GONE
       else
-        letter = redis.call('HEXISTS', queue .. ':jobs', id) == 1 and STALE or GONE
+        code = redis.call('HEXISTS', queue .. ':jobs', id) == 1 and STALE or GONE
       end
     else
       local token, flags = facts_of(lease)
@@ -165,15 +165,15 @@ while at <= #ARGV do
       if limited then flags = flags - LIMITED end
       local shares_key = flags >= SHARES_KEY
       if shares_key and work >= 2000 and t.ends then
-        letter = LATER
+        code = LATER
       else
-        letter, done = APPLIED, done + 1
+        code, done = APPLIED, done + 1
         tokens[token] = (tokens[token] or 0) + 1
         orders[#orders + 1] = string.sub(lease, 1, 7) .. id
         gone[#gone + 1] = id
         if limited then made_room[queue] = true end
       end
-      if letter == LATER then
+      if code == LATER then
         seen[id] = nil
       elseif quick and not shares_key then
         seen[id] = 'removed'
@@ -183,7 +183,7 @@ while at <= #ARGV do
         local job, known
         if record then job, known = slow_path().known(queue, id, record, lease) end
         if record and not job then    -- the job was set aside: it is dead and has no lease
-          letter, done, tokens[token] = STALE, done - 1, tokens[token] - 1
+          code, done, tokens[token] = STALE, done - 1, tokens[token] - 1
         elseif record then
           slow.apply(q, queue, id, job, known, t, plain == 1 and '' or ARGV[at + 3 + (k - 1) * width])
           local following = plain == 1 and '' or ARGV[at + 4 + (k - 1) * width]
@@ -193,11 +193,11 @@ while at <= #ARGV do
             slow.follow(queue, known.generation, following)
           end
         else    -- another program has deleted the record: remove the lease, and continue with the others
-          letter, done, seen[id] = GONE, done - 1, 'removed'
+          code, done, seen[id] = GONE, done - 1, 'removed'
         end
       end
     end
-    letters[#letters + 1] = letter
+    codes[#codes + 1] = code
   end
   if done > 0 and t.throttle > 0 then limiting().throttle(queue, meta(queue), t.throttle) end
   if #gone > 0 then
@@ -229,4 +229,4 @@ finish()
 for queue in pairs(made_room) do
   if not made_ready[queue] then wake_for_room(queue) end
 end
-return {table.concat(letters), string.format('%.0f', floor), out}
+return {table.concat(codes), string.format('%.0f', floor), out}

@@ -24,7 +24,7 @@ local function tick()    -- Lua allows 200 local names per function, and the par
     return state and not ended_state(state)
   end
 
-  local asked, letters = 0, {}
+  local asked, codes = 0, {}
   for i = at + 7, #ARGV, 3 do
     local id, form, tail = ARGV[i], ARGV[i + 1], ARGV[i + 2]
     local open, wanted = last_is_open(), true
@@ -47,16 +47,16 @@ local function tick()    -- Lua allows 200 local names per function, and the par
       floor = math.max(floor, minted)
       meta(queue).enqueued = meta(queue).enqueued + 1
       entry.last, entry.enqueued = id, entry.enqueued + 1
-      letters[#letters + 1] = NEW
+      codes[#codes + 1] = NEW
     else
       entry.skipped = entry.skipped + 1
-      letters[#letters + 1] = SKIPPED
+      codes[#codes + 1] = SKIPPED
     end
   end
   entry.watermark = tonumber(ARGV[at + 3])
   keep_entry(queue, name, entry)
   finish()
-  return {APPLIED, string.format('%.0f', floor), asked, table.concat(letters)}
+  return {APPLIED, string.format('%.0f', floor), asked, table.concat(codes)}
 end
 
 return tick()

@@ -52,8 +52,8 @@ def extend(context: Context, requests: Sequence[HeartbeatRequest]) -> CallPlan[l
                 for place in part:
                     statuses[place] = LeaseStatus.UNKNOWN
                 continue
-            for place, letter in zip(part, answer.decode(), strict=True):
-                statuses[place] = _STATUSES[letter]
+            for place, code in zip(part, answer.decode(), strict=True):
+                statuses[place] = _STATUSES[code]
     return statuses
 
 

@@ -171,8 +171,8 @@ def tick(context: Context, ticks: Sequence[Tick]) -> CallPlan[list[TickResult]]:
 def _ticked(one: Tick, answer: Any) -> TickResult:
     if answer is AWAY:
         return TickResult(TickStatus.UNKNOWN, ())
-    status, _, _, letters = answer
-    new = [job.id for job, letter in zip(one.jobs, letters, strict=False) if letter == ord("n")]
+    status, _, _, codes = answer
+    new = [job.id for job, code in zip(one.jobs, codes, strict=False) if code == ord("n")]
     return TickResult(_STATUSES[status], tuple(new))
 
 

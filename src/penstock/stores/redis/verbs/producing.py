@@ -152,14 +152,14 @@ def _answers(context: Context, jobs: Sequence[NewJob], answer: Any, new: set[str
         kept = answer.replicas >= context.replicas
         cause = f"{answer.replicas} of {context.replicas} replicas have confirmed it in time"
         answer = answer.reply
-    highest, new_queues, letters, *holders = answer
+    highest, new_queues, codes, *holders = answer
     context.floor = max(context.floor, int(highest))
     if new_queues:
         names = list(dict.fromkeys(job.queue for job in jobs))
         new |= {names[number - 1] for number in new_queues}
     answers = [
-        Enqueued(_NEW, job.id) if letter == _N else _answer(job, letter, holders)
-        for job, letter in zip(jobs, letters, strict=True)
+        Enqueued(_NEW, job.id) if code == _N else _answer(job, code, holders)
+        for job, code in zip(jobs, codes, strict=True)
     ]
     if kept:
         return answers
@@ -170,8 +170,8 @@ def _answers(context: Context, jobs: Sequence[NewJob], answer: Any, new: set[str
     ]
 
 
-def _answer(job: NewJob, letter: int, holders: list[bytes]) -> Enqueued:
-    status = _STATUSES[letter]
+def _answer(job: NewJob, code: int, holders: list[bytes]) -> Enqueued:
+    status = _STATUSES[code]
     if status is EnqueueStatus.FULL:
         waits, retry_after, size = map(int, holders.pop(0).split())
         return Enqueued(status, job.id, retry_after, size=size, waits=waits == 1)
@@ -201,7 +201,7 @@ def get(context: Context, refs: Sequence[Ref]) -> CallPlan[list[Job | None]]:
 def states_of(
     context: Context, script: str, refs: Sequence[Ref], args: Sequence[bytes | str | int]
 ) -> CallPlan[tuple[list[State | None], int]]:
-    """Run a script that answers a letter per job; returns the states, and the sum of its counts."""
+    """Run a script that answers one status code per job; returns the states, and the sum of its counts."""
     parts = parts_of(refs, HEAVY)
     found: list[State | None] = [None] * len(refs)
     total = 0
@@ -215,8 +215,8 @@ def states_of(
                 if len(answer) > 2:
                     context.floor = max(context.floor, int(answer[2]))
                 answer = answer[1]
-            for place, letter in zip(part, answer.decode(), strict=False):
-                found[place] = None if letter == "-" else STATES[int(letter)]
+            for place, code in zip(part, answer.decode(), strict=False):
+                found[place] = None if code == "-" else STATES[int(code)]
             if len(answer) < len(part):  # it had to do with so many members of batches that it stopped
                 rest.append((queue, part[len(answer) :]))
         parts = rest

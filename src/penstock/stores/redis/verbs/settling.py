@@ -86,13 +86,13 @@ def _settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[lis
                 for place in part:
                     settled[place] = Settled.UNKNOWN
                 continue
-            letters, highest, out = answer
+            codes, highest, out = answer
             context.floor = max(context.floor, int(highest))
-            for place, letter in zip(part, letters, strict=True):
-                if letter == _LATER:
+            for place, code in zip(part, codes, strict=True):
+                if code == _LATER:
                     later.append(place)
                 else:
-                    settled[place] = _SETTLED[letter]
+                    settled[place] = _SETTLED[code]
             lying += [(settlements[part[0]].lease.queue, name) for name in out]
         if lying:
             yield from deliver(context, lying)

@@ -17,6 +17,6 @@ local function look_at(queue, id)
   return job.state, job
 end
 
-local function letter_of(state)
+local function status_code(state)
   return state and tostring(state) or NOT_THERE
 end

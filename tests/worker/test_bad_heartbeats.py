@@ -44,7 +44,7 @@ class Choosy:
         return await self._store.extend(requests)
 
 
-async def test_a_beat_that_cannot_be_sent_keeps_no_lease_from_being_extended(app: App) -> None:
+async def test_a_heartbeat_that_cannot_be_sent_keeps_no_lease_from_being_extended(app: App) -> None:
     choosy, go_on = Choosy.under(app), asyncio.Event()
 
     @app.task(name="bad")
@@ -72,7 +72,7 @@ async def test_a_beat_that_cannot_be_sent_keeps_no_lease_from_being_extended(app
         assert {(await ended(first)).attempt, (await ended(second)).attempt} == {1}
 
 
-async def test_the_beats_of_a_block_that_took_a_job_go_on_too(app: App) -> None:
+async def test_the_heartbeats_of_a_block_that_took_a_job_go_on_too(app: App) -> None:
     choosy = Choosy.under(app)
 
     @app.task(name="good", queue="mail")
