@@ -21,7 +21,7 @@ def test_what_is_collected_is_shown(penstock, store):
         "due_at": "",
     }
     heads, line = penstock.ok("batches", "list", "--queue", "default").splitlines()
-    assert heads.split() == ["QUEUE", "TASK", "KEY", "SIZE", "OLDEST", "DUE"]
+    assert heads.split() == ["QUEUE", "TASK", "BATCH", "KEY", "SIZE", "OLDEST", "DUE"]
     assert line.split()[:4] == ["default", "t", "customer-7", "2"]
     assert "COLLECTING" in penstock.ok("queues", "list")
 

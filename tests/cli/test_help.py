@@ -12,17 +12,10 @@ from penstock.cli.main import cli
 
 #: Phrases that a help text must not contain. Write what the option limits, in which unit, and its default.
 BANNED = (
-    *("so many", "for so long", "so often", "whoever", "whatever", "lest", "likewise", "is no matter"),
-    *(
-        "looks for himself",
-        "nobody",
-        "anew",
-        "goes on",
-        "comes to be",
-        "not there yet",
-        "what runs",
-        "in whole",
-    ),
+    *("so many", "for so long", "so often", "whoever", "whatever", "whichever", "lest", "likewise", "anew"),
+    *("is no matter", "looks for himself", "by itself", "nobody", "somebody", "is told", "goes on"),
+    *("comes to be", "not there yet", "there already", "what runs", "in whole", "this directory"),
+    *("made up for", "make up for", "brings its own", "goes with", "that they hold", "takes it away"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import traceback
 from contextlib import suppress
 from textwrap import indent
@@ -82,7 +83,7 @@ def _in_words(error: BaseException) -> list[str]:
             return [_ABORTED]
         case click.UsageError():
             hint = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
-            return [error.format_message().rstrip(".") + hint]
+            return [_CHOICES.sub(r"\1 ", error.format_message()).rstrip(".") + hint]
         case click.ClickException():
             said = error.format_message()
         case UnicodeEncodeError():
@@ -94,4 +95,6 @@ def _in_words(error: BaseException) -> list[str]:
     return said.split("\n")[:_MOST] if said else [type(error).__name__]
 
 
+#: click lists the choices of a missing argument on lines of their own.
+_CHOICES = re.compile(r"([:,])\n\t")
 _MOST = 100

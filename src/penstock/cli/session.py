@@ -137,7 +137,7 @@ class Command(click.Command):
             raise CommandError(says, code_of(error)) from error
 
 
-_CALL = re.compile(r"\A\S+\.using\(\): ")
+_CALL = re.compile(r"\A(\S+\.using|enqueue_raw)\(\): ")
 _PARAMETER = re.compile(r"(?<![\w-])([a-z_]+)=(?=(\s|\Z)?)")
 
 

@@ -99,7 +99,7 @@ def _read_text(text: str, what: str) -> bytes:
 
 def _sized(key: bytes, what: str) -> bytes:
     if len(key) != SIZE:
-        raise ConfigError(f"{what}: this one has {len(key)} bytes: {_RULE}")
+        raise ConfigError(f"{what}: the key has {len(key)} bytes: {_RULE}")
     return key
 
 

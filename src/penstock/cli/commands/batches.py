@@ -77,4 +77,5 @@ def flush(queue: str, task: str, key: str) -> None:
 
 
 def _others(batches: list[BatchView]) -> str:
-    return "".join(f"; there is {g.key!r} of {g.task}" for g in batches)
+    there = "".join(f"; there is {batch.key!r} of {batch.task}" for batch in batches)
+    return there or "; `penstock batches list` lists all"

@@ -151,7 +151,7 @@ def next_(address: str, count: int) -> None:
     "--catch-up",
     type=int,
     metavar="N",
-    help="Maximum number of missed runs to make up for with --misfire all.  [default: 100]",
+    help="Maximum number of missed runs to enqueue with --misfire all.  [default: 100]",
 )
 @click.option(
     "--overlap",
@@ -270,8 +270,8 @@ def _switch(name: str, says: str, tells: str) -> None:
             say(f"{entry.queue}/{entry.name}: {tells}")
 
 
-_switch("pause", "Pause entries. Jobs that are already enqueued stay.", "paused")
-_switch("resume", "Resume paused entries. Runs missed during the pause are not made up for.", "resumed")
+_switch("pause", "Pause entries. Jobs that are already enqueued still run.", "paused")
+_switch("resume", "Resume paused entries. Runs missed during the pause are skipped.", "resumed")
 _switch(
     "remove",
     "Remove entries. An entry declared in code returns when a worker with that code starts: "

@@ -182,7 +182,7 @@ _NUMBER, _AGE = _OrNone("n|none", int), _OrNone("duration|none")
     help="Maximum age of completed and cancelled jobs; can only shorten retention.",
 )
 @click.option("--keep-dead-for", type=_AGE, help="Maximum age of dead jobs; can only shorten retention.")
-@click.option("--throttle", type=_AGE, help="Start no jobs for this long, at most 1d; none ends it.")
+@click.option("--throttle", type=_AGE, help="Start no jobs for this long, at most 1d; none ends a throttle.")
 @click.option("--create", is_flag=True, help="Create missing queues.")
 def set_(names: tuple[str, ...], create: bool, **given: Any) -> None:
     """Set limits of queues, which apply to all workers at once.

@@ -27,7 +27,7 @@ __all__ = ["command"]
     help="Maximum number of jobs to show per worker.",
 )
 def command(jobs: int) -> None:
-    """List worker processes with their queues, and the jobs that they hold."""
+    """List worker processes with their queues and running jobs."""
     session = Session.current()
     workers = session.run(lambda i: i.workers(jobs=jobs))
     if session.json:
