@@ -1,4 +1,4 @@
-"""What every test may use. A fixture that only one folder needs lives in that folder."""
+"""Fixtures and options for all tests. Fixtures for one folder are in the conftest of that folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md is true: each path and name in it exists, and its picture shows the real imports."""
+"""docs/architecture.md is correct: every path and name exists, and its diagram shows the actual imports."""
 
 from __future__ import annotations
 

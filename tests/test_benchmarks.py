@@ -1,4 +1,4 @@
-"""The benchmarks run. Figures are for a quiet machine; a benchmark that is broken is found here."""
+"""The benchmarks run. Their figures need a quiet machine; this test only detects broken benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What we depend on is what we say, as far as that can be seen offline; `make audit` asks who knows more."""
+"""The declared dependencies match the imports, as far as that shows offline; `make audit` checks more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each example runs as a user would run it, and says what it should say."""
+"""Each example runs and prints what its text says."""
 
 from __future__ import annotations
 

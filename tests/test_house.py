@@ -1,8 +1,8 @@
-"""The plan of the house, kept: who may import whom, what `src` may not say, what an import costs.
+"""The house rules: allowed imports, forbidden code in `src`, and the cost of an import.
 
-A module lives on a floor and imports from its own floor or from below, never from above, and no
-imports run in a circle. Every import counts: at the top, inside a function, under `TYPE_CHECKING`,
-and `import_module("penstock....")`. When a module is new, give it its place in FLOORS first.
+A module is on a floor and imports from its own floor or lower ones, never from higher ones, and no imports
+form a circle. Every import counts: at the top, inside a function, under `TYPE_CHECKING`, and
+`import_module("penstock....")`. Add a new module to FLOORS first.
 """
 
 from __future__ import annotations

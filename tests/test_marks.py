@@ -1,4 +1,4 @@
-"""Few tests are retried, each for a stated reason; a test that starts a server is marked `server`."""
+"""Few tests are retried, each for a stated reason; every test that starts a server is marked `server`."""
 
 from __future__ import annotations
 

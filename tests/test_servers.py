@@ -1,4 +1,4 @@
-"""The servers that tests start are real, keep what they were told to keep, and leave nothing behind."""
+"""The servers for tests are real, use their settings, and leave nothing behind."""
 
 from __future__ import annotations
 

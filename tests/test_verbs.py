@@ -1,7 +1,7 @@
-"""A verb of the contract has a place in every store and in everything that wraps one.
+"""Every verb of the contract is implemented in every store and every wrapper.
 
-`docs/architecture.md` lists the places under "Add a verb"; a test here names the place that was forgotten.
-Without it, some wrappers would pass a new verb on to the store that they stand around, unnoticed.
+`docs/architecture.md` lists the places under "Add a verb"; a test here names a missing one. Otherwise a
+wrapper would pass a new verb through unnoticed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line as a test calls it: in this process, with a store of its own."""
+"""The command line as tests call it: in this process, with its own store."""
 
 from __future__ import annotations
 

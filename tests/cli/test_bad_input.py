@@ -1,4 +1,4 @@
-"""What is mistyped at a shell is one line that says what is wrong; nothing is stored or changed."""
+"""Wrong input on the command line gives a one-line error, and nothing is stored or changed."""
 
 from __future__ import annotations
 

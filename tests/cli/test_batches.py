@@ -1,4 +1,4 @@
-"""`penstock batches`: what is collected is shown, and made a batch by hand; its members are left to it."""
+"""`penstock batches`: list collecting batches and flush them; their members cannot be changed singly."""
 
 from __future__ import annotations
 

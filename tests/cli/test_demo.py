@@ -1,4 +1,4 @@
-"""The demo does real work, kills a worker, and shows that nothing was lost; or says what was."""
+"""`penstock demo` runs jobs, kills a worker, and reports whether anything was lost."""
 
 from __future__ import annotations
 

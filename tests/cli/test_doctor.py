@@ -1,4 +1,4 @@
-"""`penstock doctor`: what it finds is what is so."""
+"""`penstock doctor` reports the actual state of the store and the configuration."""
 
 from __future__ import annotations
 

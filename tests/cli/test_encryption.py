@@ -1,4 +1,4 @@
-"""The command line and jobs that are encrypted: who has the key sees them, others are told what they lack."""
+"""Commands on encrypted jobs: shown with the key; without it an error names the missing key."""
 
 from __future__ import annotations
 

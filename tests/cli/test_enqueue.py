@@ -1,4 +1,4 @@
-"""`penstock enqueue`: checked as a call in Python is; nothing is stored that does not fit."""
+"""`penstock enqueue` checks arguments as a call in Python does, and stores nothing invalid."""
 
 from __future__ import annotations
 

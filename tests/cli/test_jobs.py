@@ -1,4 +1,4 @@
-"""`penstock jobs`: what is shown is what is there, and what was done is said for each."""
+"""`penstock jobs` shows what is stored, and reports the result of each operation per job."""
 
 from __future__ import annotations
 

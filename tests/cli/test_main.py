@@ -1,4 +1,4 @@
-"""The front of the command line: help, exit codes, one clear line for each error, and apps that load."""
+"""The main command: help, exit codes, one-line errors, and loading of apps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands on a Redis and on a Cluster: what they show is there, what they do is done."""
+"""All commands on a Redis server and on a Cluster: they show and change the actual data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that nobody could run: operators see how many, of which task, and whether a worker is there now."""
+"""Parked jobs: operators see their number, their tasks, and whether a worker for them runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock periodic`: what recurs is made, changed, paused and removed at run time."""
+"""`penstock periodic` creates, changes, pauses and removes periodic entries at run time."""
 
 from __future__ import annotations
 

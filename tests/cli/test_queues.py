@@ -1,4 +1,4 @@
-"""`penstock queues`, `workers` and `stats`: what is shown is what is there."""
+"""`penstock queues`, `workers` and `stats` show what is stored."""
 
 from __future__ import annotations
 

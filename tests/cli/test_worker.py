@@ -1,4 +1,4 @@
-"""`penstock worker`: options become settings, and what cannot be served is one line."""
+"""`penstock worker` turns options into settings, and reports an unusable configuration in one line."""
 
 from __future__ import annotations
 

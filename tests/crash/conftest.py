@@ -1,4 +1,4 @@
-"""Lives on every store, many at a time, each in a place of its own."""
+"""Runs scenarios on every store, many at a time, each with its own store."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from penstock.verify.crash_points import Boundary, Point
 from tests import servers
-from tests.crash.lives import LIVES, Life
-from tests.crash.play import Scene
+from tests.crash.scenario_run import Scene
+from tests.crash.scenarios import LIVES, Life
 
 T = TypeVar("T")
 

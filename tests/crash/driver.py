@@ -1,7 +1,7 @@
-"""A process that makes processes: each plays one part of a life, and kills itself where it is told to.
+"""A process that forks worker and producer processes, each of which kills itself at a given crash point.
 
-It has all imported and no thread, so that a fork of it is cheap and safe. One line of JSON in is a `Part`;
-one line out, the status of the process that played it.
+All modules are imported and no thread runs, so that a fork is cheap and safe. The driver reads one line of
+JSON (a `Part`) per process, and writes one line with the exit status of the process.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import msgspec
 
 from penstock.stores.sqlite import transactions
 from penstock.verify.crash_points import Boundary, Point, kill_here
-from tests.crash.lives import LIVES
-from tests.crash.play import Leaping, Scene
+from tests.crash.scenario_run import Leaping, Scene
+from tests.crash.scenarios import LIVES
 
 __all__ = ["Part"]
 

@@ -1,5 +1,7 @@
-"""A store that fails once, or twice, at any boundary of any call of a job's life: nothing is lost, nothing is
-done twice, and nobody needs to be told of it but who enqueues."""
+"""A store that fails once or twice at any boundary of any call: no job is lost, and none is completed twice.
+
+Only the producer needs to know about the failure.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from collections.abc import Sequence
 import pytest
 
 from tests.crash.conftest import OF_JOBS, Injection, Stage, each_life, faults, pairs
-from tests.crash.lives import Life
-from tests.crash.play import Scene
+from tests.crash.scenario_run import Scene
+from tests.crash.scenarios import Life
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # hundreds of lives, on a machine that may be busy
 

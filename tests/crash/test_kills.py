@@ -1,5 +1,7 @@
-"""A process that is killed at any boundary of any call, and between any two statements of a transaction:
-another one ends the work."""
+"""A process is killed at any boundary of any call, or between two statements of a transaction.
+
+Another process completes the job.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ import pytest
 from penstock.verify.crash_points import Boundary
 from tests.crash.conftest import OF_JOBS, Injection, Stage, StageOf, each_life
 from tests.crash.driver import Part
-from tests.crash.lives import LIVES, Life
-from tests.crash.play import Harmed, Scene
+from tests.crash.scenario_run import Harmed, Scene
+from tests.crash.scenarios import LIVES, Life
 
 pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.timeout(600)]
 

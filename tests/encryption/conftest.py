@@ -1,4 +1,4 @@
-"""Apps with keys, on stores that other apps without them look into."""
+"""Apps with encryption keys, and apps without keys on the same stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys as they are written, and bytes that open in their own place alone."""
+"""Encoding of keys, and ciphertexts that can be decrypted only in their own context."""
 
 from __future__ import annotations
 

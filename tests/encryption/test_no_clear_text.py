@@ -1,4 +1,4 @@
-"""What an app with a key writes, no store holds in clear text: not in its files, keys, values, logs."""
+"""No store holds clear text of an app with a key: not in files, keys, values or logs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Whatever comes in from outside, what comes out is a value or an error of ours that says what is wrong.
+"""Fuzz tests: any input gives a value or one of Penstock's errors that names the problem.
 
-`FUZZ=50 pytest tests/fuzz` tries fifty times as much, at random. What was ever found stays as an `@example`.
+`FUZZ=50 pytest tests/fuzz` runs fifty times as many examples, at random. Every failure that was found stays
+as an `@example`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Looks at every state that a model can reach, and shows the shortest way to one that is wrong."""
+"""A model checker: visits every reachable state, and prints the shortest path to a wrong one."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""The life of jobs under leases, as a model: all may be slow, cut off, or die, at any step.
+"""A model of jobs under leases, in which every process may be slow, cut off, or die at any step.
 
-What decides is the code itself: `lifecycle.decide`, `lifecycle.first_state`, the reclaimer's `judge`, the
-executor's rule of which starts go on record. What the store does is written down here from its contract, one
-verb each (`ModelStore`). The rest is what a worker does between them, one message at a time
-(`LeaseProtocol`).
+Decisions are made by the real code: `lifecycle.decide`, `lifecycle.first_state`, the reclaimer's `judge`, and
+the executor's rule about recording starts. The store is modelled after its contract, one verb at a time
+(`ModelStore`). The worker is modelled as messages between those verbs (`LeaseProtocol`).
 
-Time is abstract: what is scheduled may become due, and a lease may run out, at any step; so a worker that is
-slow, stopped or cut off is one that takes no step meanwhile. Of each message the answer may be lost, or it
-may itself, or it is late: delivered at any later step, whatever its sender has done since.
+Time is abstract: at any step a scheduled job may become due and a lease may expire. A slow, stopped or
+cut-off worker takes no steps meanwhile. A message may be lost, its answer may be lost, or it may be delivered
+at any later step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The checker itself: it sees every state, finds the nearest fault, and shows the way to it."""
+"""The model checker visits every state, and finds the nearest violation with its path."""
 
 from __future__ import annotations
 

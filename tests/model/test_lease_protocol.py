@@ -1,7 +1,8 @@
-"""The lease protocol keeps its promises in every state that it can reach, and each broken variant is caught.
+"""The lease protocol keeps its invariants in every reachable state, and each broken variant is detected.
 
-`protocol.py` is the model, `promises.py` what is asked of it. One job is looked at with any number of faults,
-in any order; where messages are late as well, and where two jobs share fetches and crashes, with a few.
+`protocol.py` is the model, `invariants.py` has the invariants. One job is checked with any number of faults
+in any order. With late messages, or with two jobs that share fetches and crashes, the number of faults is
+limited.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import LEGAL
 from penstock.stores.contract import Settled
 from tests.model.checker import Checked, explore
-from tests.model.promises import EACH_STEP, END, legal_steps, promises
+from tests.model.invariants import EACH_STEP, END, legal_steps, promises
 from tests.model.protocol import (
     HeldLease,
     Kept,

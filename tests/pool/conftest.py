@@ -1,4 +1,4 @@
-"""The same tests for both fronts: the one for threads is spoken to from threads."""
+"""Runs the tests on both interfaces of the pool: async, and threads."""
 
 from __future__ import annotations
 

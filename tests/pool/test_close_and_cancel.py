@@ -1,4 +1,4 @@
-"""The end: drained or cancelled, told to all, nothing started afterwards (Q10, Q13 - Q20)."""
+"""Close and cancel: all waiters are notified, and no job starts afterwards (Q10, Q13 - Q20)."""
 
 from __future__ import annotations
 

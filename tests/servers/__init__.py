@@ -1,13 +1,13 @@
-"""Real Redis servers for tests: on free loopback ports, in a folder of their own, gone when the tests are.
+"""Real Redis servers for tests, on free loopback ports, each in its own folder.
 
     with redis_server(appendonly=True) as server:
         server.client().set("a", 1)
         server.kill()
         server.start_again()   # the same port, the same data
 
-Every function here returns something that is up and answers; leaving the `with` block (or `close()`)
-ends it and removes its folder. What nobody closed ends with the process that started it, also when that
-one is killed.
+Every function here returns a server that answers. Leaving the `with` block (or `close()`) stops it and
+removes its folder. A server that was not closed ends with the process that started it, even if that process
+is killed.
 """
 
 from tests.servers.certificates import Certificates

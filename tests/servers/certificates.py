@@ -1,4 +1,4 @@
-"""Certificates for servers that speak TLS, made by openssl."""
+"""TLS certificates for test servers, made by openssl."""
 
 from __future__ import annotations
 

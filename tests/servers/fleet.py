@@ -1,4 +1,4 @@
-"""Servers that belong together."""
+"""A set of servers that are started and stopped together."""
 
 from __future__ import annotations
 

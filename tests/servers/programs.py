@@ -1,4 +1,4 @@
-"""Where the servers of tests come from, and what happens where they are missing."""
+"""Finds the server programs of the tests; skips or fails if they are missing."""
 
 from __future__ import annotations
 

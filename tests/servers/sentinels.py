@@ -1,4 +1,4 @@
-"""A master, a replica and the sentinels that make the one the other when it dies."""
+"""A master, a replica, and the sentinels that fail over between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that all tests of one process use, started by the first who asks."""
+"""Servers that all tests of one process share, started on first use."""
 
 from __future__ import annotations
 

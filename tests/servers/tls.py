@@ -1,4 +1,4 @@
-"""A Redis server that speaks TLS."""
+"""A Redis server with TLS."""
 
 from __future__ import annotations
 

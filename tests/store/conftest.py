@@ -1,4 +1,4 @@
-"""Every test here runs against every store: what it asserts is a promise of the seam."""
+"""The conformance suite: every test in this folder runs on every store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the stores say all the time: jobs, leases, ends, the verbs as they are usually called."""
+"""Sample jobs, leases and ends for the store tests, and short forms of the verbs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Histories of calls that were made at once, and whether any order of them explains what they were answered.
+"""Records concurrent calls, and searches for an order of them that explains their answers.
 
-A store is linearizable if there is an order of all calls, in which none stands before one that had returned
-when it began, and in which one after the other they are answered as they were. What a call answers at its
-place is asked of `memory`, which is the specification: each order is played there until an answer differs.
+A store is linearizable if all calls can be put into an order with two properties: no call stands before one
+that had returned when it began; and executed in that order, all calls give the same answers. The memory store
+is the specification: each order is executed on it until an answer differs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""At least once: whatever is lost on the way, every job taken reaches exactly one end (I1, I4, I5, I7)."""
+"""At least once: every stored job reaches exactly one end, despite lost messages (I1, I4, I5, I7)."""
 
 from __future__ import annotations
 

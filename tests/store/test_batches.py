@@ -1,4 +1,4 @@
-"""Collecting batches: single jobs are collected, become one batch, and end together with it."""
+"""Batches: single jobs are collected, become one batch, and end together with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cancel: queued jobs at once; running ones are asked to."""
+"""cancel: ends queued jobs at once, and requests cancellation of running ones."""
 
 from __future__ import annotations
 

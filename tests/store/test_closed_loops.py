@@ -1,4 +1,4 @@
-"""An event loop that used a store leaves nothing behind: no object and no file descriptor."""
+"""A closed event loop that used a store leaves no object and no file descriptor behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Concurrency: threads, tasks and several store objects at once; no job leased twice, counts exact."""
+"""Concurrency of threads, tasks and store objects: no job is leased twice, and counts stay exact."""
 
 from __future__ import annotations
 

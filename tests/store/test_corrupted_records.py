@@ -1,4 +1,4 @@
-"""One bad record concerns itself alone: whoever meets it sets it aside, and all others go on."""
+"""A corrupted record affects only its own job: every verb sets it aside and continues with the others."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from penstock.stores.contract import (
     TickStatus,
     WorkerInfo,
 )
+from tests.store.corruptors import DETAILS, VANDALS, Corruptor
 from tests.store.facts import (
     CANCELLED,
     COMPLETED,
@@ -43,7 +44,6 @@ from tests.store.facts import (
     retryable,
     token,
 )
-from tests.store.vandals import DETAILS, VANDALS, Vandal
 
 pytestmark = pytest.mark.parametrize("kind", sorted(VANDALS), indirect=True)
 
@@ -66,7 +66,7 @@ ENDED = {"completed": COMPLETED, "cancelled": CANCELLED, "dead": DEAD}
 
 
 @pytest.fixture
-def vandal(kind: str, home: Path) -> Vandal:
+def corruptor(kind: str, home: Path) -> Corruptor:
     return VANDALS[kind](home)
 
 
@@ -154,14 +154,14 @@ def _is_set_aside(job: Job) -> bool:
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_spoiled_record_is_set_aside_and_all_others_run_on(
-    world: World, vandal: Vandal, way: str
+    world: World, corruptor: Corruptor, way: str
 ) -> None:
     store = world.store
     before = await world.add(way, "before")
-    victims = {field: await world.add(way, f"spoiled-{n}") for n, field in enumerate(vandal.record_fields)}
+    victims = {field: await world.add(way, f"spoiled-{n}") for n, field in enumerate(corruptor.record_fields)}
     after = await world.add(way, "after")
     for field, ref in victims.items():
-        await vandal.record(ref, field)
+        await corruptor.record(ref, field)
     await world.check()
     await world.live(rounds=len(victims) + 8 if way == "waiting" else 8)
     jobs = await world.check()
@@ -184,10 +184,10 @@ async def test_a_spoiled_record_is_set_aside_and_all_others_run_on(
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("verb", ["cancel", "retry", "reschedule", "delete"])
 async def test_an_operator_who_meets_a_spoiled_record_changes_the_others_all_the_same(
-    world: World, vandal: Vandal, way: str, verb: str
+    world: World, corruptor: Corruptor, way: str, verb: str
 ) -> None:
     good, bad, other = [await world.add(way, id) for id in ("good", "bad", "other")]
-    await vandal.record(bad, "all of it")
+    await corruptor.record(bad, "all of it")
     answers = await getattr(world.store, verb)(
         [good, bad, other], **({"delay": DAY} if verb == "reschedule" else {})
     )
@@ -201,13 +201,13 @@ async def test_an_operator_who_meets_a_spoiled_record_changes_the_others_all_the
 
 @pytest.mark.parametrize("way", ENDED)
 async def test_an_ended_job_whose_record_is_spoiled_is_shown_and_goes_in_its_time(
-    world: World, vandal: Vandal, way: str
+    world: World, corruptor: Corruptor, way: str
 ) -> None:
-    refs = [await world.add("available", f"j-{n}") for n in range(len(vandal.record_fields) + 1)]
+    refs = [await world.add("available", f"j-{n}") for n in range(len(corruptor.record_fields) + 1)]
     jobs = await world.fetch()
     await world.store.settle([Settlement(job.lease, ENDED[way]) for job in jobs])
-    for ref, field in zip(refs, vandal.record_fields, strict=False):
-        await vandal.record(ref, field)
+    for ref, field in zip(refs, corruptor.record_fields, strict=False):
+        await corruptor.record(ref, field)
     await world.check()
     assert await world.store.retry([refs[0], refs[-1]]) == [State.DEAD, State(way)]
     await world.live(2)
@@ -217,12 +217,12 @@ async def test_an_ended_job_whose_record_is_spoiled_is_shown_and_goes_in_its_tim
 
 
 async def test_a_spoiled_job_gives_up_its_unique_key_its_partition_and_its_batch(
-    world: World, vandal: Vandal
+    world: World, corruptor: Corruptor
 ) -> None:
     store = world.store
     unique = NewJob("one", "t", unique=UniqueKey("k"), partition=Partition("l"), retention=KEEP)
     await store.enqueue([unique])
-    await vandal.record(Ref("default", "one"), "all of it")
+    await corruptor.record(Ref("default", "one"), "all of it")
     assert await world.fetch() == []
     assert [one.id for one in world.set_aside] == ["one"]
     (answer,) = await store.enqueue(
@@ -232,22 +232,24 @@ async def test_a_spoiled_job_gives_up_its_unique_key_its_partition_and_its_batch
     assert [job.id for job in await world.fetch()] == ["two"]
 
 
-async def test_a_call_that_would_replace_a_spoiled_job_takes_its_place(world: World, vandal: Vandal) -> None:
+async def test_a_call_that_would_replace_a_spoiled_job_takes_its_place(
+    world: World, corruptor: Corruptor
+) -> None:
     store = world.store
     await store.enqueue([NewJob("one", "t", unique=UniqueKey("k"), delay=HOUR)])
-    await vandal.record(Ref("default", "one"), "its end")
+    await corruptor.record(Ref("default", "one"), "its end")
     (answer,) = await store.enqueue([NewJob("two", "t", unique=UniqueKey("k", replace=3))])
     assert answer.status is EnqueueStatus.NEW
     assert [job.id for job in await world.fetch()] == ["two"]
 
 
 async def test_a_batch_whose_record_is_spoiled_ends_with_its_members_who_can_be_retried(
-    world: World, vandal: Vandal
+    world: World, corruptor: Corruptor
 ) -> None:
     store, two = world.store, BatchTerms("", size=2, wait=MINUTE)
     await store.enqueue([NewJob(id, "t", b"[1]", batch_terms=two, retention=KEEP) for id in ("a", "b")])
     (batch,) = [job for job in (await store.list_jobs()).jobs if job.members]
-    await vandal.record(batch.ref, "all of it")
+    await corruptor.record(batch.ref, "all of it")
     assert await world.fetch() == []
     jobs = await world.check()
     assert {job.state for job in jobs.values()} == {State.DEAD}
@@ -260,13 +262,13 @@ async def test_a_batch_whose_record_is_spoiled_ends_with_its_members_who_can_be_
 @pytest.mark.parametrize("field", DETAILS)
 @pytest.mark.parametrize("way", ["running", "retryable", "parked", "available"])
 async def test_a_job_runs_without_the_details_that_cannot_be_read(
-    world: World, vandal: Vandal, way: str, field: str
+    world: World, corruptor: Corruptor, way: str, field: str
 ) -> None:
     refs = [await world.add(way, id) for id in ("good", "bad", "other")]
     if way == "running":
         lost = await world.store.reclaim([], limit=9, lease=1, worker="x", token=token(), of=["gone"])
         await world.store.extend([HeartbeatRequest(job.lease, 1, progress=Progress(1)) for job in lost.jobs])
-    await vandal.detail(refs[1], field)
+    await corruptor.detail(refs[1], field)
     await world.check()
     await world.live()
     jobs = await world.check()
@@ -275,12 +277,12 @@ async def test_a_job_runs_without_the_details_that_cannot_be_read(
 
 
 async def test_an_attempt_fails_as_any_other_though_its_error_history_cannot_be_read(
-    world: World, vandal: Vandal
+    world: World, corruptor: Corruptor
 ) -> None:
     ref = await world.add("running", "j")
     (job,) = await world.store.get([ref])
     assert job is not None
-    await vandal.detail(ref, "errors")
+    await corruptor.detail(ref, "errors")
     to = retryable()
     assert await world.store.settle([Settlement(job.lease, to)]) == [Settled.APPLIED]
     (after,) = await world.store.get([ref])
@@ -302,32 +304,32 @@ async def test_progress_that_no_store_can_keep_does_not_cost_the_lease(world: Wo
 
 
 async def test_a_worker_whose_record_is_spoiled_is_listed_and_stands_in_nobodys_way(
-    world: World, vandal: Vandal, clock: ManualClock
+    world: World, corruptor: Corruptor, clock: ManualClock
 ) -> None:
     store = world.store
     parked = await world.add("parked", "p")
     await store.announce(_worker("w-1", tasks=("unknown",)))
     await store.announce(_worker("w-2"))
-    await vandal.worker("w-1")
+    await corruptor.worker("w-1")
     shown = {info.id: info.state for info in await store.workers()}
     assert shown == {"w-1": "unreadable", "w-2": "running"}
     assert await world.fetch(worker="w-1") == []
     await store.announce(_worker("w-1", tasks=("unknown",)))
     assert [job.ref for job in await world.fetch(worker="w-1")] == [parked]
-    await vandal.worker("w-1")
+    await corruptor.worker("w-1")
     clock.advance(2 * MINUTE)
     assert (await store.prune()).workers == 2
     assert await store.workers() == []
 
 
 async def test_a_periodic_entry_that_is_spoiled_is_never_due_and_the_others_are(
-    world: World, vandal: Vandal, clock: ManualClock
+    world: World, corruptor: Corruptor, clock: ManualClock
 ) -> None:
     store = world.store
     specs = [NewEntry(name, NewJob("", "t"), Schedule.of(every="1m")) for name in ("bad", "good")]
     await store.put_entries(specs)
     ref = Ref("default", "bad")
-    await vandal.entry(ref)
+    await corruptor.entry(ref)
     table = await store.entries(["default"])
     bad, good = table.entries
     assert bad.ref == ref
@@ -343,19 +345,19 @@ async def test_a_periodic_entry_that_is_spoiled_is_never_due_and_the_others_are(
     assert good.unreadable is None
     (mended,) = await store.put_entries(specs[:1])
     assert mended.spec == specs[0]
-    await vandal.entry(ref)
+    await corruptor.entry(ref)
     assert [entry is not None for entry in await store.pause_entries([ref], paused=True)] == [True]
     assert await store.delete_entries([ref]) == [True]
     assert [entry.spec.name for entry in (await store.entries()).entries] == ["good"]
 
 
 async def test_settings_that_are_spoiled_count_as_not_set_and_can_be_set_anew(
-    world: World, vandal: Vandal
+    world: World, corruptor: Corruptor
 ) -> None:
     store = world.store
     await store.settings("default", limits=LimitChange(max_running=1))
     await store.settings("other", limits=LimitChange(max_running=1))
-    await vandal.settings("default")
+    await corruptor.settings("default")
     await world.add("available", "a")
     await world.add("available", "b")
     assert len(await world.fetch()) == 2

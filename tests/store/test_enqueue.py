@@ -1,4 +1,4 @@
-"""enqueue: store the jobs, all in one step; answers in their order."""
+"""enqueue: stores all jobs in one transaction, and answers in their order."""
 
 from __future__ import annotations
 

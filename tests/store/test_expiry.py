@@ -1,4 +1,4 @@
-"""Expiry: a job that was not started in time is cancelled, by whichever verb meets it first."""
+"""Expiry: a job that was not started in time is cancelled by the first verb that meets it."""
 
 from __future__ import annotations
 

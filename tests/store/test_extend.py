@@ -1,4 +1,4 @@
-"""extend: prolong leases that hold, and put down what their attempts say of themselves."""
+"""extend: prolongs held leases, and stores the progress of their attempts."""
 
 from __future__ import annotations
 

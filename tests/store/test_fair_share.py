@@ -1,4 +1,4 @@
-"""Fair share: in a fair queue every key with work comes once in a round, however much others have."""
+"""Fair share: in a fair queue every tenant with jobs gets one job per round."""
 
 from __future__ import annotations
 

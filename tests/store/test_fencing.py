@@ -1,4 +1,4 @@
-"""Fencing (I3): only the holder of the lease's token changes a running job, and it changes nothing else."""
+"""Fencing (I3): only the holder of the lease token changes a running job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fetch: lease available jobs, in order, to whoever asks."""
+"""fetch: leases available jobs in order."""
 
 from __future__ import annotations
 

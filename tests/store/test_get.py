@@ -1,4 +1,4 @@
-"""get: the jobs as they are now."""
+"""get: returns the jobs as they are now."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Linearizability: what several clients are answered at once, some order of their calls explains.
+"""Linearizability: some order of concurrent calls explains all their answers.
 
-Three clients, each in a thread with a loop and a store object of its own, play random verbs on few jobs; the
-clock stands still. `histories.py` looks for the order, and asks `memory` what each call answers there. The
-seed is printed; the calls of a seed are the same again, how they meet is not.
+Three clients, each in its own thread with its own event loop and store object, execute random verbs on few
+jobs; the clock stands still. `histories.py` searches for the order. The seed is printed: it determines the
+calls, but not how they overlap.
 """
 
 from __future__ import annotations

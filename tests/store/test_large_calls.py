@@ -1,4 +1,4 @@
-"""Calls as large as a worker's largest: nothing is lost, repeated or out of order for being many."""
+"""Calls of the maximum size: no job is lost, repeated or out of order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue's limits: how many run at once, how fast they start, and what holds a queue."""
+"""Limits of a queue: concurrency, rate and throttles."""
 
 from __future__ import annotations
 

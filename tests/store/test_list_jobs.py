@@ -1,4 +1,4 @@
-"""list_jobs and find: what an operator may look at."""
+"""list_jobs and find: the queries of operators."""
 
 from __future__ import annotations
 

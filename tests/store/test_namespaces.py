@@ -1,4 +1,4 @@
-"""Namespaces: two teams on one store see nothing of each other."""
+"""Namespaces: two teams on one store do not see each other's data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Order: higher priority first; within one priority by place; a place is head, tail or one's own."""
+"""Order: by priority, then by position (head, tail, or the job's own)."""
 
 from __future__ import annotations
 

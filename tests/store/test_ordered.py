@@ -1,4 +1,4 @@
-"""Ordered partitions: one at a time, as they joined; who has begun stays first until the end."""
+"""Ordered partitions: one job at a time, in the order of joining; a started job stays first until its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paging: every job exactly once, while jobs come and go between the pages."""
+"""Paging: every job is listed exactly once, while jobs are added and removed between pages."""
 
 from __future__ import annotations
 

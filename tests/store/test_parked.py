@@ -1,4 +1,4 @@
-"""How many jobs are parked, of which task: exact through every step; and each goes to who knows its task."""
+"""Parked jobs: exact counts per task, and delivery to a worker that has the task."""
 
 from __future__ import annotations
 

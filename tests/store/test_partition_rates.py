@@ -1,4 +1,4 @@
-"""A partition's rate: so many of a key start in so long; what waits for that alone is due at an instant."""
+"""Rates of partitions: how many jobs of a key may start per interval, and when a waiting job is due."""
 
 from __future__ import annotations
 

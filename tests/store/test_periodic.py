@@ -1,4 +1,4 @@
-"""entries, put_entries, pause_entries, delete_entries and tick: what recurs, and each of its jobs once."""
+"""Periodic entries: put, list, pause, delete and tick; each job of an entry is enqueued once."""
 
 from __future__ import annotations
 

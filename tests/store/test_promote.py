@@ -1,4 +1,4 @@
-"""promote: due jobs become available, earliest first."""
+"""promote: makes due jobs available, the earliest first."""
 
 from __future__ import annotations
 

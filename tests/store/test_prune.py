@@ -1,4 +1,4 @@
-"""prune: one bounded step of removing what is over."""
+"""prune: removes old jobs and rows in bounded steps."""
 
 from __future__ import annotations
 

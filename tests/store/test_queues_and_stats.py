@@ -1,4 +1,4 @@
-"""queues and stats: counts shown are counts true."""
+"""queues and stats: the counts are exact."""
 
 from __future__ import annotations
 

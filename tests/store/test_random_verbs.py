@@ -1,9 +1,9 @@
-"""Random verbs: whatever is played, in whatever order, each store answers and holds what `memory` does.
+"""Random verbs: every store gives the same answers and has the same content as the memory store.
 
-Hypothesis plays all verbs, with stale and made-up tokens, repeated calls, unknown names and a clock that
-runs, is set and reboots. After every step the whole content is compared, the counts are checked against
-the jobs, and every step that a job took must be in `lifecycle.LEGAL`. Generations and cursors are each
-store's own and are compared by the order that they make.
+Hypothesis executes all verbs, with stale and invented tokens, repeated calls, unknown names, and a clock that
+runs, is set, and reboots. After every step the whole content is compared, the counts are checked against the
+jobs, and every transition must be in `lifecycle.LEGAL`. Generations and cursors differ between stores; only
+their order is compared.
 """
 
 from __future__ import annotations

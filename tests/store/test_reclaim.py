@@ -1,4 +1,4 @@
-"""reclaim: lease anew what its holders lost, so that somebody can judge it."""
+"""reclaim: leases lost jobs to the reclaimer, which decides what happens to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replaced arguments move a job to the partition, the tenant and the batch that they call for."""
+"""Replaced arguments move a job to their partition, tenant and batch."""
 
 from __future__ import annotations
 

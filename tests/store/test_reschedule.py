@@ -1,4 +1,4 @@
-"""reschedule: give queued jobs a new time."""
+"""reschedule: gives queued jobs a new time."""
 
 from __future__ import annotations
 

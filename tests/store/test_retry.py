@@ -1,4 +1,4 @@
-"""retry: an operator brings a job back, as new."""
+"""retry: an operator makes an ended job available again, as a new job."""
 
 from __future__ import annotations
 

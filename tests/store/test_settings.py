@@ -1,4 +1,4 @@
-"""settings and drop: what an operator may do to a queue."""
+"""settings and drop: an operator changes and removes queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""settle: apply each transition if its lease still holds, and count it."""
+"""settle: applies each transition whose lease still holds, and counts it."""
 
 from __future__ import annotations
 

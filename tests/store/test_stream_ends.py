@@ -1,4 +1,4 @@
-"""stream_ends: the ends of several jobs, each when it comes, for any number of waits."""
+"""stream_ends: yields the end of each job when it happens, for any number of concurrent waits."""
 
 from __future__ import annotations
 

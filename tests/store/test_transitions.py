@@ -1,4 +1,4 @@
-"""Transitions: every step of lifecycle.LEGAL occurs, by the verbs that may take it, and no other does."""
+"""Transitions: every step of lifecycle.LEGAL occurs by the allowed verbs, and no other step does."""
 
 from __future__ import annotations
 

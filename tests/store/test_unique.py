@@ -1,4 +1,4 @@
-"""Unique: a key is held in its queue until its job ends, is removed, or the key's period is over."""
+"""Unique keys: a key is held in its queue until its job ends or is removed, or its period is over."""
 
 from __future__ import annotations
 

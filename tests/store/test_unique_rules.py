@@ -1,4 +1,4 @@
-"""Unique rules: in which phases a key is held, for how long, and what a second job makes of its holder."""
+"""Unique rules: in which states and for how long a key is held, and what happens on a conflict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""wait: sleep until there may be something."""
+"""wait: sleeps until a queue may have work."""
 
 from __future__ import annotations
 

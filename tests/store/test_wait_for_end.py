@@ -1,4 +1,4 @@
-"""wait_for_end: wait until all jobs have ended or are gone, without busy polling."""
+"""wait_for_end: waits until all jobs have ended or are removed, without busy polling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sleeps is woken in time, whatever became of the others who slept beside him."""
+"""Sleeping workers are woken in time, even if other sleepers die or are cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""announce, retire, workers: who is there and what it serves."""
+"""announce, retire and workers: which workers run, and what they serve."""
 
 from __future__ import annotations
 

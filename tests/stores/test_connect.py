@@ -1,4 +1,4 @@
-"""A URL becomes a store, or one clear line says why not."""
+"""A URL becomes a store, or gives a one-line error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of a store: each verb stands on one page, says what it does, and is the same in both doors."""
+"""The contract of a store: each verb has one page, and the same signature in its async and sync versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the memory store has: shelves by name, one process, several loops, and no growth by ghosts."""
+"""The memory store alone: sharing by name, one process, several event loops, and no growth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The result waiter of one event loop: one query for all waits, and errors to the waits they concern."""
+"""The result waiter of an event loop: one query for all waits, and errors for the affected waits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Real processes on real files: each test has a place of its own, and nothing of it is left behind.
+"""Real processes on real files: each test has its own folder, and leaves nothing behind.
 
-What processes do is read from the record that their tasks write (see tasks.py) and from their logs.
-Clocks are compared across processes by CLOCK_MONOTONIC, of which a machine has one.
+Tests read what processes did from the record that their tasks write (see tasks.py) and from their logs. Times
+of several processes are compared by CLOCK_MONOTONIC, which is common to the machine.
 """
 
 from __future__ import annotations

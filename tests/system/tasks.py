@@ -1,7 +1,7 @@
-"""What the workers of these tests run. Every test has a copy of this file, with its store beside it.
+"""The tasks of the system tests. Each test has a copy of this file, with its store beside it.
 
-Each task writes down what it does: one line for one write into a file that is only ever appended to, so
-that a SIGKILL in the next instruction loses none.
+Each task appends one line per event to a file, in a single write, so that a SIGKILL in the next instruction
+loses none.
 """
 
 import asyncio

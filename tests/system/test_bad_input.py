@@ -1,4 +1,4 @@
-"""A worker that cannot work says why in one line, with an exit code, and nothing is lost."""
+"""A worker with an unusable configuration ends with a one-line error and an exit code, and no job is lost."""
 
 from __future__ import annotations
 

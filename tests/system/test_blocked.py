@@ -1,4 +1,4 @@
-"""Code that lets nobody else speak: a blocked loop, a C call that keeps the GIL, a thread that hangs."""
+"""Blocking code: a blocked event loop, a C call that holds the GIL, a hanging thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that take their process along: told as what they were, and no harm to the neighbours."""
+"""Tasks that crash their process: reported with the cause, without harm to other jobs."""
 
 from __future__ import annotations
 

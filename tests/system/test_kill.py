@@ -1,4 +1,4 @@
-"""SIGKILL of a worker: nothing is lost, all runs again at once, and only what is dead is taken for dead."""
+"""SIGKILL of a worker: no job is lost, all run again at once, and no living worker is taken for dead."""
 
 from __future__ import annotations
 

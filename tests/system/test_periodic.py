@@ -1,4 +1,4 @@
-"""Five workers, one entry each second, one worker killed and one clock ahead: every instant once."""
+"""Five workers, an entry every second, a killed worker and a wrong clock: every instant is enqueued once."""
 
 from __future__ import annotations
 

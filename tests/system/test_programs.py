@@ -1,4 +1,4 @@
-"""Programs with a worker in them: scripts, packages, and processes that fork."""
+"""Programs with an embedded worker: scripts, packages, and processes that fork."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No secret is ever said: keys and passwords stand in no output, log, event, error, traceback or listing."""
+"""Keys and passwords appear in no output, log, event, error, traceback or listing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker does when the operating system speaks to it, supervisor and children together."""
+"""Signals to a worker, its supervisor and its children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGSTOP past the lease: the jobs run elsewhere, and whoever wakes up too late changes nothing."""
+"""SIGSTOP for longer than the lease: the jobs run elsewhere, and the resumed worker changes nothing."""
 
 from __future__ import annotations
 

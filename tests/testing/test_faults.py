@@ -1,4 +1,4 @@
-"""A store that fails on demand does exactly that, and else what it did before."""
+"""FaultyStore fails exactly on demand, and otherwise behaves like its store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs run inside the test, and time passes when the test says so."""
+"""`inline(app)`: jobs run inside the test, and the clock moves on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fixture `penstock_inline` is there for every user of pytest."""
+"""The pytest plugin: the fixture `penstock_inline`, and the guard against real stores."""
 
 from __future__ import annotations
 

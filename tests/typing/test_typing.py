@@ -1,4 +1,4 @@
-"""Type checkers know what is right and what is wrong: each case file is checked by mypy and basedpyright."""
+"""Type checkers accept correct code and refuse wrong code: mypy and basedpyright check each case file."""
 
 from __future__ import annotations
 

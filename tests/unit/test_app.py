@@ -1,4 +1,4 @@
-"""An app: what it is made of, what is registered with it, and the doors that lead to its store."""
+"""An app: its parts, its registrations, and its access to the store."""
 
 from __future__ import annotations
 

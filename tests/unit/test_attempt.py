@@ -1,4 +1,4 @@
-"""What a task may say of itself: `current_job().progress(...)` takes what every store can keep."""
+"""`current_job().progress(...)` accepts every value that stores can keep."""
 
 from __future__ import annotations
 

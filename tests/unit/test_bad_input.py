@@ -1,4 +1,4 @@
-"""What makes no sense is one clear error: it names the thing, the cause, the way out; nothing is stored."""
+"""Invalid input gives one error that names the value, the cause and the way out; nothing is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches: what may be said of them, what a task with one looks like, and what it stores."""
+"""Batches: their options, their tasks, and what they store."""
 
 from __future__ import annotations
 

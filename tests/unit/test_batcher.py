@@ -1,4 +1,4 @@
-"""Group commit: nothing waits for company, what comes meanwhile goes together, each caller has its answer."""
+"""Group commit: no call waits for others, calls during a write go together, each has its own answer."""
 
 from __future__ import annotations
 

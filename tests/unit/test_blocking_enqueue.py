@@ -1,4 +1,4 @@
-"""A sync enqueue inside a running event loop blocks it: that is said once per process."""
+"""A sync enqueue inside a running event loop blocks it; a warning says so once per process."""
 
 from __future__ import annotations
 

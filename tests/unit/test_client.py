@@ -1,4 +1,4 @@
-"""The producing half: what goes to the store in one write, and what comes back of each job."""
+"""The client: which jobs go to the store in one write, and the answer for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is passed is what arrives, or the call is refused; nothing is bent silently."""
+"""Arguments arrive as they were passed, or the call is refused; no value is changed silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every knob is declared once; where its value came from is known, and what is wrong is said at once."""
+"""Settings: each is declared once, its source is known, and invalid values are reported at once."""
 
 from __future__ import annotations
 

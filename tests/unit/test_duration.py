@@ -1,4 +1,4 @@
-"""Durations and instants at the edge: seconds, timedeltas, "5m", aware datetimes; all become ms."""
+"""Durations and instants: seconds, timedeltas, "5m" and aware datetimes are converted to ms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors say what is wrong in words that fit a line, whatever they were given."""
+"""Error messages fit one line, for any input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from penstock import errors
 from penstock.errors import EnqueueManyError, PenstockError, QueueFull
-from tests.hostile import HOSTILE, clean
+from tests.untrusted_text import HOSTILE, clean
 
 
 @pytest.mark.parametrize(

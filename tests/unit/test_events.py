@@ -1,4 +1,4 @@
-"""Events: each listener hears what it asked for, and none of them delays or breaks anything."""
+"""Events: each listener gets the events that it subscribed to, and cannot delay or break anything."""
 
 from __future__ import annotations
 

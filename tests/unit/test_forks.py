@@ -1,4 +1,4 @@
-"""A process that forks while its threads are at work: parent and child go on, and nothing hangs."""
+"""A process that forks while its threads work: parent and child both continue."""
 
 from __future__ import annotations
 

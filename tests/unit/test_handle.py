@@ -1,4 +1,4 @@
-"""A handle: where a job stands, what came of it, and how to call it off."""
+"""A handle: the status and result of a job, and its cancellation."""
 
 from __future__ import annotations
 

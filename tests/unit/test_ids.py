@@ -1,4 +1,4 @@
-"""Ids: UUIDv7 in rising order; names of one's own from a safe alphabet; tokens that nobody guesses."""
+"""Ids: ascending UUIDv7, user-defined ids from a safe alphabet, and unguessable tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator sees is what is there; what an operator does to many is done in pages."""
+"""The inspector: operators see the stored data, and bulk operations run in pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The setting `keep_dead` reaches each job that dies and says nothing of it itself, and no other."""
+"""The setting `keep_dead` applies to each dying job without its own value, and to no other."""
 
 from __future__ import annotations
 

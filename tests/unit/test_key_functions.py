@@ -1,4 +1,4 @@
-"""Task options that tie jobs to others: what may be written, what a call makes of it, one clear error."""
+"""Task options with keys: valid values, the key of a call, and clear errors."""
 
 from __future__ import annotations
 

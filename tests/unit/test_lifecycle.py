@@ -1,4 +1,4 @@
-"""The rule: outcome in, transition out; and the table of legal steps as the docs print it."""
+"""The lifecycle: from outcome to transition; and the table of legal steps that the docs print."""
 
 from __future__ import annotations
 

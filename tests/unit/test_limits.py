@@ -1,4 +1,4 @@
-"""Rates and limits at the edge: what a user may write, and one clear error for what makes no sense."""
+"""Rates and limits as users write them, and one clear error for each invalid value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outbox: while the store is away new jobs wait in memory; then they go there in order, once each."""
+"""The outbox: while the store is away, new jobs wait in memory; later each is sent once, in order."""
 
 from __future__ import annotations
 

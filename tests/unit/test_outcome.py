@@ -1,4 +1,4 @@
-"""What an exception says about an attempt."""
+"""The outcome of an attempt for each exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task and when it recurs: how it is registered, and what has to be enqueued by when."""
+"""Periodic tasks: registration, and which jobs are due when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subclasses of str and int, as enums are: their plain values are stored, and none of their methods runs."""
+"""Subclasses of str and int (e.g. enums): their plain values are stored, and none of their methods runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reclaimer judges leases only while it, and so everybody else, could have prolonged them."""
+"""The reclaimer reclaims leases only while it could have extended its own leases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results of many jobs: all in one wait, or each as it ends; and the progress of one."""
+"""Results of many jobs: all in one wait, or each as it ends; and the progress of one job."""
 
 from __future__ import annotations
 

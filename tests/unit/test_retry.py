@@ -1,4 +1,4 @@
-"""How long to wait: each policy by a table, in ms."""
+"""Retry policies: tables of delays in ms."""
 
 from __future__ import annotations
 

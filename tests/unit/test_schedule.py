@@ -1,4 +1,4 @@
-"""When something recurs: cron in a time zone, every so often, and the days on which clocks are changed."""
+"""Schedules: cron in a time zone, intervals, and days of clock changes."""
 
 from __future__ import annotations
 

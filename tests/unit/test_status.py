@@ -1,4 +1,4 @@
-"""What a handle says of a job of which nothing was kept."""
+"""The status of a job that is not kept."""
 
 from __future__ import annotations
 

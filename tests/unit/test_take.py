@@ -1,4 +1,4 @@
-"""A job taken without a worker: leased while the block runs, settled when it is left."""
+"""A job taken without a worker: leased inside the block, settled at its end."""
 
 # ruff: noqa: PT012 (what raises here is the block)
 

@@ -1,4 +1,4 @@
-"""A task: what a decorator may say, what a call may say, and what becomes of the function."""
+"""A task: its decorator's options, its call options, and its function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When two jobs are the same: the rule as it may be written, and the keys that it gives."""
+"""Unique rules: their options, and the keys of calls."""
 
 from __future__ import annotations
 

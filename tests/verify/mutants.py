@@ -1,9 +1,8 @@
-"""Stores with a planted bug each, for the checker to find, and a worker process that uses one of them.
+"""Mutants: stores with one planted bug each, for the checker to find, and a worker process that uses one.
 
     python -m tests.verify.mutants FOLDER MUTANT SLOTS
 
-The bug lies between the ledger and a store that keeps its promises: the ledger writes down what the worker
-was told.
+The bug is between the ledger and a correct store: the ledger records what the worker was answered.
 """
 
 from __future__ import annotations

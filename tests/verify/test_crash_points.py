@@ -1,4 +1,4 @@
-"""Crash points are counted where they are passed, and harm is done where a test wants it, once."""
+"""Crash points are recorded when they are passed, and a fault is injected once, at a chosen one."""
 
 from __future__ import annotations
 

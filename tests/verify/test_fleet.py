@@ -1,4 +1,4 @@
-"""The processes of a run are replaced when they die, but not for ever."""
+"""The processes of a run are replaced when they die, up to a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first signal ends a run in order; a second one does not disturb that."""
+"""The first signal ends a run in order; a second one is ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shard of a Cluster is lost: a run sees that the other queues go on, and finds it if they do not."""
+"""A lost shard of a Cluster: the run checks that the other queues make progress."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The checker finds a store's bug: three stores with a planted one, each under the same small chaos.
+"""The checker finds the planted bug of each mutant, under the same small chaos.
 
-Two workers hold jobs; one is killed, another is stopped for longer than its lease and goes on. What the store
-should do is known, so what each mutant breaks is found for certain, and without a mutant there is nothing.
+Two workers hold jobs; one is killed, the other is stopped for longer than its lease and resumed. The correct
+behaviour is known, so each mutant must give its finding, and the correct store none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.verify.ledger import Ledger, Verdict, check
 from penstock.verify.ledger.reading.history import Run, read
 from penstock.verify.servers import power
 from tests.system.conftest import Place, Program
-from tests.verify.ledger.account import promises
+from tests.verify.ledger.honest_ledger import promises
 from tests.verify.mutants import make
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]

@@ -1,4 +1,4 @@
-"""The page of a run says what the report says, to anybody, without a network or a script."""
+"""The page of a run shows the report, without a network or a script."""
 
 from __future__ import annotations
 

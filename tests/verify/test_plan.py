@@ -1,4 +1,4 @@
-"""The schedule of harm is drawn from the seed; each kind has its turn before any has a second one."""
+"""The plan of faults depends on the seed; each type happens once before any happens twice."""
 
 from __future__ import annotations
 

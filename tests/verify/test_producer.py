@@ -1,4 +1,4 @@
-"""What producers enqueue is up to the seed alone, however fast the machine is."""
+"""The jobs of producers depend on the seed alone, not on the speed of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run goes by the user's settings, but for what it cannot do without."""
+"""A run uses the user's settings, except for those that it depends on."""
 
 from __future__ import annotations
 

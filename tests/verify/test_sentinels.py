@@ -1,4 +1,4 @@
-"""A master of our own is harmed for real, and when the call returns the sentinels agree on one again."""
+"""Private sentinels: faults are real, and at the end of each call the sentinels agree on a master."""
 
 from __future__ import annotations
 

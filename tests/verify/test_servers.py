@@ -1,4 +1,4 @@
-"""Servers of our own are harmed for real, and are whole again when the call returns."""
+"""Private servers: faults are real, and at the end of each call the server is healthy again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock verify` does what it says: harm of each kind, a verdict, and nothing left behind."""
+"""`penstock verify`: faults of each type, a verdict, and no data left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's namespace is emptied to the last key or row; nobody else's is ever touched."""
+"""A run's namespace is removed completely, and no other namespace is changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An app whose start-up hook fails, or takes for ever."""
+"""An app whose start-up hook fails, or never ends."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What may run only once, and what is in its last attempt: the store knows of its start before it begins."""
+"""At-most-once jobs and last attempts: the store records the start before the function runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.app.attempt import current_job
 from penstock.core.job import State
 from penstock.testing import FaultyStore
 from tests.worker.conftest import Door, at_work, becomes, ended, in_a_burst, patient, quick, until
-from tests.worker.deeds import act, lines, linger, made
+from tests.worker.task_bodies import act, lines, linger, made
 
 
 async def test_a_failed_attempt_is_the_only_one(app: App, run_in: str) -> None:

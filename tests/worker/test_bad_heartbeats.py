@@ -1,4 +1,4 @@
-"""One heartbeat that cannot be sent concerns its own job: all leases of the process are extended."""
+"""A heartbeat that cannot be sent affects its own job only: all other leases are extended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.app.attempt import current_job
 from penstock.core.job import Progress, State
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Store
 from tests.worker.conftest import at_work, becomes, ended, quick, until
-from tests.worker.deeds import made, tell
+from tests.worker.task_bodies import made, tell
 
 
 class Choosy:

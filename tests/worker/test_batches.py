@@ -1,4 +1,4 @@
-"""Batches in a worker: the function gets a list, and what becomes of the attempt becomes of all members."""
+"""Batches in a worker: the function gets a list, and its outcome applies to all members."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.core.job import Job, State
 from penstock.errors import JobDead
 from penstock.events import JobDied, JobFailed, JobStarted
 from tests.worker.conftest import Told, at_work, in_a_burst, until
-from tests.worker.deeds import COLLECTED, collect, made
+from tests.worker.task_bodies import COLLECTED, collect, made
 
 
 def collecting(app: App, run_in: str) -> Any:

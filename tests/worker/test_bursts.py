@@ -1,4 +1,4 @@
-"""A burst does what there is to do, and ends."""
+"""A burst worker runs all available jobs, and ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from penstock.app.app import App
 from penstock.core.job import State
 from tests.worker.conftest import at_work, becomes, ended, in_a_burst, patient, until
-from tests.worker.deeds import act, lines, linger, made
+from tests.worker.task_bodies import act, lines, linger, made
 
 
 async def test_a_burst_without_jobs_ends_at_once(app: App) -> None:

@@ -1,4 +1,4 @@
-"""What an app has called when a job has succeeded, failed or died: after the store, beside the jobs."""
+"""Callbacks of succeeded, failed and dead jobs: called after the settlement, without delaying jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.stores.contract import HeartbeatRequest, Share
 from penstock.testing import FaultyStore, inline
 from penstock.worker import callback_executor, callback_runner
 from tests.worker.conftest import Door, at_work, becomes, ended, in_a_burst, patient, quick, until
-from tests.worker.deeds import act, linger, made
+from tests.worker.task_bodies import act, linger, made
 
 
 class Heard:

@@ -1,4 +1,4 @@
-"""Jobs are cancelled, queued ones at once and running ones soon, in whatever executor."""
+"""Cancellation: of queued jobs at once, and of running ones soon, in every executor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.core.lifecycle import ASK_CANCELLED
 from penstock.errors import JobCancelled
 from penstock.events import JobCancelledEvent
 from tests.worker.conftest import Dam, Door, Told, at_work, ended, patient, quick, until
-from tests.worker.deeds import act, heed, lines, linger, made, obey, swallow
+from tests.worker.task_bodies import act, heed, lines, linger, made, obey, swallow
 
 
 async def test_a_queued_job_is_cancelled_at_once_and_never_starts(app: App, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Jobs whose arguments only another release of their task knows: set aside for it, as unknown tasks are."""
+"""Jobs whose arguments fit only another release of their task are parked for it, as unknown tasks are."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from penstock.errors import Retry, SignatureMismatch, Undecodable
 from penstock.events import JobParked, TaskUnknown
 from penstock.stores.contract import Parked
 from penstock.testing import FaultyStore
-from tests.worker import deeds, newer_deeds
+from tests.worker import newer_task_bodies, task_bodies
 from tests.worker.conftest import Told, at_work, becomes, ended, in_a_burst, patient, until
-from tests.worker.deeds import MOVED, made
+from tests.worker.task_bodies import MOVED, made
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
@@ -39,7 +39,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def old(new_app: Callable[[], App], run_in: str) -> App:
     """An app of yesterday, whose `greet` takes a name, and how many times."""
     app = new_app()
-    made(app, run_in, deeds.greet, retry="1h")
+    made(app, run_in, task_bodies.greet, retry="1h")
     return app
 
 
@@ -48,9 +48,9 @@ def new(new_app: Callable[[], App], run_in: str) -> App:
     """One of today: it needs to know the language, too."""
     app = new_app()
     if run_in == "async":
-        app.task(name="greet", retention="1h", run_in="async")(newer_deeds.greet_async)
+        app.task(name="greet", retention="1h", run_in="async")(newer_task_bodies.greet_async)
     else:
-        app.task(name="greet", retention="1h", run_in=run_in)(newer_deeds.greet)  # type: ignore[call-overload]
+        app.task(name="greet", retention="1h", run_in=run_in)(newer_task_bodies.greet)  # type: ignore[call-overload]
     return app
 
 
@@ -226,7 +226,7 @@ async def test_what_has_other_names_or_another_number_is_set_aside(
 
 async def test_so_is_what_an_older_upgrade_does_not_know(app: App, new_app: Callable[[], App]) -> None:
     """The rule holds for tasks that take older arguments, too: these come from a newer release."""
-    made(app, "async", deeds.greet, **MOVED)
+    made(app, "async", task_bodies.greet, **MOVED)
     (handle,) = await of_newer(new_app())
     await in_a_burst(app)
     job = await becomes(handle, State.PARKED)
@@ -235,9 +235,11 @@ async def test_so_is_what_an_older_upgrade_does_not_know(app: App, new_app: Call
 
 
 async def test_so_is_an_at_most_once_job_and_the_last_attempt(app: App, new_app: Callable[[], App]) -> None:
-    app.task(name="greet", delivery="at-most-once")(deeds.greet_async)
+    app.task(name="greet", delivery="at-most-once")(task_bodies.greet_async)
     newer = new_app()
-    greet: Any = newer.task(name="greet", delivery="at-most-once", retention="1h")(newer_deeds.greet_async)
+    greet: Any = newer.task(name="greet", delivery="at-most-once", retention="1h")(
+        newer_task_bodies.greet_async
+    )
     handle = await greet.aenqueue("Ann", "de")
     async with at_work(app):
         await becomes(handle, State.PARKED)
@@ -270,7 +272,7 @@ async def test_so_is_what_middleware_wraps_and_a_batch(app: App, new_app: Callab
 
 
 async def test_who_takes_such_a_job_sets_it_aside(app: App, new_app: Callable[[], App]) -> None:
-    made(app, "async", deeds.greet)
+    made(app, "async", task_bodies.greet)
     told, (handle,) = Told(app), await of_newer(new_app())
     with pytest.raises(SignatureMismatch, match="'lang'"):
         async with app.take() as job:
@@ -285,7 +287,7 @@ async def test_another_jobs_arguments_are_no_reason_to_set_this_one_aside(
     app: App, new_app: Callable[[], App]
 ) -> None:
     """A function that reads a job of a changed task itself."""
-    made(app, "async", deeds.greet, queue="inner")
+    made(app, "async", task_bodies.greet, queue="inner")
 
     @app.task(name="outer", queue="outer", retention="1h")
     async def outer() -> None:
@@ -308,7 +310,7 @@ async def test_its_reason_is_for_those_with_the_key_only(url: str) -> None:
 
     key = new_key()
     app = App(url, key=key)
-    app.task(name="greet", upgrade=upgrade)(deeds.greet)
+    app.task(name="greet", upgrade=upgrade)(task_bodies.greet)
     handle = await app.aenqueue_raw("default", b'{"secret":"hunter2"}', "greet")
     await in_a_burst(app)
     job = await becomes(handle, State.PARKED)
@@ -322,7 +324,7 @@ async def test_its_reason_is_for_those_with_the_key_only(url: str) -> None:
 
 
 async def test_it_is_settled_though_the_store_was_away(app: App, faults: FaultyStore) -> None:
-    made(app, "async", deeds.greet)
+    made(app, "async", task_bodies.greet)
     (handle,) = await of_newer(app)
     faults.fail("settle", times=2)
     async with at_work(app):

@@ -1,4 +1,4 @@
-"""A worker says once, when it starts, what is not safe about its store; nothing waits for that."""
+"""A worker reports the risks of its store once, at its start, without delaying jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a supervisor reclaims of a dead child: which of its jobs had begun, by its lease table."""
+"""The jobs of a dead child process: which ones the supervisor reclaims as started, by its lease table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that stops loses nothing: what runs may end, what does not end goes back, as does what waits."""
+"""A stopping worker loses nothing: running jobs may end; others are returned."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.worker.conftest import (
     quick,
     until,
 )
-from tests.worker.deeds import lines, linger, made, swallow, tell
+from tests.worker.task_bodies import lines, linger, made, swallow, tell
 
 
 async def test_stop_waits_for_what_runs(app: App, run_in: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A worker inside somebody's own program: it has the settings of the place, and idles with open ears."""
+"""A worker embedded in a program: its settings, and its idle state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which errors are tried again, which never, and which are no failure: as the task says, in each executor."""
+"""Which errors are retried, never retried, or no failure, as the task says, in each executor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.app.app import App
 from penstock.core.job import State
 from penstock.events import JobFailed, JobSnoozed
 from tests.worker.conftest import Told, at_work, becomes, ended, in_a_burst
-from tests.worker.deeds import FORGIVING, RULES, act, forgiven, judged, lines, linger, made
+from tests.worker.task_bodies import FORGIVING, RULES, act, forgiven, judged, lines, linger, made
 
 
 async def test_an_error_is_tried_again_or_not_as_its_class_says(app: App, run_in: str) -> None:

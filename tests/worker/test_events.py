@@ -1,4 +1,4 @@
-"""Listeners hear of what happens, each event with its facts, and never hold anything up."""
+"""Listeners get each event with its facts, and delay nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.events import (
 )
 from penstock.stores.contract import HeartbeatRequest, Share
 from tests.worker.conftest import Told, at_work, in_a_burst, quick, until
-from tests.worker.deeds import act, made
+from tests.worker.task_bodies import act, made
 
 
 async def test_each_step_of_a_job_is_told_with_its_facts(app: App, run_in: str) -> None:

@@ -1,4 +1,4 @@
-"""Which jobs get the slots: by weight or in strict order, and never more of a queue than it may have."""
+"""Distribution of slots: by weight or in strict order, with a limit per queue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.worker import Worker
 from penstock.worker.executor.process_backlog import MOST_WAITING
 from penstock.worker.queues import Queue
 from tests.worker.conftest import PATIENCE, Dam, at_work, ended, in_a_burst, patient, quick, until
-from tests.worker.deeds import act, lines, linger, made, tell
+from tests.worker.task_bodies import act, lines, linger, made, tell
 
 
 class Peak:

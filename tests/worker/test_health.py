@@ -1,4 +1,4 @@
-"""Each worker process tells now and then how it is, whatever the store and the callback do."""
+"""Each worker process reports its health regularly, despite failures of the store or the callback."""
 
 from __future__ import annotations
 

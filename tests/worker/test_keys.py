@@ -1,4 +1,4 @@
-"""Keys in a worker: one at a time of each, in order where that is asked for, and turns among tenants."""
+"""Keys in a worker: concurrency per key, order, and fair shares of tenants."""
 
 from __future__ import annotations
 

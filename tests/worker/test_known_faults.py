@@ -1,4 +1,4 @@
-"""Faults that job systems are known for, and that our workers may not have; docs/faults.md lists them."""
+"""Known faults of other job systems, which our workers may not have; docs/faults.md lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results are bounded: one that is too large fails its attempt, in words, in every executor."""
+"""Results are bounded: one that is too large fails its attempt, in every executor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.core.job import State
 from penstock.errors import JobDead
 from tests import servers
 from tests.worker.conftest import ended, in_a_burst
-from tests.worker.deeds import act, fill, made
+from tests.worker.task_bodies import act, fill, made
 
 MB = 1_000_000
 

@@ -1,4 +1,4 @@
-"""Who holds the lease decides: it is kept whatever the loop does, and who has lost it changes nothing."""
+"""Leases decide: a held lease survives a blocked loop, and the holder of a lost one changes nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from penstock.stores.contract import (
 )
 from penstock.worker import Worker, wiring
 from tests.worker.conftest import Told, at_work, becomes, ended, patient, quick, until
-from tests.worker.deeds import lines, linger, made, tell
+from tests.worker.task_bodies import lines, linger, made, tell
 
 
 async def taken_over(app: App, worker: Worker) -> Job:

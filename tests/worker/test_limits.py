@@ -1,4 +1,4 @@
-"""A worker and the limits of its queues: jobs start at their instants, settings are obeyed at once."""
+"""A worker with limited queues: jobs start on time, and changed settings apply at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a worker: nothing that was said is left out, and no line of it is forged, broken or endless."""
+"""The log of a worker: complete, without forged, broken or endless lines."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from penstock.app.app import App
 from penstock.config import Config
 from penstock.core.job import State
 from penstock.worker.logs import configure_logs, log_with_traceback
-from tests.hostile import HOSTILE, clean
+from tests.untrusted_text import HOSTILE, clean
 from tests.worker.conftest import at_work, becomes, in_a_burst, quick, until
-from tests.worker.deeds import lines, linger, made, stumble
+from tests.worker.task_bodies import lines, linger, made, stumble
 
 log = logging.getLogger("tests.of.logs")
 
@@ -205,11 +205,13 @@ def test_a_failure_is_logged_with_its_traceback(app: App, run_in: str, stderr, f
     text = stderr.text()
     if form == "json":
         (line,) = [line for line in map(json.loads, text.splitlines()) if "failed" in line["message"]]
-        assert "deeds.py" in line["traceback"]
+        assert "task_bodies.py" in line["traceback"]
         assert line["level"] == "error"
     else:
         clean(text)
-        assert re.search(r"failed: ValueError: .*\n  Traceback.*\n(    .*\n)*    File .*deeds\.py", text)
+        assert re.search(
+            r"failed: ValueError: .*\n  Traceback.*\n(    .*\n)*    File .*task_bodies\.py", text
+        )
 
 
 async def test_a_drain_says_how_many_run_on_how_long_it_waits_and_what_was_released(

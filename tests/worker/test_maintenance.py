@@ -1,4 +1,4 @@
-"""What a store needs from time to time: promote, reclaim, prune; each on its own, with the clock in hand."""
+"""The maintenance services promote, reclaim and prune, with a manual clock."""
 
 from __future__ import annotations
 

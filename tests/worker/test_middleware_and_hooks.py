@@ -1,4 +1,4 @@
-"""What an application wraps around its attempts, and what it does when a worker begins and ends."""
+"""Middleware around attempts, and hooks at the start and end of a worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.core.job import Job, NewJob, State
 from penstock.errors import Cancel, Discard, Retry, Snooze
 from penstock.worker import Worker
 from tests.worker.conftest import at_work, becomes, ended, in_a_burst, quick, until
-from tests.worker.deeds import act, lines, linger, made
+from tests.worker.task_bodies import act, lines, linger, made
 
 Call = Callable[[], Awaitable[Any]]
 

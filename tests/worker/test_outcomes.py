@@ -1,4 +1,4 @@
-"""However an attempt ends, in whatever executor: the job goes where it should, and the worker goes on."""
+"""Every outcome of an attempt, in every executor: the job gets the right state, and the worker continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.events import JobReleased, TaskUnknown
 from penstock.stores.connect import connect
 from penstock.testing import FaultyStore
 from tests.worker.conftest import Told, at_work, becomes, ended, in_a_burst, quick
-from tests.worker.deeds import act, fail_soon, fail_without_idea, made, no_idea, soon
+from tests.worker.task_bodies import act, fail_soon, fail_without_idea, made, no_idea, soon
 
 HOUR = 3_600_000
 
@@ -69,7 +69,7 @@ async def test_failed_attempts_are_tried_again_until_they_are_spent(app: App, ru
         (2, "ValueError", "attempt 2 is wrong"),
     ]
     for error in job.errors:
-        assert "deeds.py" in error.traceback
+        assert "task_bodies.py" in error.traceback
         assert 'raise ValueError(f"attempt' in error.traceback
     job = await ended(luckless)
     assert (job.state, job.attempt, len(job.errors)) == (State.DEAD, 2, 2)

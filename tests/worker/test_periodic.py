@@ -1,4 +1,4 @@
-"""What recurs is enqueued by whoever works: each instant once, with no leader."""
+"""Periodic jobs are enqueued by any worker: each instant once, without a leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Child processes: they run, they can be killed, they die and are understood."""
+"""Child processes: they run, can be killed, and their deaths are explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which queue is asked next: weighted round robin, or strict order."""
+"""Order of queues: weighted round robin, or strict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw jobs of a queue, whatever their name, go to its handler; jobs may be pulled beside a worker."""
+"""Raw jobs of a queue go to its handler, with any task name; and jobs can be taken without a worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.core.job import RawJob, State
 from penstock.errors import Discard
 from tests.worker import process_tasks
 from tests.worker.conftest import at_work, becomes, ended, in_a_burst, quick
-from tests.worker.deeds import act, made
+from tests.worker.task_bodies import act, made
 
 
 async def test_a_raw_handler_gets_every_job_of_its_queue_with_its_bytes(app: App) -> None:

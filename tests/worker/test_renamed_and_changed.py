@@ -1,6 +1,6 @@
-"""Jobs that were enqueued by an older version: found by their task's old name, their arguments migrated.
+"""Jobs of an older version: found by the old name of their task, with migrated arguments.
 
-And those that nobody can read: dead at once, with the reason, and no harm to others.
+Unreadable jobs are dead at once, with the reason, and do not affect others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.core.job import Job, RawJob, State
 from penstock.errors import ConfigError
 from tests.worker import process_tasks
 from tests.worker.conftest import at_work, becomes, ended, in_a_burst
-from tests.worker.deeds import MOVED, act, greet, made
+from tests.worker.task_bodies import MOVED, act, greet, made
 
 
 async def enqueued(app: App, task: str, payload: bytes, **options: Any) -> Handle[Any]:

@@ -1,4 +1,4 @@
-"""A store that does not answer for a while costs time and nothing else."""
+"""A store that does not answer for a while costs time only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.core.job import State
 from penstock.errors import StoreFull
 from penstock.testing import FaultyStore
 from tests.worker.conftest import at_work, ended, in_a_burst, patient, quick, until
-from tests.worker.deeds import act, lines, linger, made, tell
+from tests.worker.task_bodies import act, lines, linger, made, tell
 
 
 async def test_an_outcome_is_kept_until_the_store_takes_it(

@@ -1,4 +1,4 @@
-"""What the store cannot move costs an idle worker next to nothing, and a fault ends none of its loops."""
+"""Jobs that the store cannot move cost an idle worker almost nothing, and a fault ends none of its loops."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The machine is suspended, or its virtual machine paused: the clock of leases goes on, and what was leased
-may be somebody else's by the time that it wakes up."""
+"""A suspended or paused machine: the lease clock continues, and leases may be lost meanwhile."""
 
 from __future__ import annotations
 

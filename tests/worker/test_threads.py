@@ -1,4 +1,4 @@
-"""The thread pool: what goes in comes out once, and an interrupt hits the call it was meant for."""
+"""The thread pool: each call returns once, and an interrupt hits only its own call."""
 
 from __future__ import annotations
 

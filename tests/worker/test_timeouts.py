@@ -1,4 +1,4 @@
-"""An attempt ends when its time is over, in whatever executor; its clock starts when its function does."""
+"""Timeouts in every executor; their clock starts with the function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.errors import AttemptTimeout, Snooze
 from penstock.events import JobDied, JobFailed
 from penstock.testing import inline
 from tests.worker.conftest import Told, at_work, becomes, ended, in_a_burst, quick, until
-from tests.worker.deeds import act, heed, lines, linger, made, obey, swallow, swallow_async
+from tests.worker.task_bodies import act, heed, lines, linger, made, obey, swallow, swallow_async
 
 
 async def test_an_attempt_that_takes_too_long_is_stopped_and_tried_again(

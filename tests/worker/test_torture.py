@@ -1,4 +1,4 @@
-"""Everything at once, by lot: workers come and go, the store falters, jobs fail, hang and are called off."""
+"""Random load: workers come and go, the store fails, jobs fail, hang and are cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker whose queue nobody knows says so: a slip of the pen looks like a worker without work."""
+"""A worker whose queue is unknown reports it: a typo would look like a worker without work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs of tasks that a worker does not know: set aside, counted, told of, served by who knows them."""
+"""Jobs of unknown tasks: parked, counted, reported, and run by a worker that has the task."""
 
 from __future__ import annotations
 

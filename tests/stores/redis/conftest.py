@@ -1,4 +1,4 @@
-"""What the tests of the Redis store share."""
+"""Fixtures of the tests of the Redis store."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from penstock.core.clock import ManualClock
 from penstock.stores.redis.store import RedisStore
 from tests.servers import RedisServer
-from tests.store.redis_vandal import RedisVandal
-from tests.stores.redis.asking import Asker
+from tests.store.redis_corruptor import RedisCorruptor
+from tests.stores.redis.both_runners import Asker
 
 
 @pytest.fixture(params=["async", "sync"])
@@ -42,6 +42,6 @@ def store(redis: RedisServer, clock: ManualClock, prefix: str) -> Iterator[Redis
 
 
 @pytest.fixture
-def vandal(redis: RedisServer, prefix: str) -> RedisVandal:
+def corruptor(redis: RedisServer, prefix: str) -> RedisCorruptor:
     """Writes over the keys of that store."""
-    return RedisVandal(redis.client, prefix)
+    return RedisCorruptor(redis.client, prefix)

@@ -1,8 +1,8 @@
-"""Read the names of a Lua 5.1 script: which are free, and how many each function has.
+"""Reads the names of a Lua 5.1 script: undeclared names, and the number of names per function.
 
-A name is free if no `local`, parameter or loop variable declares it before it is used: Lua would look it up
-among the globals. Lua refuses a function with more than 200 local names at once, or more than 60 names of
-the functions around it.
+A name is undeclared if no `local`, parameter or loop variable declares it before its use: Lua would look it
+up among the globals. Lua refuses a function with more than 200 local names at once, or with more than 60
+names of outer functions.
 """
 
 from __future__ import annotations

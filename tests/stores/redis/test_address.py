@@ -1,4 +1,4 @@
-"""A URL or a client becomes an address, or one clear line says why not; and no secret is ever shown."""
+"""A URL or a client becomes an address, or gives a one-line error without secrets."""
 
 from __future__ import annotations
 

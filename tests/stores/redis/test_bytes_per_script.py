@@ -1,4 +1,4 @@
-"""Large jobs: no script carries many megabytes, and nothing is lost, repeated or out of order for that."""
+"""Large jobs: no script carries many megabytes, and no job is lost, repeated or out of order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a Redis server is what it is: real servers with real settings, and tables for the rest."""
+"""The checks of a Redis server: real servers with real settings, and tables for the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster: every key at its node, through moves of slots and deaths of masters."""
+"""Redis Cluster: every key is found on its node, during slot migrations and failovers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.stores.redis.wire.address import Address
 from penstock.stores.redis.wire.async_runner import AsyncRunner, SyncRunner
 from penstock.stores.redis.wire.topology import slot_of
 from tests.servers import Cluster, RedisServer, remove_keys
-from tests.stores.redis.asking import Asker, plain, push
+from tests.stores.redis.both_runners import Asker, plain, push
 
 NewCluster = Callable[..., Cluster]
 

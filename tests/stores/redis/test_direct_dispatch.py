@@ -1,4 +1,4 @@
-"""A job that finds somebody waiting with an offer comes to him leased, with the wake-up call."""
+"""Direct dispatch: a job is leased to a waiting worker in the enqueue that wakes the worker."""
 
 from __future__ import annotations
 

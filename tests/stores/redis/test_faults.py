@@ -1,4 +1,4 @@
-"""What a server's error reply asks for, and what a driver's exception is called: tables, and a walk."""
+"""Tables of error replies and driver exceptions, and what the store does with each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clock that was ahead for a moment leaves nothing behind that grows."""
+"""A clock that was ahead for a moment leaves no growing data behind."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from penstock.core.lifecycle import Transition
 from penstock.stores.redis.keys import ms_of, packed
 from penstock.stores.redis.store import RedisStore
 from tests.store.facts import HOUR, add, end, ids, new, some, take
-from tests.store.redis_vandal import RedisVandal
+from tests.store.redis_corruptor import RedisCorruptor
 
 
-def size(vandal: RedisVandal, queue: str, id: str) -> int:
-    with vandal.client() as client:
-        return len(client.hget(vandal.key(queue, "jobs"), packed(id)))
+def size(corruptor: RedisCorruptor, queue: str, id: str) -> int:
+    with corruptor.client() as client:
+        return len(client.hget(corruptor.key(queue, "jobs"), packed(id)))
 
 
 async def test_producers_carry_a_clock_that_was_ahead_to_no_other_queue(
-    store: RedisStore, vandal: RedisVandal, clock: ManualClock
+    store: RedisStore, corruptor: RedisCorruptor, clock: ManualClock
 ) -> None:
     await add(store, new("before", queue="a"))
-    usual = size(vandal, "a", "before")
+    usual = size(corruptor, "a", "before")
     clock.advance(HOUR)
     await add(store, new("ahead", queue="a"))
     clock.advance(-HOUR)
     await add(store, new("other", queue="b"), *some(3, queue="b"))
-    assert size(vandal, "b", "other") == usual
+    assert size(corruptor, "b", "other") == usual
     (first, *_) = await take(store, 9, "b")
     assert first.id == "other"
     assert ms_of(first.generation) == clock.now()
 
 
 async def test_a_queue_that_has_run_empty_forgets_it(
-    store: RedisStore, vandal: RedisVandal, clock: ManualClock
+    store: RedisStore, corruptor: RedisCorruptor, clock: ManualClock
 ) -> None:
     await add(store, new("before"))
-    usual = size(vandal, "default", "before")
+    usual = size(corruptor, "default", "before")
     clock.advance(HOUR)
     await add(store, new("ahead"))
     clock.advance(-HOUR)
@@ -46,4 +46,4 @@ async def test_a_queue_that_has_run_empty_forgets_it(
     for job in jobs:
         await end(store, job, Transition(State.COMPLETED))
     await add(store, new("healed"))
-    assert size(vandal, "default", "healed") == usual
+    assert size(corruptor, "default", "healed") == usual

@@ -1,4 +1,4 @@
-"""Versions of the layout: a namespace that an earlier version wrote is refused, and not touched."""
+"""Versions of the layout: a namespace of an earlier version is refused, and not changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Cluster without full coverage has lost a master for good: each queue's work goes on alone."""
+"""A Cluster without full coverage has lost a master: the other queues continue."""
 
 from __future__ import annotations
 

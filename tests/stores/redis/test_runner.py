@@ -1,4 +1,4 @@
-"""Calls go out, answers come back, and what goes wrong between is put right or said: against real servers."""
+"""The runners against real servers: calls, answers, and recovery from errors in between."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.stores.redis.wire.calls import Acked, Call, Script
 from penstock.stores.redis.wire.faults import ReplyLost
 from penstock.stores.redis.wire.handshake import Server
 from tests.servers import Cluster, RedisServer
-from tests.stores.redis.asking import ECHO, Asker, plain, push
+from tests.stores.redis.both_runners import ECHO, Asker, plain, push
 from tests.stores.redis.faulty_proxy import FaultyProxy
 
 NewRedis = Callable[..., RedisServer]

@@ -1,4 +1,4 @@
-"""Each Lua script is whole: names are defined, parts stand in the stated order, the header is complete."""
+"""Each Lua script is complete: declared names, parts in the stated order, a full header."""
 
 from __future__ import annotations
 

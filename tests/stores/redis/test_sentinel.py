@@ -1,4 +1,4 @@
-"""A master that the sentinels choose: found, lost, and found again."""
+"""A master that sentinels choose: found, lost, and found again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.stores.redis.wire.address import Address, Node
 from penstock.stores.redis.wire.async_runner import AsyncRunner
 from penstock.stores.redis.wire.faults import ReplyLost
 from tests.servers import RedisServer, Sentinels
-from tests.stores.redis.asking import Asker, plain, push
+from tests.stores.redis.both_runners import Asker, plain, push
 
 NewSentinels = Callable[..., Sentinels]
 

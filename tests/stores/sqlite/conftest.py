@@ -1,4 +1,4 @@
-"""What the tests of the SQLite store share: a file of their own, stores on it, jobs, and other processes."""
+"""Fixtures of the tests of the SQLite store: files, stores on them, jobs, and other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fair write lock: one at a time, in the order of coming, and nobody waits for ever."""
+"""The fair write lock: one holder at a time, in the order of arrival, without starvation."""
 
 from __future__ import annotations
 

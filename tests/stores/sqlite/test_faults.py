@@ -1,4 +1,4 @@
-"""What goes wrong with a file is told in one line of ours, and leaves nothing half done."""
+"""Errors of a file: each gives a one-line error, and leaves no partial change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a file becomes a store, once, and which files are refused."""
+"""Creation and migration of a store file, and files that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a waiter is notified of a commit in another process: by watching a file, or by reading it often."""
+"""Notification of waiters about commits of other processes: by watching the file, or by polling."""
 
 from __future__ import annotations
 

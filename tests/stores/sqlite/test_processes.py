@@ -1,4 +1,4 @@
-"""Several processes on one file: nothing is lost, nothing is done twice, and forks get on with each other."""
+"""Several processes on one file: no job is lost or run twice, and forks work."""
 
 from __future__ import annotations
 

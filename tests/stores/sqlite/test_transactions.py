@@ -1,4 +1,4 @@
-"""What goes into one transaction, what needs none, how it is synced, and the life of a store."""
+"""Transactions: their contents, their durability, calls without one, and opening and closing of a store."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Workers on a Redis that fails in every way it can: the places, the load, and what the ledger says after.
+"""Workers on a Redis server that fails in many ways: the servers, the load, and the checks against the
+ledger.
 
-The jobs come from threads of the test that go on whatever happens, as producers do. Only what was
-acknowledged to them is owed; what was refused is counted, and must say so by an error of ours.
+Threads of the test enqueue all the time, as producers do. Every acknowledged job must end. A refused job is
+counted, and must be refused with one of Penstock's errors.
 """
 
 from __future__ import annotations

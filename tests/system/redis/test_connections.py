@@ -1,4 +1,4 @@
-"""The server is well and the wires are not: connections are killed, go dead, or hang with the server."""
+"""Broken connections to a healthy server: killed, half-open, or hanging."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A master dies for good, and a replica takes its place: what was acknowledged by both is not lost.
+"""A master dies and a replica takes over: no job that both had acknowledged is lost.
 
-Enqueues wait for a replica (`?wait_replicas=1`); what a worker says does not, so that a failover may lose
-that a job was fetched or done, and it runs again. How many do is counted here.
+Enqueues wait for a replica (`?wait_replicas=1`). Outcomes do not, so a failover may lose a fetch or an end,
+and the job runs again. The tests count these reruns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Workers and producers on a Cluster without full coverage, one of whose masters is lost for good."""
+"""Workers and producers on a Cluster without full coverage that has lost a master for good."""
 
 from __future__ import annotations
 

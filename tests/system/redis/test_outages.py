@@ -1,4 +1,4 @@
-"""Redis is gone for a while: stopped, killed, loading, not there yet. Nothing is lost, nothing runs twice."""
+"""Redis is away for a while (stopped, killed, loading, not started): no job is lost or completed twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A producer whose Redis is away: a clear error in time, or a job that waits in memory and arrives."""
+"""A producer whose Redis is away gets an error in time, or its job waits in memory and arrives later."""
 
 from __future__ import annotations
 

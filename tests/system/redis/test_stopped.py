@@ -1,4 +1,4 @@
-"""SIGSTOP past the lease, on Redis: what a woken worker had fetched ahead is begun by nobody twice."""
+"""SIGSTOP for longer than the lease, on Redis: a prefetched job of a resumed worker is not run twice."""
 
 from __future__ import annotations
 

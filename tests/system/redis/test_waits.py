@@ -1,4 +1,4 @@
-"""Waits for results and progress while Redis goes away for longer than a call may take, and comes back."""
+"""Waits for results and progress survive an outage of Redis that is longer than the call timeout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a type checker must know of tasks that run in batches. Read by test_typing.py, never run."""
+"""Types of tasks that run in batches. Checked by test_typing.py, never run."""
 
 from typing import assert_type
 

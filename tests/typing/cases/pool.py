@@ -1,4 +1,4 @@
-"""A pool knows the type of its jobs from its handler; a line that ends in `# wrong` must be refused."""
+"""Types of a pool's jobs, inferred from its handler; a line that ends in `# wrong` must be refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a type checker must know of producing. Read by test_typing.py, never run.
+"""Types of producing. Checked by test_typing.py, never run.
 
 A line that ends with `# wrong` must be an error for every checker, and no other line may be one.
 """

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.verify.ledger.account import Account
+from tests.verify.ledger.honest_ledger import Account
 
 
 @pytest.fixture

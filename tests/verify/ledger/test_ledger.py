@@ -1,4 +1,4 @@
-"""The pen: what was written is there, whoever wrote it and however it ended."""
+"""Writing a ledger: every fact is on disk, from any process, however it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checker finds what is wrong: each test falsifies an honest account in one way."""
+"""The checker finds violations: each test falsifies a correct ledger in one way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from penstock.core.job import NewJob, Ref, State
 from penstock.verify.ledger import LedgerBroken
-from tests.verify.ledger.account import Account, promises, with_state
+from tests.verify.ledger.honest_ledger import Account, promises, with_state
 
 
 async def test_an_honest_account_has_no_findings(account: Account) -> None:

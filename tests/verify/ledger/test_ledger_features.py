@@ -1,4 +1,4 @@
-"""What real workers do with keys, limits, batches, periodic entries and unique jobs is kept to the letter."""
+"""Jobs with keys, limits, batches, periodic entries and unique rules on real workers give no finding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock import App, Batch, Queue, Unique, Worker, current_job
 from penstock.errors import DuplicateJob
 from penstock.verify.ledger import Ledger, acheck, summary
 from penstock.verify.ledger.reading.history import read
-from tests.verify.ledger.account import promises
+from tests.verify.ledger.honest_ledger import promises
 
 SEED = 5
 

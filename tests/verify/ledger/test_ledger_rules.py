@@ -8,110 +8,110 @@ from penstock.core.job import State
 from penstock.verify.ledger import facts
 from penstock.verify.ledger.rules.lost_shards import LostShard
 from penstock.verify.ledger.summary import summary
-from tests.verify.ledger.chronicle import EPOCH, QUEUE, Chronicle
+from tests.verify.ledger.history_builder import EPOCH, QUEUE, HistoryBuilder
 
 
 @pytest.fixture
-def told() -> Chronicle:
-    return Chronicle()
+def history() -> HistoryBuilder:
+    return HistoryBuilder()
 
 
 # ── limits of a key, and of a queue ──────────────────────────────────────────────────────────────
 
 
-def _two_of_a_key(told: Chronicle, second_at: float, **more: object) -> None:
+def _two_of_a_key(history: HistoryBuilder, second_at: float, **more: object) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, partition="k", **more)
-    told.run("a", 10, 20)
-    told.run("b", second_at, second_at + 10, pid=3)
+        history.enqueue(id, 0, partition="k", **more)
+    history.run("a", 10, 20)
+    history.run("b", second_at, second_at + 10, pid=3)
 
 
-def test_two_of_a_key_one_after_the_other_are_fine(told: Chronicle) -> None:
-    _two_of_a_key(told, 21)
-    assert told.promises() == []
+def test_two_of_a_key_one_after_the_other_are_fine(history: HistoryBuilder) -> None:
+    _two_of_a_key(history, 21)
+    assert history.promises() == []
 
 
-def test_two_of_a_key_at_once_are_found(told: Chronicle) -> None:
-    _two_of_a_key(told, 15)
-    (finding,) = told.verdict_on().findings
+def test_two_of_a_key_at_once_are_found(history: HistoryBuilder) -> None:
+    _two_of_a_key(history, 15)
+    (finding,) = history.verdict_on().findings
     assert (finding.promise, finding.id) == ("limits", "b")
     assert "2 jobs with key 'k' ran at once: a, b" in finding.says
 
 
-def test_a_key_that_may_have_two_may_have_two(told: Chronicle) -> None:
-    _two_of_a_key(told, 15, partition_most=2)
-    assert told.promises() == []
+def test_a_key_that_may_have_two_may_have_two(history: HistoryBuilder) -> None:
+    _two_of_a_key(history, 15, partition_most=2)
+    assert history.promises() == []
 
 
-def test_a_key_is_free_once_its_holder_was_killed(told: Chronicle) -> None:
+def test_a_key_is_free_once_its_holder_was_killed(history: HistoryBuilder) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, partition="k")
-    told.start("a", 10)
-    told.fault("kill", 12, target=2)
-    told.run("b", 30, 40, pid=3)
-    told.run("a", 41, 50, pid=3, attempt=2)
-    assert told.promises() == []
+        history.enqueue(id, 0, partition="k")
+    history.start("a", 10)
+    history.fault("kill", 12, target=2)
+    history.run("b", 30, 40, pid=3)
+    history.run("a", 41, 50, pid=3, attempt=2)
+    assert history.promises() == []
 
 
-def test_a_stale_run_takes_no_place_of_its_key(told: Chronicle) -> None:
+def test_a_stale_run_takes_no_place_of_its_key(history: HistoryBuilder) -> None:
     """A worker that was stopped does not know that it has lost its lease, and runs on."""
     for id in ("a", "b"):
-        told.enqueue(id, 0, partition="k")
-    stale = told.start("a", 10, lease=15)
-    told.fault("stop-worker", 12, target=2, seconds=0.02)
-    told.run("a", 20, 25, pid=3, attempt=2)
-    told.start("b", 26, pid=3)
-    told.settle("a", 32, stale, answer="gone")
-    assert told.promises(finished=False) == ["lost"]  # b was never ended; the key is fine
+        history.enqueue(id, 0, partition="k")
+    stale = history.start("a", 10, lease=15)
+    history.fault("stop-worker", 12, target=2, seconds=0.02)
+    history.run("a", 20, 25, pid=3, attempt=2)
+    history.start("b", 26, pid=3)
+    history.settle("a", 32, stale, answer="gone")
+    assert history.promises(finished=False) == ["lost"]  # b was never ended; the key is fine
 
 
-def test_a_lease_that_was_told_too_late_counts_for_nothing(told: Chronicle) -> None:
+def test_a_lease_that_was_told_too_late_counts_for_nothing(history: HistoryBuilder) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, partition="k")
-    late = told.start("a", 9_000, sent=1_000_000)  # the reply took 9 of its 15 s
-    told.run("b", 9_010, 9_020, pid=3)
-    told.settle("a", 9_030, late)
-    assert told.promises() == []
+        history.enqueue(id, 0, partition="k")
+    late = history.start("a", 9_000, sent=1_000_000)  # the reply took 9 of its 15 s
+    history.run("b", 9_010, 9_020, pid=3)
+    history.settle("a", 9_030, late)
+    assert history.promises() == []
 
 
 @pytest.mark.parametrize(("kind", "broken"), [("latency", ["limits"]), ("failover", [])])
 def test_who_cannot_prolong_his_lease_has_it_for_its_time(
-    told: Chronicle, kind: str, broken: list[str]
+    history: HistoryBuilder, kind: str, broken: list[str]
 ) -> None:
     """Other harm may have cost it at once: the store may have forgotten it."""
-    told.fault(kind, 8, seconds=1.0)
-    _two_of_a_key(told, 15)
-    assert told.promises() == broken
+    history.fault(kind, 8, seconds=1.0)
+    _two_of_a_key(history, 15)
+    assert history.promises() == broken
 
 
-def _three_in_a_queue(told: Chronicle) -> None:
+def _three_in_a_queue(history: HistoryBuilder) -> None:
     for i, id in enumerate("abc"):
-        told.enqueue(id, 5)
-        told.run(id, 10 + i, 20 + i, pid=2 + i)
+        history.enqueue(id, 5)
+        history.run(id, 10 + i, 20 + i, pid=2 + i)
 
 
-def test_more_of_a_queue_than_its_max_running_are_found(told: Chronicle) -> None:
-    told.write(facts.Limited, 0, QUEUE, 2)
-    told.write(facts.Limited, 1, QUEUE, 2, told=True)
-    _three_in_a_queue(told)
-    (finding,) = told.verdict_on().findings
+def test_more_of_a_queue_than_its_max_running_are_found(history: HistoryBuilder) -> None:
+    history.write(facts.Limited, 0, QUEUE, 2)
+    history.write(facts.Limited, 1, QUEUE, 2, told=True)
+    _three_in_a_queue(history)
+    (finding,) = history.verdict_on().findings
     assert (finding.promise, finding.id) == ("limits", "c")
     assert "3 jobs of its queue ran at once" in finding.says
 
 
 @pytest.mark.parametrize("most", [3, None])
-def test_as_many_of_a_queue_as_may_run_are_fine(told: Chronicle, most: int | None) -> None:
-    told.write(facts.Limited, 0, QUEUE, most)
-    told.write(facts.Limited, 1, QUEUE, most, told=True)
-    _three_in_a_queue(told)
-    assert told.promises() == []
+def test_as_many_of_a_queue_as_may_run_are_fine(history: HistoryBuilder, most: int | None) -> None:
+    history.write(facts.Limited, 0, QUEUE, most)
+    history.write(facts.Limited, 1, QUEUE, most, told=True)
+    _three_in_a_queue(history)
+    assert history.promises() == []
 
 
-def test_a_limit_that_was_just_being_set_is_not_held_against_anybody(told: Chronicle) -> None:
-    told.write(facts.Limited, 11.5, QUEUE, 2)
-    told.write(facts.Limited, 30, QUEUE, 2, told=True)
-    _three_in_a_queue(told)
-    assert told.promises() == []
+def test_a_limit_that_was_just_being_set_is_not_held_against_anybody(history: HistoryBuilder) -> None:
+    history.write(facts.Limited, 11.5, QUEUE, 2)
+    history.write(facts.Limited, 30, QUEUE, 2, told=True)
+    _three_in_a_queue(history)
+    assert history.promises() == []
 
 
 # ── order ────────────────────────────────────────────────────────────────────────────────────────
@@ -119,58 +119,60 @@ def test_a_limit_that_was_just_being_set_is_not_held_against_anybody(told: Chron
 ORDERED = {"partition": "k", "ordered": True}
 
 
-def test_ordered_jobs_in_their_order_are_fine_also_over_a_retry(told: Chronicle) -> None:
-    told.enqueue("a", 0, **ORDERED)
-    told.enqueue("b", 5, **ORDERED)
-    told.settle("a", 12, told.start("a", 10), "retryable", error="Boom", delay=5)
-    told.run("a", 20, 22, attempt=2)
-    told.run("b", 24, 26, pid=3)
-    assert told.promises() == []
+def test_ordered_jobs_in_their_order_are_fine_also_over_a_retry(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0, **ORDERED)
+    history.enqueue("b", 5, **ORDERED)
+    history.settle("a", 12, history.start("a", 10), "retryable", error="Boom", delay=5)
+    history.run("a", 20, 22, attempt=2)
+    history.run("b", 24, 26, pid=3)
+    assert history.promises() == []
 
 
-def test_an_ordered_job_that_runs_between_the_attempts_of_the_one_before_is_found(told: Chronicle) -> None:
-    told.enqueue("a", 0, **ORDERED)
-    told.enqueue("b", 5, **ORDERED)
-    told.settle("a", 12, told.start("a", 10), "retryable", error="Boom", delay=5)
-    told.run("b", 14, 16, pid=3)
-    told.run("a", 20, 22, attempt=2)
-    (finding,) = told.verdict_on().findings
+def test_an_ordered_job_that_runs_between_the_attempts_of_the_one_before_is_found(
+    history: HistoryBuilder,
+) -> None:
+    history.enqueue("a", 0, **ORDERED)
+    history.enqueue("b", 5, **ORDERED)
+    history.settle("a", 12, history.start("a", 10), "retryable", error="Boom", delay=5)
+    history.run("b", 14, 16, pid=3)
+    history.run("a", 20, 22, attempt=2)
+    (finding,) = history.verdict_on().findings
     assert (finding.promise, finding.id) == ("order", "b")
     assert "the job ran before a was done" in finding.says
 
 
-def test_ordered_jobs_of_one_call_stand_in_its_order(told: Chronicle) -> None:
-    told.enqueue_together("a", "b", "c", at=0, **ORDERED)
-    told.run("a", 10, 12)
-    told.run("c", 13, 15)
-    told.run("b", 16, 18)
-    assert [(f.promise, f.id) for f in told.verdict_on().findings] == [("order", "c")]
+def test_ordered_jobs_of_one_call_stand_in_its_order(history: HistoryBuilder) -> None:
+    history.enqueue_together("a", "b", "c", at=0, **ORDERED)
+    history.run("a", 10, 12)
+    history.run("c", 13, 15)
+    history.run("b", 16, 18)
+    assert [(f.promise, f.id) for f in history.verdict_on().findings] == [("order", "c")]
 
 
-def test_nobody_knows_the_order_of_calls_at_the_same_time(told: Chronicle) -> None:
-    told.enqueue("a", 0, verdict="", **ORDERED)
-    told.enqueue("b", 1, **ORDERED)
-    told.write(facts.Answered, 4, QUEUE, "a", "new")
-    told.run("b", 10, 12)
-    told.run("a", 13, 15)
-    assert told.promises() == []
+def test_nobody_knows_the_order_of_calls_at_the_same_time(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0, verdict="", **ORDERED)
+    history.enqueue("b", 1, **ORDERED)
+    history.write(facts.Answered, 4, QUEUE, "a", "new")
+    history.run("b", 10, 12)
+    history.run("a", 13, 15)
+    assert history.promises() == []
 
 
-def test_a_job_that_was_rescheduled_has_left_its_place(told: Chronicle) -> None:
-    told.enqueue("a", 0, **ORDERED)
-    told.enqueue("b", 5, **ORDERED)
-    told.operate("reschedule", "a", 7, due=20)
-    told.run("b", 10, 12)
-    told.run("a", 21, 22)
-    assert told.promises() == []
+def test_a_job_that_was_rescheduled_has_left_its_place(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0, **ORDERED)
+    history.enqueue("b", 5, **ORDERED)
+    history.operate("reschedule", "a", 7, due=20)
+    history.run("b", 10, 12)
+    history.run("a", 21, 22)
+    assert history.promises() == []
 
 
-def test_an_ordered_job_that_was_delayed_joins_when_it_is_due(told: Chronicle) -> None:
-    told.enqueue("a", 0, delayed=True, **{**ORDERED, "due": EPOCH + 100})
-    told.enqueue("b", 5, **ORDERED)
-    told.run("b", 10, 12)
-    told.run("a", 120, 130)
-    assert told.promises() == []
+def test_an_ordered_job_that_was_delayed_joins_when_it_is_due(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0, delayed=True, **{**ORDERED, "due": EPOCH + 100})
+    history.enqueue("b", 5, **ORDERED)
+    history.run("b", 10, 12)
+    history.run("a", 120, 130)
+    assert history.promises() == []
 
 
 # ── unique ───────────────────────────────────────────────────────────────────────────────────────
@@ -178,14 +180,14 @@ def test_an_ordered_job_that_was_delayed_joins_when_it_is_due(told: Chronicle) -
 QUEUED, RUNNING, FINISHED = 1, 2, 4
 
 
-def _second_call(told: Chronicle, at: float, states: int, *, period: int | None = None) -> None:
+def _second_call(history: HistoryBuilder, at: float, states: int, *, period: int | None = None) -> None:
     """a runs from 10 to 20; b comes with the same key."""
     until = None if period is None else EPOCH + period
-    told.enqueue("a", 0, unique="k", unique_states=states, unique_until=until)
-    told.run("a", 10, 20)
-    told.enqueue("b", at, unique="k", unique_states=states)
-    token = told.start("b", 1_000)
-    told.settle("b", 1_010, token)
+    history.enqueue("a", 0, unique="k", unique_states=states, unique_until=until)
+    history.run("a", 10, 20)
+    history.enqueue("b", at, unique="k", unique_states=states)
+    token = history.start("b", 1_000)
+    history.settle("b", 1_010, token)
 
 
 @pytest.mark.parametrize(
@@ -200,10 +202,10 @@ def _second_call(told: Chronicle, at: float, states: int, *, period: int | None 
     ],
 )
 def test_a_second_job_of_a_key_that_was_held_is_found(
-    told: Chronicle, states: int, at: float, period: int | None
+    history: HistoryBuilder, states: int, at: float, period: int | None
 ) -> None:
-    _second_call(told, at, states, period=period)
-    assert [(f.promise, f.id) for f in told.verdict_on().findings] == [("unique", "b")]
+    _second_call(history, at, states, period=period)
+    assert [(f.promise, f.id) for f in history.verdict_on().findings] == [("unique", "b")]
 
 
 @pytest.mark.parametrize(
@@ -217,206 +219,208 @@ def test_a_second_job_of_a_key_that_was_held_is_found(
     ],
 )
 def test_a_second_job_of_a_key_that_was_free_is_fine(
-    told: Chronicle, states: int, at: float, period: int | None
+    history: HistoryBuilder, states: int, at: float, period: int | None
 ) -> None:
-    _second_call(told, at, states, period=period)
-    assert told.promises() == []
+    _second_call(history, at, states, period=period)
+    assert history.promises() == []
 
 
 @pytest.mark.parametrize(("offered", "promises"), [(0, ["unique"]), (5, [])])
 def test_a_job_may_be_leased_as_soon_as_its_worker_has_offered_to_take_one(
-    told: Chronicle, offered: int, promises: list[str]
+    history: HistoryBuilder, offered: int, promises: list[str]
 ) -> None:
     """A worker that is stopped while it waits gets a job leased, and fetches it when it goes on."""
-    told.enqueue("a", 0, unique="k", unique_states=QUEUED)
-    told.enqueue("b", 10, unique="k", unique_states=QUEUED)
-    token = told.start("a", 20, offered=offered * 1_000_000)
-    told.settle("a", 30, token)
-    told.run("b", 40, 50)
-    assert told.promises() == promises
+    history.enqueue("a", 0, unique="k", unique_states=QUEUED)
+    history.enqueue("b", 10, unique="k", unique_states=QUEUED)
+    token = history.start("a", 20, offered=offered * 1_000_000)
+    history.settle("a", 30, token)
+    history.run("b", 40, 50)
+    assert history.promises() == promises
 
 
-def test_a_completed_job_that_is_kept_holds_a_key_of_finished_ones(told: Chronicle) -> None:
-    _second_call(told, 50, QUEUED | RUNNING | FINISHED)
-    told.keep("a", State.COMPLETED)
-    assert told.promises() == ["unique"]
+def test_a_completed_job_that_is_kept_holds_a_key_of_finished_ones(history: HistoryBuilder) -> None:
+    _second_call(history, 50, QUEUED | RUNNING | FINISHED)
+    history.keep("a", State.COMPLETED)
+    assert history.promises() == ["unique"]
 
 
-def test_who_waits_between_two_attempts_holds_its_key(told: Chronicle) -> None:
-    told.enqueue("a", 0, unique="k")
-    told.settle("a", 12, told.start("a", 10), "retryable", error="Boom", delay=50)
-    told.enqueue("b", 30, unique="k")
-    told.run("b", 40, 50)
-    told.run("a", 62, 70, attempt=2)
-    assert told.promises() == ["unique"]
+def test_who_waits_between_two_attempts_holds_its_key(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0, unique="k")
+    history.settle("a", 12, history.start("a", 10), "retryable", error="Boom", delay=50)
+    history.enqueue("b", 30, unique="k")
+    history.run("b", 40, 50)
+    history.run("a", 62, 70, attempt=2)
+    assert history.promises() == ["unique"]
 
 
-def test_who_had_ended_before_its_producer_heard_that_it_was_taken_holds_nothing(told: Chronicle) -> None:
-    told.enqueue("a", 0, verdict="", unique="k")
-    told.run("a", 5, 10)
-    told.write(facts.Answered, 20, QUEUE, "a", "new")
-    told.enqueue("b", 30, unique="k")
-    told.run("b", 40, 50)
-    assert told.promises() == []
+def test_who_had_ended_before_its_producer_heard_that_it_was_taken_holds_nothing(
+    history: HistoryBuilder,
+) -> None:
+    history.enqueue("a", 0, verdict="", unique="k")
+    history.run("a", 5, 10)
+    history.write(facts.Answered, 20, QUEUE, "a", "new")
+    history.enqueue("b", 30, unique="k")
+    history.run("b", 40, 50)
+    assert history.promises() == []
 
 
-def test_a_holder_that_its_supervisor_may_have_removed_excuses(told: Chronicle) -> None:
-    told.enqueue("a", 0, unique="k")
-    told.start("a", 10)
-    told.fault("kill", 12, target=2)
-    told.keep("a", State.DEAD)
-    told.enqueue("b", 30, unique="k")
-    told.run("b", 40, 50)
-    assert told.promises() == []
+def test_a_holder_that_its_supervisor_may_have_removed_excuses(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0, unique="k")
+    history.start("a", 10)
+    history.fault("kill", 12, target=2)
+    history.keep("a", State.DEAD)
+    history.enqueue("b", 30, unique="k")
+    history.run("b", 40, 50)
+    assert history.promises() == []
 
 
-def test_who_is_turned_away_for_a_job_that_had_ended_is_found(told: Chronicle) -> None:
-    told.enqueue("a", 0, unique="k")
-    told.run("a", 10, 20)
-    told.enqueue("b", 30, verdict="duplicate", holder="a", unique="k")
-    (finding,) = told.verdict_on().findings
+def test_who_is_turned_away_for_a_job_that_had_ended_is_found(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0, unique="k")
+    history.run("a", 10, 20)
+    history.enqueue("b", 30, verdict="duplicate", holder="a", unique="k")
+    (finding,) = history.verdict_on().findings
     assert (finding.promise, finding.id) == ("unique", "b")
     assert "refused because of job a, which had ended" in finding.says
 
 
 @pytest.mark.parametrize(("at", "states"), [(15, QUEUED | RUNNING), (30, QUEUED | RUNNING | FINISHED)])
 def test_who_is_turned_away_for_one_that_holds_the_key_is_fine(
-    told: Chronicle, at: float, states: int
+    history: HistoryBuilder, at: float, states: int
 ) -> None:
-    told.enqueue("a", 0, unique="k", unique_states=states)
-    told.run("a", 10, 20)
-    told.enqueue("b", at, verdict="duplicate", holder="a", unique="k", unique_states=states)
-    assert told.promises() == []
+    history.enqueue("a", 0, unique="k", unique_states=states)
+    history.run("a", 10, 20)
+    history.enqueue("b", at, verdict="duplicate", holder="a", unique="k", unique_states=states)
+    assert history.promises() == []
 
 
 # ── batches ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _batch(told: Chronicle, id: str, at: float, *members: str) -> None:
-    told.settle(id, at + 5, told.start(id, at, members=members))
+def _batch(history: HistoryBuilder, id: str, at: float, *members: str) -> None:
+    history.settle(id, at + 5, history.start(id, at, members=members))
 
 
-def test_members_end_with_their_batch_and_the_batch_is_no_job_of_its_own(told: Chronicle) -> None:
+def test_members_end_with_their_batch_and_the_batch_is_no_job_of_its_own(history: HistoryBuilder) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, collected=True)
-    _batch(told, "a.batch", 10, "a", "b")
-    verdict = told.verdict_on().require()
+        history.enqueue(id, 0, collected=True)
+    _batch(history, "a.batch", 10, "a", "b")
+    verdict = history.verdict_on().require()
     assert (verdict.enqueued, verdict.completed, verdict.runs) == (2, 2, 1)
 
 
-def test_a_member_of_two_batches_is_found(told: Chronicle) -> None:
+def test_a_member_of_two_batches_is_found(history: HistoryBuilder) -> None:
     for id in ("a", "b", "c"):
-        told.enqueue(id, 0, collected=True)
-    _batch(told, "a.batch", 10, "a", "b")
-    _batch(told, "c.batch", 20, "c", "b")
-    assert [(f.promise, f.id) for f in told.verdict_on().findings] == [("batches", "b")]
+        history.enqueue(id, 0, collected=True)
+    _batch(history, "a.batch", 10, "a", "b")
+    _batch(history, "c.batch", 20, "c", "b")
+    assert [(f.promise, f.id) for f in history.verdict_on().findings] == [("batches", "b")]
 
 
-def test_a_member_that_is_in_no_batch_and_not_there_is_lost(told: Chronicle) -> None:
+def test_a_member_that_is_in_no_batch_and_not_there_is_lost(history: HistoryBuilder) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, collected=True)
-    _batch(told, "a.batch", 10, "a")
-    verdict = told.verdict_on()
+        history.enqueue(id, 0, collected=True)
+    _batch(history, "a.batch", 10, "a")
+    verdict = history.verdict_on()
     assert [(f.promise, f.id) for f in verdict.findings] == [("lost", "b")]
 
 
-def test_a_member_that_is_still_collected_is_unfinished(told: Chronicle) -> None:
-    told.enqueue("a", 0, collected=True)
-    told.keep("a", State.COLLECTING)
-    assert told.promises(finished=False) == []
-    assert told.promises() == ["one end"]
+def test_a_member_that_is_still_collected_is_unfinished(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0, collected=True)
+    history.keep("a", State.COLLECTING)
+    assert history.promises(finished=False) == []
+    assert history.promises() == ["one end"]
 
 
-def test_a_member_that_stays_behind_its_batch_is_found(told: Chronicle) -> None:
-    told.enqueue("a", 0, collected=True)
-    _batch(told, "a.batch", 10, "a")
-    told.keep("a", State.COLLECTING, batch="a.batch")
-    assert told.promises(finished=False) == ["batches"]
+def test_a_member_that_stays_behind_its_batch_is_found(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0, collected=True)
+    _batch(history, "a.batch", 10, "a")
+    history.keep("a", State.COLLECTING, batch="a.batch")
+    assert history.promises(finished=False) == ["batches"]
 
 
-def test_a_member_that_nobody_offered_or_that_comes_twice_is_found(told: Chronicle) -> None:
-    told.enqueue("a", 0, collected=True)
-    _batch(told, "a.batch", 10, "a", "a", "b")
-    says = sorted(f.says for f in told.verdict_on().findings)
+def test_a_member_that_nobody_offered_or_that_comes_twice_is_found(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0, collected=True)
+    _batch(history, "a.batch", 10, "a", "a", "b")
+    says = sorted(f.says for f in history.verdict_on().findings)
     assert says == ["its member b was never enqueued", "the batch has its member a 2 times"]
-    assert len(told.promises(exclusive=False)) == 1
+    assert len(history.promises(exclusive=False)) == 1
 
 
-def test_members_that_change_between_two_leases_are_found(told: Chronicle) -> None:
+def test_members_that_change_between_two_leases_are_found(history: HistoryBuilder) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, collected=True)
-    told.settle("a.batch", 12, told.start("a.batch", 10, members=("a", "b")), "retryable", error="Boom")
-    told.settle("a.batch", 22, told.start("a.batch", 20, attempt=2, members=("a",)))
-    assert told.promises() == ["batches"]
+        history.enqueue(id, 0, collected=True)
+    history.settle("a.batch", 12, history.start("a.batch", 10, members=("a", "b")), "retryable", error="Boom")
+    history.settle("a.batch", 22, history.start("a.batch", 20, attempt=2, members=("a",)))
+    assert history.promises() == ["batches"]
 
 
 # ── periodic entries ─────────────────────────────────────────────────────────────────────────────
 
 
 def _tick(
-    told: Chronicle, at: float, watermark: int, to: int, *, pid: int = 2, answer: str = "applied"
+    history: HistoryBuilder, at: float, watermark: int, to: int, *, pid: int = 2, answer: str = "applied"
 ) -> None:
     id = f"e@{to}"
-    told.write(facts.Ticking, at, QUEUE, "e", 1, watermark, to, (id,), pid=pid)
-    told.write(facts.Offered, at, QUEUE, id, task="t", due=EPOCH + to, entry="e", pid=pid)
+    history.write(facts.Ticking, at, QUEUE, "e", 1, watermark, to, (id,), pid=pid)
+    history.write(facts.Offered, at, QUEUE, id, task="t", due=EPOCH + to, entry="e", pid=pid)
     new = answer == "applied"
-    told.write(facts.TickAnswered, at + 1, QUEUE, "e", 1, watermark, answer, (id,) if new else (), pid=pid)
-    told.write(facts.Answered, at + 1, QUEUE, id, "new" if new else "skipped", pid=pid)
+    history.write(facts.TickAnswered, at + 1, QUEUE, "e", 1, watermark, answer, (id,) if new else (), pid=pid)
+    history.write(facts.Answered, at + 1, QUEUE, id, "new" if new else "skipped", pid=pid)
     if new:
-        told.run(id, at + 10, at + 15)
+        history.run(id, at + 10, at + 15)
 
 
-def test_a_chain_of_ticks_of_which_one_worker_is_heard_is_fine(told: Chronicle) -> None:
-    _tick(told, 10, 0, 10)
-    _tick(told, 10.5, 0, 10, pid=3, answer="stale")
-    _tick(told, 30, 10, 30, pid=3)
-    verdict = told.verdict_on().require()
+def test_a_chain_of_ticks_of_which_one_worker_is_heard_is_fine(history: HistoryBuilder) -> None:
+    _tick(history, 10, 0, 10)
+    _tick(history, 10.5, 0, 10, pid=3, answer="stale")
+    _tick(history, 30, 10, 30, pid=3)
+    verdict = history.verdict_on().require()
     assert (verdict.enqueued, verdict.completed) == (2, 2)
 
 
-def test_an_instant_that_two_workers_dealt_with_is_found(told: Chronicle) -> None:
-    _tick(told, 10, 0, 10)
-    _tick(told, 40, 0, 10, pid=3)
-    assert set(told.promises()) == {"periodic"}
+def test_an_instant_that_two_workers_dealt_with_is_found(history: HistoryBuilder) -> None:
+    _tick(history, 10, 0, 10)
+    _tick(history, 40, 0, 10, pid=3)
+    assert set(history.promises()) == {"periodic"}
 
 
-def test_instants_that_were_left_out_are_found(told: Chronicle) -> None:
-    _tick(told, 10, 0, 10)
-    _tick(told, 40, 20, 30)
-    (finding,) = told.verdict_on().findings
+def test_instants_that_were_left_out_are_found(history: HistoryBuilder) -> None:
+    _tick(history, 10, 0, 10)
+    _tick(history, 40, 20, 30)
+    (finding,) = history.verdict_on().findings
     assert "entry 'e': the instants between 10 and 20 were skipped" in finding.says
 
 
-def test_a_tick_without_an_answer_may_have_been_made(told: Chronicle) -> None:
-    _tick(told, 10, 0, 10)
-    told.write(facts.Ticking, 20, QUEUE, "e", 1, 10, 20, ("e@20",), pid=3)
-    _tick(told, 40, 20, 30)
-    assert told.promises() == []
+def test_a_tick_without_an_answer_may_have_been_made(history: HistoryBuilder) -> None:
+    _tick(history, 10, 0, 10)
+    history.write(facts.Ticking, 20, QUEUE, "e", 1, 10, 20, ("e@20",), pid=3)
+    _tick(history, 40, 20, 30)
+    assert history.promises() == []
 
 
-def test_a_tick_that_was_its_own_rival_may_have_been_made(told: Chronicle) -> None:
+def test_a_tick_that_was_its_own_rival_may_have_been_made(history: HistoryBuilder) -> None:
     """Its reply was lost, and the store asked again."""
-    _tick(told, 10, 0, 10)
-    _tick(told, 20, 10, 20, answer="stale")
-    _tick(told, 40, 20, 30)
-    assert told.promises() == []
+    _tick(history, 10, 0, 10)
+    _tick(history, 20, 10, 20, answer="stale")
+    _tick(history, 40, 20, 30)
+    assert history.promises() == []
 
 
 # ── second runs, and who did what ────────────────────────────────────────────────────────────────
 
 
-def _again(told: Chronicle, *, gap: float = 10) -> None:
-    told.enqueue("a", 0)
-    told.start("a", 10_000)
-    told.run("a", 10_000 + gap, 10_020 + gap, pid=3, attempt=2)
+def _again(history: HistoryBuilder, *, gap: float = 10) -> None:
+    history.enqueue("a", 0)
+    history.start("a", 10_000)
+    history.run("a", 10_000 + gap, 10_020 + gap, pid=3, attempt=2)
 
 
-def test_a_duplicate_names_the_fault_and_the_lease(told: Chronicle) -> None:
-    _again(told)
-    told.fault("restart-store", 4_000, seconds=1.0)
-    told.fault("kill-worker", 10_004, target=2)
-    told.fault("stop-store", 10_006, seconds=1.0)
-    verdict = told.verdict_on().require()
+def test_a_duplicate_names_the_fault_and_the_lease(history: HistoryBuilder) -> None:
+    _again(history)
+    history.fault("restart-store", 4_000, seconds=1.0)
+    history.fault("kill-worker", 10_004, target=2)
+    history.fault("stop-store", 10_006, seconds=1.0)
+    verdict = history.verdict_on().require()
     (one,) = verdict.duplicates
     assert (one.id, one.attempt_before, one.attempt, one.task) == ("a", 1, 2, "t")
     assert (one.cause, one.fault_at, one.fault_target) == ("kill-worker", EPOCH + 10_004, 2)
@@ -424,107 +428,109 @@ def test_a_duplicate_names_the_fault_and_the_lease(told: Chronicle) -> None:
     assert (verdict.duplicated, verdict.unexplained) == (1, 0)
 
 
-def test_a_report_has_some_findings_of_each_promise(told: Chronicle) -> None:
+def test_a_report_has_some_findings_of_each_promise(history: HistoryBuilder) -> None:
     for n in range(300):
-        told.enqueue(f"lost-{n}", n)
-    told.enqueue("delayed", 0, due=EPOCH + 90_000)
-    told.run("delayed", 1_000, 1_010)
-    verdict = told.verdict_on()
-    some = summary(told.history(), verdict, began=EPOCH)["findings"]
+        history.enqueue(f"lost-{n}", n)
+    history.enqueue("delayed", 0, due=EPOCH + 90_000)
+    history.run("delayed", 1_000, 1_010)
+    verdict = history.verdict_on()
+    some = summary(history.build(), verdict, began=EPOCH)["findings"]
     assert len(verdict.findings) > len(some) == 200
     assert {one["promise"] for one in some} == {"lost", "early"}
 
 
-def _stopped_before_its_start(told: Chronicle) -> str:
+def _stopped_before_its_start(history: HistoryBuilder) -> str:
     """Who got it is stopped, loses it to another who completes it, goes on, and only then begins."""
-    told.enqueue("a", 0)
-    stale = told.lease("a", 1_000)
-    told.fault("stop-worker", 1_001, target=2, seconds=19.0)
-    told.run("a", 17_000, 17_100, pid=3, attempt=2)
-    told.write(facts.Started, 20_002, "q", "a", stale, "w2", 1, pid=2)
+    history.enqueue("a", 0)
+    stale = history.lease("a", 1_000)
+    history.fault("stop-worker", 1_001, target=2, seconds=19.0)
+    history.run("a", 17_000, 17_100, pid=3, attempt=2)
+    history.write(facts.Started, 20_002, "q", "a", stale, "w2", 1, pid=2)
     return stale
 
 
-def test_a_start_that_came_after_the_end_is_of_the_lease_that_it_had(told: Chronicle) -> None:
-    told.settle("a", 20_010, _stopped_before_its_start(told), answer="stale")
-    (one,) = told.verdict_on().require().duplicates
+def test_a_start_that_came_after_the_end_is_of_the_lease_that_it_had(history: HistoryBuilder) -> None:
+    history.settle("a", 20_010, _stopped_before_its_start(history), answer="stale")
+    (one,) = history.verdict_on().require().duplicates
     assert (one.cause, one.attempt_before, one.attempt) == ("stop-worker", 1, 2)
     assert (one.leased_from, one.leased_until) == (EPOCH + 999, EPOCH + 17_000)
 
 
-def _asked_while_the_store_was_away(told: Chronicle, *, attempts: tuple[int, int]) -> None:
+def _asked_while_the_store_was_away(history: HistoryBuilder, *, attempts: tuple[int, int]) -> None:
     """Two ask, one before the other; the later is served first, and has done with it when the other is."""
-    told.enqueue("a", 0)
-    told.fault("restart-store", 100, seconds=4.9)
-    told.run("a", 5_010, 5_030, pid=3, attempt=attempts[0], sent=200_000_000)
-    told.run("a", 5_400, 5_420, pid=2, attempt=attempts[1], sent=100_000_000)
+    history.enqueue("a", 0)
+    history.fault("restart-store", 100, seconds=4.9)
+    history.run("a", 5_010, 5_030, pid=3, attempt=attempts[0], sent=200_000_000)
+    history.run("a", 5_400, 5_420, pid=2, attempt=attempts[1], sent=100_000_000)
 
 
 @pytest.mark.parametrize("attempts", [(1, 2), (1, 1)])
 def test_who_asked_first_while_the_store_was_away_was_not_served_first(
-    told: Chronicle, attempts: tuple[int, int]
+    history: HistoryBuilder, attempts: tuple[int, int]
 ) -> None:
-    _asked_while_the_store_was_away(told, attempts=attempts)
-    assert told.verdict_on().findings
+    _asked_while_the_store_was_away(history, attempts=attempts)
+    assert history.verdict_on().findings
 
 
-def test_a_retry_that_goes_to_who_asked_first_is_the_second_attempt(told: Chronicle) -> None:
-    told.enqueue("a", 0)
-    told.fault("restart-store", 100, seconds=4.9)
-    first = told.start("a", 5_010, pid=3, sent=200_000_000)
-    told.settle("a", 5_030, first, "retryable", error="Boom", delay=300)
-    told.run("a", 5_400, 5_420, pid=2, attempt=2, sent=100_000_000)
-    assert told.verdict_on().require().reruns == {"failure": 1}
+def test_a_retry_that_goes_to_who_asked_first_is_the_second_attempt(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0)
+    history.fault("restart-store", 100, seconds=4.9)
+    first = history.start("a", 5_010, pid=3, sent=200_000_000)
+    history.settle("a", 5_030, first, "retryable", error="Boom", delay=300)
+    history.run("a", 5_400, 5_420, pid=2, attempt=2, sent=100_000_000)
+    assert history.verdict_on().require().reruns == {"failure": 1}
 
 
-def test_a_snoozed_job_that_goes_to_who_asked_first_has_not_run_before(told: Chronicle) -> None:
-    told.enqueue("a", 0)
-    told.fault("restart-store", 100, seconds=4.9)
-    first = told.start("a", 5_010, pid=3, sent=200_000_000)
-    told.settle("a", 5_030, first, "scheduled", delay=300, charge=False)
-    told.run("a", 5_400, 5_420, pid=2, attempt=1, sent=100_000_000)
-    assert told.verdict_on().require().reruns == {"snooze": 1}
+def test_a_snoozed_job_that_goes_to_who_asked_first_has_not_run_before(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0)
+    history.fault("restart-store", 100, seconds=4.9)
+    first = history.start("a", 5_010, pid=3, sent=200_000_000)
+    history.settle("a", 5_030, first, "scheduled", delay=300, charge=False)
+    history.run("a", 5_400, 5_420, pid=2, attempt=1, sent=100_000_000)
+    assert history.verdict_on().require().reruns == {"snooze": 1}
 
 
-def test_a_start_whose_lease_too_was_heard_of_late_is_the_earlier_attempt(told: Chronicle) -> None:
-    told.enqueue("a", 0)
-    told.fault("stop-worker", 1_001, target=2, seconds=19.0)
-    told.run("a", 17_000, 17_100, pid=3, attempt=2)
-    stale = told.start("a", 20_002, pid=2, attempt=1, sent=1_000_000_000)
-    told.settle("a", 20_010, stale, answer="stale")
-    assert told.verdict_on().require().duplicates[0].cause == "stop-worker"
+def test_a_start_whose_lease_too_was_heard_of_late_is_the_earlier_attempt(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0)
+    history.fault("stop-worker", 1_001, target=2, seconds=19.0)
+    history.run("a", 17_000, 17_100, pid=3, attempt=2)
+    stale = history.start("a", 20_002, pid=2, attempt=1, sent=1_000_000_000)
+    history.settle("a", 20_010, stale, answer="stale")
+    assert history.verdict_on().require().duplicates[0].cause == "stop-worker"
 
 
-def test_a_kill_costs_nothing_that_somebody_else_has_begun(told: Chronicle) -> None:
-    _stopped_before_its_start(told)
-    told.fault("kill-worker", 20_005, target=2)
-    (crash,) = told.verdict_on().require().crashes
+def test_a_kill_costs_nothing_that_somebody_else_has_begun(history: HistoryBuilder) -> None:
+    _stopped_before_its_start(history)
+    history.fault("kill-worker", 20_005, target=2)
+    (crash,) = history.verdict_on().require().crashes
     assert crash.held == []
 
 
-def test_a_lease_whose_news_came_late_ends_no_loan(told: Chronicle) -> None:
-    told.enqueue("a", 0)
-    told.start("a", 10_000)
-    told.lease("a", 10_001, pid=4, sent=9_990_000_000)  # asked for before, and its answer took until 10.001
-    told.fault("kill-worker", 10_004, target=2)
-    told.run("a", 10_020, 10_030, pid=3, attempt=2)
-    verdict = told.verdict_on()
+def test_a_lease_whose_news_came_late_ends_no_loan(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0)
+    history.start("a", 10_000)
+    history.lease(
+        "a", 10_001, pid=4, sent=9_990_000_000
+    )  # asked for before, and its answer took until 10.001
+    history.fault("kill-worker", 10_004, target=2)
+    history.run("a", 10_020, 10_030, pid=3, attempt=2)
+    verdict = history.verdict_on()
     assert [one.cause for one in verdict.duplicates] == ["kill-worker"]
     assert verdict.duplicates[0].leased_until == EPOCH + 10_020
 
 
-def test_a_fault_that_was_long_over_explains_nothing(told: Chronicle) -> None:
-    _again(told)
-    told.fault("restart-store", 4_000, seconds=0.5)  # and the 5 s that it may be felt
-    verdict = told.verdict_on()
+def test_a_fault_that_was_long_over_explains_nothing(history: HistoryBuilder) -> None:
+    _again(history)
+    history.fault("restart-store", 4_000, seconds=0.5)  # and the 5 s that it may be felt
+    verdict = history.verdict_on()
     assert [f.promise for f in verdict.findings] == ["cause"]
     assert (verdict.unexplained, verdict.duplicates[0].cause) == (1, "unexplained")
 
 
-def test_a_fault_that_costs_nobody_a_lease_explains_nothing(told: Chronicle) -> None:
-    _again(told)
-    told.fault("script-flush", 10_004)
-    assert told.promises() == ["cause"]
+def test_a_fault_that_costs_nobody_a_lease_explains_nothing(history: HistoryBuilder) -> None:
+    _again(history)
+    history.fault("script-flush", 10_004)
+    assert history.promises() == ["cause"]
 
 
 @pytest.mark.parametrize(
@@ -536,46 +542,46 @@ def test_a_fault_that_costs_nobody_a_lease_explains_nothing(told: Chronicle) -> 
     ],
 )
 def test_a_lease_that_nobody_could_prolong_lasts_its_time_all_the_same(
-    told: Chronicle, kind: str, gap: float, broken: list[str]
+    history: HistoryBuilder, kind: str, gap: float, broken: list[str]
 ) -> None:
     """It was given for 15 s: a worker that is stopped for a second has not lost it."""
-    _again(told, gap=gap)
-    told.fault(kind, 10_005, seconds=0.5)
-    assert told.promises() == broken
+    _again(history, gap=gap)
+    history.fault(kind, 10_005, seconds=0.5)
+    assert history.promises() == broken
 
 
-def test_what_lasted_until_it_was_healed_explains_what_began_meanwhile(told: Chronicle) -> None:
-    _again(told, gap=20_000)
-    told.fault("stop-store", 1_000)
-    assert told.promises() == ["cause"]
-    told.write(facts.Healed, 12_000, "stop-store", 0)
-    assert told.promises() == []
-    assert told.history().faults[0].seconds == 11.0
+def test_what_lasted_until_it_was_healed_explains_what_began_meanwhile(history: HistoryBuilder) -> None:
+    _again(history, gap=20_000)
+    history.fault("stop-store", 1_000)
+    assert history.promises() == ["cause"]
+    history.write(facts.Healed, 12_000, "stop-store", 0)
+    assert history.promises() == []
+    assert history.build().faults[0].seconds == 11.0
 
 
-def test_retries_are_no_duplicates(told: Chronicle) -> None:
-    told.enqueue("a", 0)
-    told.settle("a", 12, told.start("a", 10), "retryable", error="Boom")
-    told.run("a", 20, 30, attempt=2)
-    verdict = told.verdict_on().require()
+def test_retries_are_no_duplicates(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0)
+    history.settle("a", 12, history.start("a", 10), "retryable", error="Boom")
+    history.run("a", 20, 30, attempt=2)
+    verdict = history.verdict_on().require()
     assert (verdict.reruns, verdict.duplicated) == ({"failure": 1}, 0)
 
 
-def test_a_fault_that_was_asked_for_and_never_done_is_found(told: Chronicle) -> None:
-    told.fault("kill-worker", 1, target=2)
-    told.write(facts.Fault, 2, "kill", 3, "os-exit")  # its word is that of its cause
-    verdict = told.verdict_on(asked=("kill-worker", "os-exit"))
+def test_a_fault_that_was_asked_for_and_never_done_is_found(history: HistoryBuilder) -> None:
+    history.fault("kill-worker", 1, target=2)
+    history.write(facts.Fault, 2, "kill", 3, "os-exit")  # its word is that of its cause
+    verdict = history.verdict_on(asked=("kill-worker", "os-exit"))
     assert verdict.ok
     assert verdict.injected == {"kill-worker": 1, "os-exit": 1}
-    (finding,) = told.verdict_on(asked=("kill-worker", "failover")).findings
+    (finding,) = history.verdict_on(asked=("kill-worker", "failover")).findings
     assert (finding.promise, finding.says) == ("faults", "failover was requested, and never happened")
 
 
-def test_the_first_start_after_the_store_is_back_is_measured(told: Chronicle) -> None:
-    told.enqueue("a", 0)
-    told.fault("restart-store", 1_000, seconds=2.0)
-    told.run("a", 3_250, 3_300)
-    assert told.verdict_on().restarts == [pytest.approx(0.2501)]
+def test_the_first_start_after_the_store_is_back_is_measured(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0)
+    history.fault("restart-store", 1_000, seconds=2.0)
+    history.run("a", 3_250, 3_300)
+    assert history.verdict_on().restarts == [pytest.approx(0.2501)]
 
 
 # ── what a store may forget ──────────────────────────────────────────────────────────────────────
@@ -583,69 +589,75 @@ def test_the_first_start_after_the_store_is_back_is_measured(told: Chronicle) ->
 WINDOW = (EPOCH + 100, EPOCH + 200)
 
 
-def test_a_job_acknowledged_in_a_forgiven_moment_is_not_lost(told: Chronicle) -> None:
-    told.enqueue("before", 50)
-    told.enqueue("within", 150)
-    verdict = told.verdict_on(forgiven=[WINDOW])
+def test_a_job_acknowledged_in_a_forgiven_moment_is_not_lost(history: HistoryBuilder) -> None:
+    history.enqueue("before", 50)
+    history.enqueue("within", 150)
+    verdict = history.verdict_on(forgiven=[WINDOW])
     assert [(f.promise, f.id) for f in verdict.findings] == [("lost", "before")]
     assert (verdict.lost, verdict.forgiven, verdict.enqueued) == (1, 1, 2)
 
 
-def test_an_enqueue_that_waited_for_a_replica_is_not_forgiven_where_outcomes_are(told: Chronicle) -> None:
-    told.enqueue("a", 150)
-    told.enqueue("b", 0)
-    told.settle("b", 150, told.start("b", 10))
-    told.fault("failover", 160, seconds=0.1)
-    told.run("b", 500, 510, pid=3, attempt=2)
-    verdict = told.verdict_on(undone=[WINDOW])
+def test_an_enqueue_that_waited_for_a_replica_is_not_forgiven_where_outcomes_are(
+    history: HistoryBuilder,
+) -> None:
+    history.enqueue("a", 150)
+    history.enqueue("b", 0)
+    history.settle("b", 150, history.start("b", 10))
+    history.fault("failover", 160, seconds=0.1)
+    history.run("b", 500, 510, pid=3, attempt=2)
+    verdict = history.verdict_on(undone=[WINDOW])
     assert [(f.promise, f.id) for f in verdict.findings] == [("lost", "a")]
     assert (verdict.lost, verdict.forgiven, verdict.completed) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(("at", "broken"), [(150, []), (250, ["lost"])])
 def test_an_enqueue_that_waited_for_a_replica_in_vain_may_be_forgotten(
-    told: Chronicle, at: float, broken: list[str]
+    history: HistoryBuilder, at: float, broken: list[str]
 ) -> None:
-    told.enqueue("a", at, verdict="unreplicated")
-    told.settle("a", at + 3, told.start("a", at + 2), "retryable", error="Boom", delay=50)
-    verdict = told.verdict_on(undone=[WINDOW])
+    history.enqueue("a", at, verdict="unreplicated")
+    history.settle("a", at + 3, history.start("a", at + 2), "retryable", error="Boom", delay=50)
+    verdict = history.verdict_on(undone=[WINDOW])
     assert [f.promise for f in verdict.findings] == broken
 
 
 @pytest.mark.parametrize(("leased_at", "broken"), [(150, []), (250, ["lost"])])
 def test_a_job_of_which_its_producer_heard_nothing_may_be_forgotten_with_its_leases(
-    told: Chronicle, leased_at: float, broken: list[str]
+    history: HistoryBuilder, leased_at: float, broken: list[str]
 ) -> None:
-    told.enqueue("a", 140, verdict="")
-    told.start("a", leased_at)
-    assert told.promises(undone=[WINDOW]) == broken
+    history.enqueue("a", 140, verdict="")
+    history.start("a", leased_at)
+    assert history.promises(undone=[WINDOW]) == broken
 
 
 @pytest.mark.parametrize(("at", "broken"), [(110, []), (210, ["limits"])])
-def test_limits_are_not_kept_by_two_masters_together(told: Chronicle, at: float, broken: list[str]) -> None:
+def test_limits_are_not_kept_by_two_masters_together(
+    history: HistoryBuilder, at: float, broken: list[str]
+) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, partition="k")
-    told.run("a", at, at + 10)
-    told.run("b", at + 5, at + 15, pid=3)
-    assert told.promises(undone=[WINDOW]) == broken
+        history.enqueue(id, 0, partition="k")
+    history.run("a", at, at + 10)
+    history.run("b", at + 5, at + 15, pid=3)
+    assert history.promises(undone=[WINDOW]) == broken
 
 
 @pytest.mark.parametrize("verdict", ["", "new"])
 def test_a_job_that_was_seen_after_the_forgiven_moment_is_not_forgotten_with_it(
-    told: Chronicle, verdict: str
+    history: HistoryBuilder, verdict: str
 ) -> None:
-    told.enqueue("a", 140, verdict=verdict)
-    told.settle("a", 300, told.start("a", 150), "retryable", error="Boom", delay=50)
-    assert told.promises(forgiven=[WINDOW]) == ["lost"]
+    history.enqueue("a", 140, verdict=verdict)
+    history.settle("a", 300, history.start("a", 150), "retryable", error="Boom", delay=50)
+    assert history.promises(forgiven=[WINDOW]) == ["lost"]
 
 
 @pytest.mark.parametrize(("settled_at", "broken"), [(150, []), (250, ["cause", "one end"])])
-def test_an_end_that_was_undone_may_come_again(told: Chronicle, settled_at: float, broken: list[str]) -> None:
-    told.enqueue("a", 0)
-    told.settle("a", settled_at, told.start("a", 10))
-    told.fault("restart-store", 300, seconds=0.1)
-    told.run("a", 500, 510, pid=3, attempt=2)
-    verdict = told.verdict_on(forgiven=[WINDOW])
+def test_an_end_that_was_undone_may_come_again(
+    history: HistoryBuilder, settled_at: float, broken: list[str]
+) -> None:
+    history.enqueue("a", 0)
+    history.settle("a", settled_at, history.start("a", 10))
+    history.fault("restart-store", 300, seconds=0.1)
+    history.run("a", 500, 510, pid=3, attempt=2)
+    verdict = history.verdict_on(forgiven=[WINDOW])
     assert sorted(f.promise for f in verdict.findings) == broken
     if not broken:
         assert (verdict.reruns, verdict.forgiven, verdict.completed) == ({"undone": 1}, 1, 1)
@@ -654,108 +666,112 @@ def test_an_end_that_was_undone_may_come_again(told: Chronicle, settled_at: floa
 
 @pytest.mark.parametrize(("leased_at", "broken"), [(150, []), (50, ["attempts"])])
 def test_an_attempt_whose_lease_was_undone_need_not_count(
-    told: Chronicle, leased_at: float, broken: list[str]
+    history: HistoryBuilder, leased_at: float, broken: list[str]
 ) -> None:
-    told.enqueue("a", 0)
-    told.start("a", leased_at)
-    told.fault("power-cut", 201, seconds=0.1)
-    told.run("a", 500, 510, pid=3, attempt=1)
-    assert told.promises(forgiven=[WINDOW]) == broken
+    history.enqueue("a", 0)
+    history.start("a", leased_at)
+    history.fault("power-cut", 201, seconds=0.1)
+    history.run("a", 500, 510, pid=3, attempt=1)
+    assert history.promises(forgiven=[WINDOW]) == broken
 
 
-def test_an_end_that_was_undone_and_is_not_made_up_for_is_unfinished(told: Chronicle) -> None:
-    told.enqueue("a", 0)
-    told.settle("a", 150, told.start("a", 10))
-    told.keep("a", State.AVAILABLE)
-    assert told.promises(forgiven=[WINDOW], finished=False) == []
-    assert told.promises(forgiven=[WINDOW]) == ["one end"]
+def test_an_end_that_was_undone_and_is_not_made_up_for_is_unfinished(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0)
+    history.settle("a", 150, history.start("a", 10))
+    history.keep("a", State.AVAILABLE)
+    assert history.promises(forgiven=[WINDOW], finished=False) == []
+    assert history.promises(forgiven=[WINDOW]) == ["one end"]
 
 
 @pytest.mark.parametrize(("cancelled_at", "broken"), [(150, []), (50, ["one end"])])
 def test_a_cancel_that_was_undone_lets_the_job_run(
-    told: Chronicle, cancelled_at: float, broken: list[str]
+    history: HistoryBuilder, cancelled_at: float, broken: list[str]
 ) -> None:
-    told.enqueue("a", 0)
-    told.operate("cancel", "a", cancelled_at, "cancelled")
-    told.run("a", 500, 510)
-    assert told.promises(forgiven=[WINDOW]) == broken
+    history.enqueue("a", 0)
+    history.operate("cancel", "a", cancelled_at, "cancelled")
+    history.run("a", 500, 510)
+    assert history.promises(forgiven=[WINDOW]) == broken
 
 
 @pytest.mark.parametrize(("leased_at", "broken"), [(150, []), (50, ["batches"])])
 def test_a_batch_that_was_undone_may_be_made_anew_of_others(
-    told: Chronicle, leased_at: float, broken: list[str]
+    history: HistoryBuilder, leased_at: float, broken: list[str]
 ) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, collected=True)
-    told.lease("a.batch", leased_at, members=("a",))
-    told.fault("power-cut", 201, seconds=0.1)
-    _batch(told, "a.batch", 500, "a", "b")
-    assert told.promises(forgiven=[WINDOW]) == broken
+        history.enqueue(id, 0, collected=True)
+    history.lease("a.batch", leased_at, members=("a",))
+    history.fault("power-cut", 201, seconds=0.1)
+    _batch(history, "a.batch", 500, "a", "b")
+    assert history.promises(forgiven=[WINDOW]) == broken
 
 
 # ── clocks ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _delayed(told: Chronicle, *, ahead: int) -> None:
+def _delayed(history: HistoryBuilder, *, ahead: int) -> None:
     """Due at 5 s; started at 6 s by a worker whose wall clock is wrong by so many ms."""
-    told.enqueue("a", 0, delayed=True, due=EPOCH + 5_000)
-    token = told.lease("a", 6_000)
-    told.facts.append(facts.Started(EPOCH + 6_000 + ahead, 6_000 * 1_000_000, 2, QUEUE, "a", token, "w2", 1))
-    told.settle("a", 6_010, token)
+    history.enqueue("a", 0, delayed=True, due=EPOCH + 5_000)
+    token = history.lease("a", 6_000)
+    history.facts.append(
+        facts.Started(EPOCH + 6_000 + ahead, 6_000 * 1_000_000, 2, QUEUE, "a", token, "w2", 1)
+    )
+    history.settle("a", 6_010, token)
 
 
 @pytest.mark.parametrize("ahead", [3_600_000, -3_600_000])
-def test_a_worker_with_a_wrong_clock_is_not_believed(told: Chronicle, ahead: int) -> None:
-    _delayed(told, ahead=ahead)
-    verdict = told.verdict_on().require()
+def test_a_worker_with_a_wrong_clock_is_not_believed(history: HistoryBuilder, ahead: int) -> None:
+    _delayed(history, ahead=ahead)
+    verdict = history.verdict_on().require()
     assert verdict.lateness == [1_000]
 
 
-def test_on_a_store_that_borrows_the_clock_a_wrong_one_excuses_an_early_start(told: Chronicle) -> None:
-    told.enqueue("a", 0, delayed=True, due=EPOCH + 5_000)
-    told.run("a", 1_000, 1_010)
-    assert told.promises() == ["early"]
-    told.fault("clock", 500, target=2)
-    assert told.promises() == ["early"]  # the store has a clock of its own
-    told.borrows_clock = True
-    verdict = told.verdict_on().require()
+def test_on_a_store_that_borrows_the_clock_a_wrong_one_excuses_an_early_start(
+    history: HistoryBuilder,
+) -> None:
+    history.enqueue("a", 0, delayed=True, due=EPOCH + 5_000)
+    history.run("a", 1_000, 1_010)
+    assert history.promises() == ["early"]
+    history.fault("clock", 500, target=2)
+    assert history.promises() == ["early"]  # the store has a clock of its own
+    history.borrows_clock = True
+    verdict = history.verdict_on().require()
     assert verdict.early == 1
 
 
-def test_on_such_a_store_it_may_have_taken_away_what_ended_unheard(told: Chronicle) -> None:
+def test_on_such_a_store_it_may_have_taken_away_what_ended_unheard(history: HistoryBuilder) -> None:
     """Its holder was killed before the answer, and a clock that is ahead says that its retention is over."""
-    told.enqueue("a", 0)
-    told.settle("a", 100, told.start("a", 10), answer="", keep=10**15)
-    told.fault("kill", 101, target=2)
-    told.fault("clock", 200, target=3)
-    assert told.promises() == ["lost"]
-    told.borrows_clock = True
-    assert told.promises() == []
+    history.enqueue("a", 0)
+    history.settle("a", 100, history.start("a", 10), answer="", keep=10**15)
+    history.fault("kill", 101, target=2)
+    history.fault("clock", 200, target=3)
+    assert history.promises() == ["lost"]
+    history.borrows_clock = True
+    assert history.promises() == []
 
 
-def test_a_late_start_that_nothing_explains_is_counted(told: Chronicle) -> None:
-    told.enqueue("a", 0, delayed=True, due=EPOCH + 5_000)
-    told.run("a", 6_500, 6_510)
-    assert told.verdict_on().late == 1
-    told.fault("stop-store", 5_500, seconds=0.5)
-    assert told.verdict_on().late == 0
+def test_a_late_start_that_nothing_explains_is_counted(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0, delayed=True, due=EPOCH + 5_000)
+    history.run("a", 6_500, 6_510)
+    assert history.verdict_on().late == 1
+    history.fault("stop-store", 5_500, seconds=0.5)
+    assert history.verdict_on().late == 0
 
 
-def test_a_lease_whose_news_came_late_makes_no_outcome_stale(told: Chronicle) -> None:
-    told.enqueue("a", 0)
-    old = told.lease("a", 60, pid=3, sent=5_000_000)  # asked for at 5, and its answer took until 60
-    told.settle("a", 70, told.start("a", 50, attempt=2))
-    told.settle("a", 62, old, "available", answer="stale", charge=False)
-    told.fault("half-open", 4, seconds=0.05)
-    assert "fencing" not in told.promises()
+def test_a_lease_whose_news_came_late_makes_no_outcome_stale(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0)
+    old = history.lease("a", 60, pid=3, sent=5_000_000)  # asked for at 5, and its answer took until 60
+    history.settle("a", 70, history.start("a", 50, attempt=2))
+    history.settle("a", 62, old, "available", answer="stale", charge=False)
+    history.fault("half-open", 4, seconds=0.05)
+    assert "fencing" not in history.promises()
 
 
-def test_an_outcome_after_a_lease_that_was_asked_for_later_is_stale(told: Chronicle) -> None:
-    told.enqueue("a", 0)
-    first = told.start("a", 10)
-    told.start("a", 50, pid=3, attempt=2)
-    told.settle("a", 70, first)
-    assert "fencing" in told.promises()
+def test_an_outcome_after_a_lease_that_was_asked_for_later_is_stale(history: HistoryBuilder) -> None:
+    history.enqueue("a", 0)
+    first = history.start("a", 10)
+    history.start("a", 50, pid=3, attempt=2)
+    history.settle("a", 70, first)
+    assert "fencing" in history.promises()
 
 
 # ── a part of the store is away ──────────────────────────────────────────────────────────────────
@@ -763,100 +779,104 @@ def test_an_outcome_after_a_lease_that_was_asked_for_later_is_stale(told: Chroni
 
 @pytest.mark.parametrize(("queues", "promises"), [((QUEUE,), []), (("other",), ["cause"]), ((), [])])
 def test_a_lost_shard_explains_a_second_run_in_its_own_queues_only(
-    told: Chronicle, queues: tuple[str, ...], promises: list[str]
+    history: HistoryBuilder, queues: tuple[str, ...], promises: list[str]
 ) -> None:
-    told.enqueue("a", 0)
-    told.start("a", 10)
-    told.fault("lost-shard", 12, seconds=15.0, queues=queues)
-    told.run("a", 15_100, 15_110, pid=3, attempt=2)
-    assert told.promises() == promises
+    history.enqueue("a", 0)
+    history.start("a", 10)
+    history.fault("lost-shard", 12, seconds=15.0, queues=queues)
+    history.run("a", 15_100, 15_110, pid=3, attempt=2)
+    assert history.promises() == promises
 
 
 @pytest.mark.parametrize(("queues", "promises"), [((QUEUE,), []), (("other",), ["limits"])])
 def test_a_lost_shard_excuses_two_of_a_key_at_once_in_its_own_queues_only(
-    told: Chronicle, queues: tuple[str, ...], promises: list[str]
+    history: HistoryBuilder, queues: tuple[str, ...], promises: list[str]
 ) -> None:
     for id in ("a", "b"):
-        told.enqueue(id, 0, partition="k")
-    first = told.start("a", 10)
-    told.fault("lost-shard", 12, seconds=20.0, queues=queues)
-    told.run("b", 16_000, 16_010, pid=3)
-    told.settle("a", 16_020, first)
-    assert told.promises() == promises
+        history.enqueue(id, 0, partition="k")
+    first = history.start("a", 10)
+    history.fault("lost-shard", 12, seconds=20.0, queues=queues)
+    history.run("b", 16_000, 16_010, pid=3)
+    history.settle("a", 16_020, first)
+    assert history.promises() == promises
 
 
-def _ready(told: Chronicle, n: int, *, at: float = 900) -> list[str]:
+def _ready(history: HistoryBuilder, n: int, *, at: float = 900) -> list[str]:
     """Jobs of a queue whose worker has worked before."""
-    told.enqueue(f"before {at}", 0)
-    told.run(f"before {at}", 10, 20)
+    history.enqueue(f"before {at}", 0)
+    history.run(f"before {at}", 10, 20)
     ids = [f"{at}/{i}" for i in range(n)]
     for id in ids:
-        told.enqueue(id, at)
-        told.keep(id, State.COMPLETED)
+        history.enqueue(id, at)
+        history.keep(id, State.COMPLETED)
     return ids
 
 
 _AWAY = LostShard(EPOCH + 1_000, EPOCH + 7_000, (QUEUE,))
 
 
-def test_a_queue_that_stands_still_while_another_part_is_away_is_found(told: Chronicle) -> None:
-    for id in _ready(told, 20):
-        told.run(id, 7_100, 7_200)
-    (finding,) = told.verdict_on(lost_shards=[_AWAY]).findings
+def test_a_queue_that_stands_still_while_another_part_is_away_is_found(history: HistoryBuilder) -> None:
+    for id in _ready(history, 20):
+        history.run(id, 7_100, 7_200)
+    (finding,) = history.verdict_on(lost_shards=[_AWAY]).findings
     assert (finding.promise, finding.queue) == ("lost shard", QUEUE)
     assert "20 job(s) were ready" in finding.says
     assert "6.0 s" in finding.says
 
 
-def test_a_queue_that_goes_on_while_another_part_is_away_is_fine(told: Chronicle) -> None:
-    first, *others = _ready(told, 20)
-    told.run(first, 5_000, 5_100)
+def test_a_queue_that_goes_on_while_another_part_is_away_is_fine(history: HistoryBuilder) -> None:
+    first, *others = _ready(history, 20)
+    history.run(first, 5_000, 5_100)
     for id in others:
-        told.run(id, 7_100, 7_200)
-    assert told.promises(lost_shards=[_AWAY]) == []
+        history.run(id, 7_100, 7_200)
+    assert history.promises(lost_shards=[_AWAY]) == []
 
 
-def test_an_outcome_that_was_not_answered_is_no_end_while_another_part_is_away(told: Chronicle) -> None:
-    for id in _ready(told, 20):
-        token = told.start(id, 950)
-        told.settle(id, 5_000, token, answer="unknown")
-        told.settle(id, 7_100, token)
-    told.enqueue("after", 7_100)
-    told.run("after", 7_200, 7_210)
-    (finding,) = told.verdict_on(lost_shards=[_AWAY]).findings
+def test_an_outcome_that_was_not_answered_is_no_end_while_another_part_is_away(
+    history: HistoryBuilder,
+) -> None:
+    for id in _ready(history, 20):
+        token = history.start(id, 950)
+        history.settle(id, 5_000, token, answer="unknown")
+        history.settle(id, 7_100, token)
+    history.enqueue("after", 7_100)
+    history.run("after", 7_200, 7_210)
+    (finding,) = history.verdict_on(lost_shards=[_AWAY]).findings
     assert (finding.promise, finding.queue) == ("lost shard", QUEUE)
 
 
-def test_a_queue_with_nothing_to_do_while_another_part_is_away_is_fine(told: Chronicle) -> None:
-    for id in _ready(told, 20):
-        told.run(id, 950, 960)
-    for id in _ready(told, 20, at=6_500):
-        told.run(id, 7_100, 7_200)
-    assert told.promises(lost_shards=[_AWAY]) == []
+def test_a_queue_with_nothing_to_do_while_another_part_is_away_is_fine(history: HistoryBuilder) -> None:
+    for id in _ready(history, 20):
+        history.run(id, 950, 960)
+    for id in _ready(history, 20, at=6_500):
+        history.run(id, 7_100, 7_200)
+    assert history.promises(lost_shards=[_AWAY]) == []
 
 
-def test_queues_with_little_to_do_are_judged_together(told: Chronicle) -> None:
-    for id in _ready(told, 5):
-        told.run(id, 7_100, 7_200)
-    (finding,) = told.verdict_on(lost_shards=[_AWAY]).findings
+def test_queues_with_little_to_do_are_judged_together(history: HistoryBuilder) -> None:
+    for id in _ready(history, 5):
+        history.run(id, 7_100, 7_200)
+    (finding,) = history.verdict_on(lost_shards=[_AWAY]).findings
     assert (finding.promise, finding.queue) == ("lost shard", "")
 
 
 @pytest.mark.parametrize("kind", ["kill", "stop-worker"])
-def test_a_queue_whose_workers_were_all_harmed_meanwhile_is_not_judged(told: Chronicle, kind: str) -> None:
-    for id in _ready(told, 20):
-        told.run(id, 7_100, 7_200)
-    told.fault(kind, 4_000, target=2, seconds=0 if kind == "kill" else 2.0)
-    assert told.promises(lost_shards=[_AWAY]) == []
+def test_a_queue_whose_workers_were_all_harmed_meanwhile_is_not_judged(
+    history: HistoryBuilder, kind: str
+) -> None:
+    for id in _ready(history, 20):
+        history.run(id, 7_100, 7_200)
+    history.fault(kind, 4_000, target=2, seconds=0 if kind == "kill" else 2.0)
+    assert history.promises(lost_shards=[_AWAY]) == []
 
 
-def test_a_queue_whose_only_worker_came_later_is_not_judged(told: Chronicle) -> None:
-    for id in _ready(told, 20):
-        told.run(id, 7_100, 7_200, pid=3)
-    assert told.promises(lost_shards=[_AWAY]) == []
+def test_a_queue_whose_only_worker_came_later_is_not_judged(history: HistoryBuilder) -> None:
+    for id in _ready(history, 20):
+        history.run(id, 7_100, 7_200, pid=3)
+    assert history.promises(lost_shards=[_AWAY]) == []
 
 
-def test_a_queue_that_is_away_itself_is_owed_nothing(told: Chronicle) -> None:
-    for id in _ready(told, 20):
-        told.run(id, 7_100, 7_200)
-    assert told.promises(lost_shards=[_AWAY._replace(queues=("other",))]) == []
+def test_a_queue_that_is_away_itself_is_owed_nothing(history: HistoryBuilder) -> None:
+    for id in _ready(history, 20):
+        history.run(id, 7_100, 7_200)
+    assert history.promises(lost_shards=[_AWAY._replace(queues=("other",))]) == []

@@ -1,0 +1,236 @@
+"""Runs a scenario on a store with faults at given crash points, and checks the result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import functools
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.app.app import App
+from penstock.config import Config, load
+from penstock.core.clock import SystemClock
+from penstock.core.job import QUEUED, Job, State
+from penstock.errors import EnqueueUnknown, StoreUnavailable
+from penstock.stores.contract import Store
+from penstock.stores.memory.state import _states
+from penstock.verify.crash_points import Boundary, CrashPoints, Point
+from penstock.verify.ledger import Ledger
+from penstock.verify.ledger.check import snapshot, verdict_on
+from penstock.verify.ledger.reading.history import History, read
+from penstock.worker import Worker
+from tests.crash.scenarios import QUEUE, Life, Producer, left_behind
+from tests.crash.shared_stores import open_store
+
+__all__ = ["LEASE", "Hand", "Harmed", "Leaping", "Scene", "config", "settled", "until"]
+
+#: Less than a lease: what only its end brings back has been left behind (s).
+PATIENCE = 12.0
+LEASE = 15_000
+
+
+class Leaping(SystemClock):
+    """The machine's clock, which a test can move on."""
+
+    def __init__(self, ahead: int = 0) -> None:
+        self.ahead = ahead
+
+    def now(self) -> int:
+        return super().now() + self.ahead
+
+    def lease_now(self) -> int:
+        return super().lease_now() + self.ahead
+
+
+@functools.cache
+def config() -> Config:
+    """Leases as long as in life; what has no hurry there has some here."""
+    knobs = {"drain_timeout": "2s", "reclaim_every": "50ms", "safety_poll": "1s", "prune_every": "10m"}
+    return load(knobs, env={}, file=Path("/dev/null")).config
+
+
+class Hand(NamedTuple):
+    """A worker, and its run."""
+
+    worker: Worker
+    run: asyncio.Task[None]
+
+
+class Harmed(enum.Enum):
+    """What may be otherwise than in a life without faults."""
+
+    NOTHING = enum.auto()
+    RUNS = enum.auto()  # attempts were interrupted, and are made again without a charge
+    ATTEMPTS = enum.auto()  # attempts were lost, and count
+
+
+@dataclass
+class Scene:
+    """One life on one store: who takes part, and what they pass through. `close` it."""
+
+    life: Life
+    kind: str
+    place: str
+    folder: Path
+    clock: Leaping = field(default_factory=Leaping)
+    #: The points of each who took part.
+    points: dict[str, CrashPoints] = field(default_factory=dict)
+    harmed: Harmed = Harmed.NOTHING
+    #: Where the producer's calls fail.
+    faults: list[Point] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._opened: list[Store] = []
+        self._apps: dict[str, App] = {}
+        self.ledger = Ledger(self.folder / "ledger")
+        self.observer = self._open()
+        self.producer = Producer(self.app("producer"))
+
+    def app(self, who: str) -> App:
+        """The app of one process, with points of its own on the way to the store."""
+        if who in self._apps:
+            return self._apps[who]
+        app = App("memory://")
+        self.life.tasks(app)
+        app.use_store(self._open())
+        self.ledger.watch(app)
+        points = CrashPoints(app.store)
+        app.use_store(points.store)
+        self.points[who] = points
+        self._apps[who] = app
+        return app
+
+    def close(self) -> None:
+        for app in self._apps.values():
+            app.events.close()
+        for store in self._opened:
+            store.close()
+        _states.pop((self.place, ""), None)  # of a store in memory: hundreds of them would stay
+
+    def _open(self) -> Store:
+        self._opened.append(open_store(self.kind, self.place, self.clock))
+        return self._opened[-1]
+
+    # ── what happens ─────────────────────────────────────────────────────────────────────────────
+
+    async def produce(self) -> None:
+        """All of it; whoever is cancelled meanwhile comes back, as a web request that is sent again."""
+        while True:
+            self.producing = asyncio.create_task(self.life.produce(self.producer))
+            await asyncio.wait({self.producing})
+            if not self.producing.cancelled():
+                break
+        self.producing.result()
+        self.clock.ahead += self.life.leap
+
+    @contextlib.asynccontextmanager
+    async def worker(self, who: str) -> AsyncIterator[None]:
+        """A worker, until the block ends; then it drains."""
+        worker = Worker(self.app(who), [QUEUE], concurrency=5, config=config())
+        run = asyncio.create_task(worker.run())
+        self.hand = Hand(worker, run)
+        try:
+            yield
+        finally:
+            worker.stop()
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.wait({run})
+            if not run.cancelled():
+                run.result()
+
+    async def over(self) -> None:
+        """Until all has ended that was enqueued."""
+        async with asyncio.timeout(PATIENCE):
+            while not await settled(self.observer):
+                await asyncio.sleep(0.002)
+
+    async def live(self) -> None:
+        """The whole life, with one producer and one worker."""
+        if not self.life.worker_first:
+            await self.produce()
+        async with self.worker("worker"):
+            await self.and_produce()
+            await self.over()
+
+    async def live_on(self, harmed: asyncio.Event, *, leap: int) -> None:
+        """The same; once the first worker is harmed it ends, and `leap` ms later an heir goes on."""
+        if not self.life.worker_first:
+            await self.produce()
+        async with self.worker("worker"):
+            await self.and_produce(harmed)
+            ended = asyncio.create_task(self.over())
+            struck = asyncio.create_task(harmed.wait())
+            await asyncio.wait({ended, struck}, return_when=asyncio.FIRST_COMPLETED)
+            for one in (ended, struck):
+                one.cancel()
+        self.clock.ahead += leap
+        async with self.worker("heir"):
+            await self.over()
+
+    async def and_produce(self, harmed: asyncio.Event | None = None) -> None:
+        """Where the jobs come to a worker that waits for them."""
+        if self.life.worker_first:
+            idle = self.points["worker"]
+            await until(lambda: idle.calls("wait") > 0 or (harmed is not None and harmed.is_set()))
+            await self.produce()
+
+    # ── what came of it ──────────────────────────────────────────────────────────────────────────
+
+    async def check(self) -> None:
+        """Every promise, by the ledger and by the store; and that nothing is left behind."""
+        history = read(self.ledger.directory)
+        jobs = {job.id: job for job in await all_jobs(self.observer)}
+        seen = await snapshot(self.observer, history)
+        verdict_on(history, seen, exclusive=self.life.counted, slack=self.clock.ahead).require()
+        self._ended(history, jobs)
+        self._told()
+        await left_behind(self.observer, jobs)
+
+    def _ended(self, history: History, jobs: dict[str, Job]) -> None:
+        runs = sorted(
+            ((story.ref.id, run) for story in history.stories for run in story.runs),
+            key=lambda pair: pair[1].start.mono,
+        )
+        for id, times in self.life.runs.items():
+            (job,) = [job for job in jobs.values() if job.id.startswith(id)]
+            ends = {self.life.ends}
+            if self.harmed is Harmed.ATTEMPTS or (self.harmed is Harmed.RUNS and job.spec.at_most_once):
+                ends.add(State.DEAD)
+            assert job.state in ends, f"{id} is {job.state.value}: {job.errors} {job.reason}"
+            ran = sum(1 for one, _ in runs if one == job.id)
+            assert self.harmed is not Harmed.NOTHING or ran == times, f"{id} ran {ran} times, not {times}"
+        self.life.also(runs, jobs)
+
+    def _told(self) -> None:
+        """Each producer was told of each fault: that nothing is stored, or that nobody knows."""
+        failed = [point for point in self.points["producer"].struck if point in self.faults]
+        expected = [
+            EnqueueUnknown
+            if point.boundary is Boundary.LOST and point.verb == "enqueue"
+            else StoreUnavailable
+            for point in failed
+        ]
+        assert [type(error) for error in self.producer.heard] == expected
+
+
+async def settled(store: Store) -> bool:
+    """Something has been enqueued, and all of it has ended."""
+    stats = await store.queues()
+    counts = [info.counts for info in stats if info.name == QUEUE]
+    busy = QUEUED | {State.RUNNING}
+    return bool(counts and any(counts[0].values())) and not any(counts[0].get(state) for state in busy)
+
+
+async def all_jobs(store: Store) -> list[Job]:
+    return (await store.list_jobs(queue=QUEUE, limit=100)).jobs
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what a worker does, of which no event tells."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.001)

@@ -1,0 +1,173 @@
+"""The number of Redis commands per job: small, and independent of the number of jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import redis as driver
+
+from penstock.core.job import State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import HeartbeatRequest, Settlement, WorkerInfo
+from penstock.stores.redis.batching import HEAVY
+from penstock.stores.redis.store import RedisStore
+from tests.servers.single import RedisServer
+from tests.store.facts import LEASE, PARKED, add, end, new, some, take, take_one
+
+GONE = Transition(State.COMPLETED)  # the usual end: nothing is kept
+
+
+@pytest.fixture
+def server(new_redis: Callable[..., RedisServer]) -> RedisServer:
+    """One of our own: others' commands are not to be counted."""
+    return new_redis()
+
+
+@pytest.fixture
+def store(server: RedisServer) -> Iterator[RedisStore]:
+    made = RedisStore(server.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def client(server: RedisServer) -> driver.Redis:
+    return server.client()
+
+
+async def commands(client: driver.Redis, act: Callable[[], Awaitable[Any]]) -> Counter[str]:
+    """How often the server ran each command meanwhile, those inside scripts too."""
+    client.config_resetstat()
+    await act()
+    stats: dict[str, Any] = client.info("commandstats")  # type: ignore[assignment]
+    found = Counter({name.removeprefix("cmdstat_"): facts["calls"] for name, facts in stats.items()})
+    for ours in ("info", "config|resetstat", "config"):
+        del found[ours]
+    return found
+
+
+async def test_a_hundred_jobs_are_enqueued_fetched_and_settled_by_three_scripts(
+    store: RedisStore, client: driver.Redis
+) -> None:
+    async def work() -> None:
+        await add(store, *some(100))
+        jobs = await take(store, 100)
+        await store.settle([Settlement(job.lease, GONE) for job in jobs])
+
+    await work()  # scripts are loaded, the queue is on the list
+    counted = await commands(client, work)
+    assert counted["evalsha"] == 3
+    assert counted.total() <= 100, "less than a command for each job, in all three steps together"
+
+
+async def test_to_settle_one_job_costs_the_same_whatever_runs_beside_it(
+    store: RedisStore, client: driver.Redis
+) -> None:
+    async def settle_one() -> None:
+        await store.settle([Settlement(jobs.pop().lease, GONE)])
+
+    await add(store, *some(3_010))
+    jobs = await take(store, 10)
+    await settle_one()
+    few = await commands(client, settle_one)
+    jobs += await take(store, 3_000)
+    assert len(jobs) > 3_000
+    many = await commands(client, settle_one)
+    assert many == few
+    assert many["lrem"] == 0
+
+
+async def test_the_ready_index_has_no_long_lists_to_search(store: RedisStore, client: driver.Redis) -> None:
+    jobs = some(5_000)
+    for n in range(0, 5_000, 500):
+        await add(store, *jobs[n : n + 500])
+    lists = [key for key in client.scan_iter("*:ready/*") if client.type(key) == b"list"]
+    assert max(client.llen(key) for key in lists) <= 1_000
+
+    async def delete_one() -> None:
+        assert await store.delete([jobs.pop(2_000).ref]) == [State.AVAILABLE]
+
+    assert (await commands(client, delete_one)).total() < 30
+
+
+async def test_the_list_of_queues_costs_the_same_however_full_they_are(
+    store: RedisStore, client: driver.Redis
+) -> None:
+    async def look() -> None:
+        await store.queues()
+
+    await add(store, *some(10))
+    await look()
+    few = await commands(client, look)
+    for _ in range(10):
+        await add(store, *some(500))
+    assert await commands(client, look) == few
+    assert few.total() < 40
+
+
+@pytest.mark.parametrize("verb", ["purge", "prune"])
+async def test_thousands_are_removed_in_steps_between_which_others_have_their_turn(
+    store: RedisStore, client: driver.Redis, verb: str
+) -> None:
+    jobs = some(2_000)
+    await add(store, *jobs)
+    if verb == "prune":
+        await store.cancel([job.ref for job in jobs])
+
+    async def remove() -> None:
+        if verb == "purge":
+            assert await store.purge("default", [State.AVAILABLE]) == 2_000
+        else:
+            assert (await store.prune(limit=5_000, keep_finished=0)).finished == 2_000
+
+    assert (await commands(client, remove))["evalsha"] >= 2_000 / HEAVY
+
+
+async def test_bringing_thousands_back_takes_several_steps_too(
+    store: RedisStore, client: driver.Redis
+) -> None:
+    jobs = some(2_000)
+    await add(store, *jobs)
+    await store.cancel([job.ref for job in jobs])
+
+    async def retry() -> None:
+        assert await store.retry([job.ref for job in jobs]) == [State.CANCELLED] * 2_000
+
+    assert (await commands(client, retry))["evalsha"] >= 2_000 / HEAVY
+
+
+async def test_a_heartbeat_carries_no_payload(store: RedisStore, client: driver.Redis) -> None:
+    await add(store, *some(10, payload=b"x" * 500_000))
+    jobs = await take(store, 10)
+    info = WorkerInfo("w1", "host", 1, 0, ("default",), ("t",), 10)
+
+    def received() -> int:
+        return int(client.info("stats")["total_net_input_bytes"])  # type: ignore[index]
+
+    async def heartbeat() -> None:
+        await store.announce(info)
+        await store.extend([HeartbeatRequest(job.lease, by=LEASE, started=True) for job in jobs])
+
+    await heartbeat()  # the scripts themselves are sent once
+    before = received()
+    await heartbeat()
+    assert received() - before < 20_000
+
+
+async def test_a_fetch_does_not_ask_for_every_task_that_a_worker_knows(
+    store: RedisStore, client: driver.Redis
+) -> None:
+    """One job that nobody knows must not make each fetch of its queue as long as the list of tasks."""
+    tasks = tuple(f"task-{n}" for n in range(500))
+    await store.announce(WorkerInfo("w1", "host", 1, 0, ("default",), tasks, 10))
+    await add(store, new(task="nobody knows it"))
+    await end(store, await take_one(store), PARKED)
+    await add(store, *some(100, task="task-7"))
+
+    async def fetch() -> None:
+        assert len(await take(store, 100)) == 100
+
+    assert (await commands(client, fetch)).total() < 30

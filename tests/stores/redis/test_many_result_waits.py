@@ -1,0 +1,122 @@
+"""Many waits for results cost the server almost nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import App, Handle
+from penstock.core.job import Ref
+from tests.servers import Cluster, RedisServer
+
+#: Longer than the time after which whoever waits looks for himself (s).
+IDLE = 11.0
+
+
+def answer(n: int) -> int:
+    return n
+
+
+def commands(clients: list[Any]) -> Counter[str]:
+    """All commands that the servers have done so far, those inside of scripts too."""
+    done: Counter[str] = Counter()
+    for client in clients:
+        done.update({name: stat["calls"] for name, stat in client.info("commandstats").items()})
+    return done
+
+
+async def while_idle(
+    app: App, servers: list[RedisServer], waits: Callable[[list[Handle[int]]], Any]
+) -> Counter[str]:
+    """How many commands of each kind there are while 1 000 handles of 10 queues are awaited; then all end."""
+    task = app.task(name="answer")(answer)
+    handles = await app.aenqueue_many([task.using(queue=f"q{n % 10}").job(n) for n in range(1_000)])
+    clients = [server.client() for server in servers]
+    waiting = asyncio.ensure_future(waits(handles))
+    try:
+        await asyncio.sleep(1)  # they have all begun
+        before = commands(clients)
+        await asyncio.sleep(IDLE)
+        done = commands(clients) - before
+        assert not waiting.done()
+        refs = [Ref(handle.queue, handle.id) for handle in handles]
+        await app.store.cancel(refs)
+        async with asyncio.timeout(20):
+            await waiting
+    finally:
+        waiting.cancel()
+        for client in clients:
+            client.close()
+    return done
+
+
+async def _each_alone(handles: list[Handle[int]]) -> None:
+    await asyncio.gather(*(handle.aresult() for handle in handles), return_exceptions=True)
+
+
+@pytest.mark.slow
+async def test_a_thousand_handles_awaited_one_by_one_cost_no_ten_commands_a_second(
+    new_redis: Callable[..., RedisServer],
+) -> None:
+    server = new_redis()
+    app = App(server.url)
+    done = await while_idle(app, [server], _each_alone)
+    assert done.total() <= 10 * IDLE, done
+    app.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", ["loop", "thread"])
+async def test_a_thousand_handles_awaited_at_once_cost_no_ten_commands_a_second(
+    new_redis: Callable[..., RedisServer], door: str
+) -> None:
+    server = new_redis()
+    app = App(server.url)
+
+    async def at_once(handles: list[Handle[int]]) -> None:
+        if door == "loop":
+            await app.aresults(handles, return_errors=True)
+        else:
+            await asyncio.to_thread(app.results, handles, return_errors=True)
+
+    done = await while_idle(app, [server], at_once)
+    assert done.total() <= 10 * IDLE, done
+    app.close()
+
+
+@pytest.mark.slow
+async def test_a_thousand_handles_of_a_cluster_cost_no_ten_commands_a_second_beyond_its_own(
+    new_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = new_cluster()
+    app = App(cluster.url)
+    done = await while_idle(app, list(cluster.servers), _each_alone)
+    for own in ("cmdstat_ping", "cmdstat_replconf", "cmdstat_info"):  # the nodes' among each other, and ours
+        del done[own]
+    assert done.total() <= 10 * IDLE, done
+    app.close()
+
+
+async def test_a_thousand_waits_begin_with_a_few_questions(new_redis: Callable[..., RedisServer]) -> None:
+    server = new_redis()
+    app = App(server.url)
+    task = app.task(name="answer")(answer)
+    handles = await app.aenqueue_many([task.job(n) for n in range(1_000)])
+    waiting = [asyncio.create_task(handle.aresult()) for handle in handles]
+    with server.patient_client() as client:
+        deadline = time.monotonic() + 10
+        while (
+            time.monotonic() < deadline
+            and client.hlen(app.store._context.keys.queue("default") + b":watchers") < 1_000
+        ):
+            await asyncio.sleep(0.01)
+        scripts = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    await app.store.cancel([handle.ref for handle in handles])
+    await asyncio.wait(waiting)
+    assert scripts <= 10, "one for all who came together, not one for each"
+    app.close()

@@ -1,0 +1,87 @@
+"""The death of a worker is an event, emitted by a living process, with the cause if it is known."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from penstock.core.job import State
+
+#: A second for recognition, and a busy machine.
+SOON = 10.0
+
+
+def test_whoever_takes_the_place_of_a_dead_child_tells_how_it_died(place):
+    (place.folder / "listen").touch()
+    place.worker("--concurrency", "1")
+    bad = place.tasks.crash.using(max_attempts=1).enqueue("segv")
+    place.until_ended([bad])
+    told = place.until(lambda: place.record("WorkerLost"), "its death is told", within=SOON)
+    (line,) = told
+    assert (line["cause"], line["jobs"]) == ("killed by SIGSEGV", 1)
+    (started,) = place.starts(bad.id)
+    assert line["pid"] != started["pid"]
+
+
+def test_whoever_takes_its_place_calls_back_for_a_job_that_died_with_it(place):
+    (place.folder / "call back").touch()
+    place.worker("--concurrency", "1")
+    bad = place.tasks.crash.using(max_attempts=1).enqueue("segv")
+    place.until_ended([bad])
+    (line,) = place.until(lambda: place.record("dead"), "its death is told", within=SOON)
+    assert (line["id"], line["attempt"], line["error"]) == (bad.id, 1, "killed by SIGSEGV")
+    assert line["errors"] == 1
+    (started,) = place.starts(bad.id)
+    assert line["pid"] != started["pid"]
+
+
+def test_whoever_takes_its_place_tells_of_a_job_that_died_with_it(place):
+    (place.folder / "listen").touch()
+    place.worker("--concurrency", "1")
+    bad = place.tasks.crash.using(max_attempts=1).enqueue("segv")
+    place.until_ended([bad])
+    (line,) = place.until(lambda: place.record("JobDied"), "its death is told", within=SOON)
+    assert (line["id"], line["attempt"], line["error"]) == (bad.id, 1, "WorkerLost: killed by SIGSEGV")
+
+
+def test_a_job_that_dies_as_its_supervisor_stops_is_told_of_by_the_next_worker(place):
+    """There is no next child, so nobody here could tell of a death: it is left to one who can."""
+    (place.folder / "listen").touch()
+    (place.folder / "call back").touch()
+    worker = place.worker("--concurrency", "1", "--drain-timeout", "60s")
+    held = place.tasks.held.using(max_attempts=1).enqueue("gate")
+    place.until_started(1)
+    (started,) = place.starts(held.id)
+    worker.signal(signal.SIGTERM)
+    os.kill(started["pid"], signal.SIGKILL)
+    assert worker.wait() == 1
+    assert held.job().state is not State.DEAD
+    assert not place.record("JobDied")
+    place.worker()
+    (line,) = place.until(lambda: place.record("JobDied"), "its death is told", within=SOON)
+    assert line["id"] == held.id
+    (line,) = place.until(lambda: place.record("dead"), "its callback is called", within=SOON)
+    assert line["id"] == held.id
+
+
+def test_a_lone_worker_that_was_killed_is_told_of_by_another(place):
+    (place.folder / "listen").touch()
+    alone = place.lone()
+    (dead,) = place.workers()
+    held = place.tasks.held.enqueue("gate")
+    place.until_started(1)
+    alone.signal(signal.SIGKILL)
+    place.open("gate")
+    place.worker()
+    told = place.until(lambda: place.record("WorkerLost"), "its death is told", within=SOON)
+    assert [(line["worker"], line["jobs"]) for line in told] == [(dead.id, 1)]
+    place.until_ended([held])
+
+
+def test_a_child_that_ends_as_asked_is_no_loss(place):
+    (place.folder / "listen").touch()
+    worker = place.worker()
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert not place.record("WorkerLost")
+    assert place.record("WorkerStopped")

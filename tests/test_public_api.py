@@ -1,0 +1,126 @@
+"""The public API: every name of `penstock` exists, is documented, and is visible to type checkers."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import penstock
+from penstock import errors, events
+
+ROOT = Path(__file__).resolve().parent.parent
+INIT = ROOT / "src" / "penstock" / "__init__.py"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+#: What a user writes; taking one away breaks programs.
+PROMISED = """
+    App Queue Worker Task Handle JobCall Attempt current_job Taken
+    RawJob Job NewJob Ref State Unkept Progress AttemptError Unique Batch
+    Retry Snooze Discard Cancel exponential fixed linear fibonacci steps polynomial
+    config errors events retry testing
+"""
+
+
+def imported_for_checkers() -> dict[str, str]:
+    """What the block under TYPE_CHECKING says: each name, and the module that it is from."""
+    (block,) = (
+        node
+        for node in ast.parse(INIT.read_text("utf-8")).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    found = {}
+    for node in block.body:
+        assert isinstance(node, ast.ImportFrom)
+        for alias in node.names:
+            assert alias.asname == alias.name, "`import x as x` is how a checker knows that it is offered"
+            assert alias.name not in found
+            found[alias.name] = node.module or ""
+    return found
+
+
+def test_all_is_sorted_and_has_each_name_once() -> None:
+    assert penstock.__all__ == sorted(set(penstock.__all__))
+    assert set(PROMISED.split()) <= set(penstock.__all__)
+
+
+def test_all_errors_and_all_events_are_offered() -> None:
+    kinds = {name for name in errors.__all__ if isinstance(getattr(errors, name), type)}
+    assert kinds <= set(penstock.__all__)
+    told = {
+        name
+        for name in events.__all__
+        if isinstance(getattr(events, name), type) and issubclass(getattr(events, name), events.Event)
+    }
+    assert told <= set(penstock.__all__)
+
+
+@pytest.mark.parametrize("name", penstock.__all__)
+def test_a_public_name_is_there_and_says_what_it_is(name: str) -> None:
+    found = getattr(penstock, name)
+    said = found.__doc__
+    assert said, f"penstock.{name} has no docstring"
+    inherited = [base.__doc__ for base in getattr(found, "__mro__", ())[1:]]
+    assert said not in inherited, f"penstock.{name} has its parent's docstring"
+    assert name in dir(penstock)
+
+
+@pytest.mark.parametrize("name", ["App", "Worker", "Handle", "Task", "Attempt", "Taken", "Queue", "Job"])
+def test_each_public_verb_of_what_users_hold_says_what_it_does(name: str) -> None:
+    kind = getattr(penstock, name)
+    silent = []
+    for verb, member in inspect.getmembers(kind, inspect.isfunction):
+        twin = getattr(kind, verb.removeprefix("a"), None) if verb.startswith("a") else None
+        said = member.__doc__ or (twin is not None and twin.__doc__)
+        if not verb.startswith("_") and member.__module__.startswith("penstock") and not said:
+            silent.append(verb)
+    assert not silent
+
+
+def test_checkers_are_told_of_the_same_names_as_the_interpreter() -> None:
+    told = imported_for_checkers()
+    assert set(told) == set(penstock.__all__)
+    for name, home in told.items():
+        found = getattr(penstock, name)
+        if isinstance(found, ModuleType):
+            assert home == "penstock"
+            assert found.__name__ == f"penstock.{name}"
+        else:
+            assert getattr(sys.modules[home], name) is found
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Celery'"):
+        penstock.Celery  # noqa: B018
+    with pytest.raises(ImportError):
+        from penstock import nothing  # noqa: F401
+
+
+def test_a_module_is_reached_through_a_plain_import() -> None:
+    code = "import penstock; print(penstock.errors.StoreFull.__name__, penstock.__version__)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    name, version = ran.stdout.split()
+    assert name == "StoreFull"
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", version)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_imports_from_the_front_door_is_offered_there(page: Path) -> None:
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S))
+    names = {
+        alias.name
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.ImportFrom) and node.module == "penstock"
+        for alias in node.names
+    }
+    assert names <= set(penstock.__all__)
+
+
+def test_the_page_of_errors_may_say_that_all_are_at_the_front_door() -> None:
+    assert penstock.NoCurrentJob.__mro__[1] is penstock.PenstockError

@@ -1,0 +1,103 @@
+"""Builds a history fact by fact, with its own clock (ms), and checks it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.stores.contract import QueueInfo, QueueStats
+from penstock.verify.ledger import Verdict, facts
+from penstock.verify.ledger.check import Snapshot, verdict_on
+from penstock.verify.ledger.facts import Fact
+from penstock.verify.ledger.reading.history import History, build_history
+
+QUEUE = "q"
+#: The wall clock (ms) when the monotonic one of these histories is 0.
+EPOCH = 1_700_000_000_000
+
+
+class HistoryBuilder:
+    """Writes facts at given times; process 1 is the ledger's own, 2 and 3 are workers."""
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = [facts.Opened(*self.now(0, 1), parent=0, host="h")]
+        self.jobs: dict[Ref, Job] = {}
+        self.borrows_clock = False
+
+    @staticmethod
+    def now(at: float, pid: int) -> tuple[int, int, int]:
+        return EPOCH + int(at), int(at * 1_000_000), pid
+
+    def write(self, kind: type[Fact], at: float, *values: Any, pid: int = 1, **more: Any) -> None:
+        self.facts.append(kind(*self.now(at, pid), *values, **more))
+
+    # ── producers ────────────────────────────────────────────────────────────────────────────────
+
+    def enqueue(self, id: str, at: float, *, verdict: str = "new", holder: str = "", **more: Any) -> None:
+        """Offered then, answered a ms later; '' for no answer."""
+        due = EPOCH + int(at)
+        values = {"task": "t", "due": due, "max_attempts": 5, **more}
+        self.write(facts.Offered, at, QUEUE, id, **values)
+        if verdict:
+            self.write(facts.Answered, at + 1, QUEUE, id, verdict, holder)
+
+    def enqueue_together(self, *ids: str, at: float, **more: Any) -> None:
+        """In one call, in this order."""
+        for i, id in enumerate(ids):
+            self.enqueue(id, at + i / 1_000, verdict="", **more)
+        for id in ids:
+            self.write(facts.Answered, at + 1, QUEUE, id, "new")
+
+    def operate(self, verb: str, id: str, at: float, answer: str = "available", due: float = 0) -> None:
+        self.write(facts.OperationAsked, at, QUEUE, id, verb, EPOCH + int(due))
+        self.write(facts.OperationAnswered, at + 1, QUEUE, id, verb, answer)
+
+    # ── workers ──────────────────────────────────────────────────────────────────────────────────
+
+    def lease(self, id: str, at: float, *, pid: int = 2, attempt: int = 1, **more: Any) -> str:
+        """OperationAsked for a ms before; its token comes back."""
+        token = f"{id}/{pid}/{at}"
+        values = {"sent": int((at - 1) * 1_000_000), "lease": 15_000, **more}
+        self.write(facts.Leased, at, QUEUE, id, token, f"w{pid}", attempt, pid=pid, **values)
+        return token
+
+    def start(self, id: str, at: float, *, pid: int = 2, attempt: int = 1, **more: Any) -> str:
+        token = self.lease(id, at, pid=pid, attempt=attempt, **more)
+        self.write(facts.Started, at + 0.1, QUEUE, id, token, f"w{pid}", attempt, pid=pid)
+        return token
+
+    def settle(
+        self, id: str, at: float, token: str, state: str = "completed", answer: str = "applied", **more: Any
+    ) -> None:
+        """By whoever has this token; answered a ms later."""
+        pid = int(token.split("/")[1])
+        self.write(facts.Ended, at - 0.1, QUEUE, id, token, "returned", pid=pid)
+        self.write(facts.Settling, at, QUEUE, id, token, state, pid=pid, **more)
+        if answer:
+            self.write(facts.SettleAnswered, at + 1, QUEUE, id, token, answer, pid=pid)
+
+    def run(self, id: str, at: float, until: float, *, pid: int = 2, **more: Any) -> None:
+        """Leased, started, and completed."""
+        self.settle(id, until, self.start(id, at, pid=pid, **more))
+
+    def fault(self, kind: str, at: float, target: int = 0, seconds: float = 0.0, **more: Any) -> None:
+        self.write(facts.Fault, at, kind, target, "", seconds, **more)
+
+    # ── the store ────────────────────────────────────────────────────────────────────────────────
+
+    def keep(self, id: str, state: State, **more: Any) -> None:
+        """The store has it so."""
+        job = Job(NewJob(id, "t", queue=QUEUE), state, **more)
+        self.jobs[job.ref] = job
+
+    def build(self) -> History:
+        return build_history(sorted(self.facts, key=lambda fact: fact.mono))
+
+    def verdict_on(self, **options: Any) -> Verdict:
+        stats: list[QueueStats] = []
+        queues: list[QueueInfo] = []
+        return verdict_on(self.build(), Snapshot(self.jobs, queues, stats, self.borrows_clock), **options)
+
+    def promises(self, **options: Any) -> list[str]:
+        """The promises that were broken, once for each time."""
+        return [finding.promise for finding in self.verdict_on(**options).findings]
