@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.app import judging
+from penstock.app import reclaimed_jobs
 from penstock.core.ids import mint_token
 from penstock.errors import StoreError
 from penstock.stores.contract import Settlement
@@ -73,7 +73,7 @@ async def test_an_at_most_once_job_that_is_tried_again(
     memory: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(services, "_LAST_ANSWERS", 0.05)
-    decide = judging.decide
+    decide = reclaimed_jobs.decide
 
     def forgets(job: Any, *args: Any, **options: Any) -> Any:
         return decide(
@@ -82,6 +82,6 @@ async def test_an_at_most_once_job_that_is_tried_again(
 
     injections: Sequence[Sequence[Injection]] = at("settle:1:before")
     await memory.play(LIFE, injections, ENDS["cut off"].befalls)
-    monkeypatch.setattr(judging, "decide", forgets)
+    monkeypatch.setattr(reclaimed_jobs, "decide", forgets)
     with pytest.raises(AssertionError, match="at most once: job payment in life: the job started again"):
         await memory.play(LIFE, injections, ENDS["cut off"].befalls)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, cast
 
-from penstock.app.judging import judge
+from penstock.app.reclaimed_jobs import settle_reclaimed
 from penstock.core.job import QUEUED, TERMINAL, AttemptError, Job, NewJob, State
 from penstock.core.lifecycle import decide, first_state, starts_on_record
 from penstock.core.outcomes import (
@@ -610,7 +610,7 @@ def _judged(spec: NewJob, attempt: int, lost: bool, started: bool, begun: bool) 
     job = _job_of(spec, attempt, lost, started=started)
     recorder = _SettlementRecorder()
     found = Fetched([job], NOW)
-    asyncio.run(judge(cast(Store, recorder), found, "LeaseLost", "gone", started=lambda _: begun))
+    asyncio.run(settle_reclaimed(cast(Store, recorder), found, "LeaseLost", "gone", started=lambda _: begun))
     (settlement,) = recorder.settlements
     return _move(settlement.transition)
 

@@ -118,7 +118,7 @@ async def until(true: Callable[[], object]) -> None:
 
 def blocked(pool: Any) -> int:
     """How many are blocked in `put`."""
-    return len(pool._rules._line)
+    return len(pool._rules._putters)
 
 
 async def blocked_put(front: Any, pool: Any, job: Any, timeout: float | None = None) -> asyncio.Task[Any]:

@@ -237,7 +237,7 @@ async def test_running_tasks_are_cancelled_on_demand() -> None:
     pool = Pool(handler, workers=2, capacity=5, on_error=lambda job, error: told.append((job, type(error))))
     for n in range(5):
         pool.try_put(n)
-    await until(lambda: len(pool._rules.in_hand) == 2)
+    await until(lambda: len(pool._rules.running_jobs) == 2)
     assert pool.cancel(running=True) == [2, 3, 4]
     await asyncio.wait_for(pool.join(), 20)
     assert cleaned == [0, 1]

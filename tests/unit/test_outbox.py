@@ -30,7 +30,7 @@ from penstock import (
     StoreFull,
     StoreUnavailable,
 )
-from penstock.client.outbox import _aged
+from penstock.client.outbox import _shortened
 from penstock.stores.contract import Enqueued, EnqueueStatus
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FaultyStore
@@ -261,10 +261,10 @@ def test_a_lost_reply_is_no_case_for_the_outbox(kit: Kit, enqueue: Callable[...,
 
 
 def test_durations_count_from_the_enqueue() -> None:
-    assert _aged(NewJob("a", "t"), 5_000) == NewJob("a", "t")
-    waited = _aged(NewJob("a", "t", delay=60_000, expires_in=100_000), 40_000)
+    assert _shortened(NewJob("a", "t"), 5_000) == NewJob("a", "t")
+    waited = _shortened(NewJob("a", "t", delay=60_000, expires_in=100_000), 40_000)
     assert (waited.delay, waited.expires_in) == (20_000, 60_000)
-    over = _aged(NewJob("a", "t", delay=60_000, expires_in=1_000), 90_000)
+    over = _shortened(NewJob("a", "t", delay=60_000, expires_in=1_000), 90_000)
     assert (over.delay, over.expires_in) == (0, 1)
 
 

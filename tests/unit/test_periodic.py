@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import App, ArgumentError, ConfigError
-from penstock.app.periodic import AHEAD, LATE, new_entry, reckon, wait_ms
+from penstock.app.periodic import AHEAD, LATE, new_entry, next_tick, wait_ms
 from penstock.core.job import NewJob, Ref
 from penstock.core.schedule import Entry, Misfire, Overlap, Schedule
 
@@ -24,7 +24,7 @@ def entry(schedule: Schedule | None = None, job: NewJob | None = None, **policie
 
 def instants(one: Entry, now: int) -> list[int]:
     """Of the jobs that are enqueued now, in seconds since noon."""
-    tick = reckon(one, now)
+    tick = next_tick(one, now)
     return [] if tick is None else [((job.run_at or 0) - NOON) // SECOND for job in tick.jobs]
 
 
@@ -34,7 +34,7 @@ def instants(one: Entry, now: int) -> list[int]:
 def test_an_instant_is_enqueued_shortly_before_it_comes() -> None:
     one = entry()
     assert instants(one, NOON + MINUTE - AHEAD - 1) == []
-    tick = reckon(one, NOON + MINUTE - AHEAD)
+    tick = next_tick(one, NOON + MINUTE - AHEAD)
     assert tick is not None
     assert (tick.watermark, tick.to, tick.not_before) == (NOON, NOON + MINUTE, NOON + MINUTE - AHEAD)
     (job,) = tick.jobs
@@ -45,7 +45,7 @@ def test_an_instant_is_enqueued_shortly_before_it_comes() -> None:
 def test_where_the_job_before_decides_it_is_not_before_its_instant(overlap: str) -> None:
     one = entry(overlap=overlap)
     assert instants(one, NOON + MINUTE - 1) == []
-    tick = reckon(one, NOON + MINUTE)
+    tick = next_tick(one, NOON + MINUTE)
     assert tick is not None
     assert tick.not_before == NOON + MINUTE
 
@@ -59,7 +59,7 @@ def test_how_long_nothing_has_to_be_done() -> None:
 
 
 def test_a_paused_entry_enqueues_nothing() -> None:
-    assert reckon(replace(entry(), paused=True), NOON + 9 * MINUTE) is None
+    assert next_tick(replace(entry(), paused=True), NOON + 9 * MINUTE) is None
 
 
 def test_what_comes_a_little_late_was_not_missed() -> None:
@@ -83,7 +83,7 @@ def test_missed_instants_are_the_policys(policies: Any, made_up_for: list[int]) 
 
 def test_many_missed_instants_come_in_pieces_and_none_is_left_out() -> None:
     one, now, found = entry(Schedule.of(every="1s"), misfire="all", catch_up=450), NOON + 3_600 * SECOND, []
-    while (tick := reckon(one, now)) is not None:
+    while (tick := next_tick(one, now)) is not None:
         assert len(tick.jobs) <= 200
         found += [job.run_at for job in tick.jobs]
         one = replace(one, watermark=tick.to)
@@ -92,15 +92,15 @@ def test_many_missed_instants_come_in_pieces_and_none_is_left_out() -> None:
 
 
 def test_an_expiry_counts_from_the_instant_and_not_from_the_enqueue() -> None:
-    tick = reckon(entry(job=NewJob("", "t", expires_in=5_000)), NOON + MINUTE - AHEAD)
+    tick = next_tick(entry(job=NewJob("", "t", expires_in=5_000)), NOON + MINUTE - AHEAD)
     assert tick is not None
     assert (tick.jobs[0].expires_in, tick.jobs[0].expires_at) == (None, NOON + MINUTE + 5_000)
 
 
 def test_jitter_is_drawn_alike_by_all_and_never_early() -> None:
     one = entry(Schedule.of(every="1s"), jitter="10s", misfire="all", catch_up=200)
-    tick = reckon(one, NOON + 200 * SECOND)
-    assert tick == reckon(one, NOON + 200 * SECOND)
+    tick = next_tick(one, NOON + 200 * SECOND)
+    assert tick == next_tick(one, NOON + 200 * SECOND)
     assert tick is not None
     late = [(job.run_at or 0) - (NOON + n * SECOND) for n, job in enumerate(tick.jobs, 1)]
     assert 0 <= min(late) < 1_000

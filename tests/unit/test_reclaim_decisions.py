@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.app.judging import judge
+from penstock.app.reclaimed_jobs import settle_reclaimed
 from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import UNREADABLE, Transition
 from penstock.retry import DEFAULT, Exponential, Fixed, RetryPolicy, Steps, wait_ms
@@ -35,12 +35,12 @@ async def test_a_job_that_cannot_be_judged_is_dead_and_the_others_are_judged() -
     bad, good = found.jobs
     bad = replace(bad, spec=replace(bad.spec, max_attempts=number), lost=1, started=True)
     told: list[tuple[str, Transition]] = []
-    await judge(
+    await settle_reclaimed(
         store,
         Fetched([bad, good], found.now),
         "LeaseLost",
         "gone",
-        on_judged=lambda job, move: told.append((job.id, move)),
+        on_decided=lambda job, move: told.append((job.id, move)),
     )
     dead, again = await store.get([bad.ref, good.ref])
     assert dead is not None

@@ -113,10 +113,10 @@ async def test_one_that_was_late_tries_again_at_once(store: Store, clock: Manual
     quicker = [enqueuer(store)]
 
     class Slow(PeriodicEnqueuer):
-        async def _ticked(self, *args: Any) -> list[float]:
+        async def _apply(self, *args: Any) -> list[float]:
             if quicker:
                 await quicker.pop().tick()
-            return await super()._ticked(*args)
+            return await super()._apply(*args)
 
     await store.put_entries([entry()])
     service = Slow(store, ["default"], {})

@@ -7,7 +7,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
-from penstock.app.outcome_events import tell, tell_set_aside
+from penstock.app.outcome_events import emit_outcome, emit_set_aside
 from penstock.app.queue import StoredQueue
 from penstock.app.registry import Registry
 from penstock.app.take import Take
@@ -90,33 +90,33 @@ class App(Registry):
         **defaults: Unpack[DefaultOptions],
     ) -> None:
         refuse_unknown(defaults, DefaultOptions.__optional_keys__ | _OWN_OPTIONS, who="App()")
-        said = _Settings()
-        self.url: str = said.or_else(url, "url", "sqlite:///jobs.db")
-        self.namespace = check_namespace(said.or_else(namespace, "namespace", ""))
+        settings = _Settings()
+        self.url: str = settings.or_else(url, "url", "sqlite:///jobs.db")
+        self.namespace = check_namespace(settings.or_else(namespace, "namespace", ""))
         self.name = name
         self._given = store
         #: Free for the application: hooks fill it, attempts read it.
         self.state = SimpleNamespace()
         #: "module:attribute" of this app; set by the code that loaded it.
         self.spec: str | None = None
-        self._keep_dead: int = said.or_else(None, "keep_dead", DEAD_KEPT)
+        self._keep_dead: int = settings.or_else(None, "keep_dead", DEAD_KEPT)
         if store is None:
             check_url(self.url)
-        payload = _number("max_payload", said.or_else(max_payload, "max_payload", MAX_BYTES))
-        result = _number("max_result", said.or_else(max_result, "max_result", payload))
-        room = _number("outbox", said.or_else(outbox, "outbox", 0))
-        patience = said.or_else(
+        payload = _number("max_payload", settings.or_else(max_payload, "max_payload", MAX_BYTES))
+        result = _number("max_result", settings.or_else(max_result, "max_result", payload))
+        room = _number("outbox", settings.or_else(outbox, "outbox", 0))
+        wait_ms = settings.or_else(
             None if full_timeout is None else milliseconds(full_timeout, what="full_timeout"),
             "full_timeout",
             FULL_TIMEOUT,
         )
-        self._cipher = said.cipher(key, encrypt, key_required)
+        self._cipher = settings.cipher(key, encrypt, key_required)
         middleware, events = MiddlewareStack(), EventBus()
         super().__init__(
-            Client(lambda: self._made_store(store), middleware, events, room, patience),
+            Client(lambda: self._made_store(store), middleware, events, room, wait_ms),
             middleware,
             events,
-            override(said.options(), defaults, who="App()"),
+            override(settings.options(), defaults, who="App()"),
             Limits(payload, result),
         )
 
@@ -279,18 +279,18 @@ class App(Registry):
         ms = milliseconds(lease, what="lease")
         if ms < _SHORTEST_LEASE:
             raise ConfigError(f"lease={lease!r} is too short to be extended in time: use 100ms or more")
-        patience = None if wait is None else milliseconds(wait, what="wait")
+        wait_ms = None if wait is None else milliseconds(wait, what="wait")
         name = check_queue(self._defaults.queue if queue is None else queue)
         return Take(
             self.store,
             self.tasks,
             name,
             ms,
-            patience,
+            wait_ms,
             self._keep_dead,
-            partial(tell, self.events),
+            partial(emit_outcome, self.events),
             self.middleware.attempts,
-            partial(tell_set_aside, self.events),
+            partial(emit_set_aside, self.events),
         )
 
     def queue(self, name: str) -> StoredQueue:

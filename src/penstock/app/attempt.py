@@ -16,7 +16,7 @@ from penstock.core.text import shown, storable
 __all__ = ["Attempt", "NoCurrentJob", "current_job", "running"]
 
 #: Largest float that is exact to the unit, in every language.
-_MOST = 2**53
+_MAX_EXACT = 2**53
 _LONGEST_NOTE = 200
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -102,9 +102,9 @@ class Attempt:
         `done` and `of` are whole numbers or floats from -2**53 to 2**53. Of `note`, a text, the first 200
         characters are kept. Other values raise TypeError or ValueError.
         """
-        said = Progress(_number("done", done), None if of is None else _number("of", of), _note(note))
+        reported = Progress(_number("done", done), None if of is None else _number("of", of), _note(note))
         if self._report is not None:
-            self._report(self.job, said)
+            self._report(self.job, reported)
 
     def __repr__(self) -> str:
         return f"<Attempt {self.attempt} of {self.task} {self.id}>"
@@ -130,7 +130,7 @@ def current_job() -> Attempt:
 def _number(name: str, given: Any) -> float:
     """The number in its plain type. A number that no store can keep is refused here, inside its task."""
     number = given if type(given) is int or type(given) is float else _plain(name, given)
-    if not -_MOST <= number <= _MOST:  # refuses nan too
+    if not -_MAX_EXACT <= number <= _MAX_EXACT:  # refuses nan too
         raise ValueError(f"progress({name}={shown(given)}): give a finite number from -2**53 to 2**53")
     return number
 

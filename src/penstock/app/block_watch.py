@@ -29,16 +29,16 @@ class BlockWatch:
         self._loop = asyncio.get_running_loop()
         self._cancelled_before = owner.cancelling()
         self._why: type[Interrupted] | None = None
-        self._told = False  # whether the reason was raised
-        self._heartbeats = asyncio.create_task(self._send_heartbeats(), name="penstock-take")
+        self._reason_raised = False  # whether the reason was raised
+        self._heartbeat_task = asyncio.create_task(self._send_heartbeats(), name="penstock-take")
         left = taken.remaining()
         self._alarm = None if left is None else self._loop.call_later(left, self._interrupt, AttemptTimeout)
 
     def meaning(self, error: BaseException | None) -> BaseException | None:
         """The error itself, or the reason for the cancellation, if this watch cancelled the block."""
-        if self._why is None or self._told:
+        if self._why is None or self._reason_raised:
             return error
-        self._told = True
+        self._reason_raised = True
         if self._owner.uncancel() > self._cancelled_before or not _is_cancel(error):
             return error
         return self._why(INTERRUPTED_BECAUSE[self._why].format(self._taken.id))
@@ -56,16 +56,16 @@ class BlockWatch:
 
     def stop(self) -> None:
         """End the watch."""
-        self._cease()
+        self._cancel()
 
     def abandon(self) -> None:
         """Stop extending the lease. May be called from any thread."""
-        if not self._heartbeats.done() and not self._loop.is_closed():
+        if not self._heartbeat_task.done() and not self._loop.is_closed():
             _log.warning("job %s: its block was never left; its lease expires", self._taken.id)
-            self._loop.call_soon_threadsafe(self._cease)
+            self._loop.call_soon_threadsafe(self._cancel)
 
-    def _cease(self) -> None:
-        self._heartbeats.cancel()
+    def _cancel(self) -> None:
+        self._heartbeat_task.cancel()
         if self._alarm is not None:
             self._alarm.cancel()
 

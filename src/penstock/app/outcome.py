@@ -34,7 +34,7 @@ from penstock.core.outcomes import (
 )
 from penstock.core.text import text_of
 
-__all__ = ["error_of", "kind_of", "outcome_of", "timed_out", "unjudged"]
+__all__ = ["error_of", "kind_of", "outcome_of", "timed_out", "undetermined"]
 
 _log = logging.getLogger("penstock")
 
@@ -74,18 +74,18 @@ def outcome_of(job: Job, now: int, error: BaseException, options: Options = _ANY
     Never raises: an error without a clear outcome is a failed attempt whose message says why.
     """
     try:
-        return _judged(job, now, error, options)
+        return _outcome(job, now, error, options)
     except BaseException as wrong:  # noqa: BLE001  # boundary: the user's error class may raise; the attempt must end
-        return unjudged(job, now, error, wrong)
+        return undetermined(job, now, error, wrong)
 
 
-def unjudged(job: Job, now: int, error: BaseException, wrong: BaseException) -> Raised:
+def undetermined(job: Job, now: int, error: BaseException, wrong: BaseException) -> Raised:
     """The outcome of an attempt whose error could not be examined, because of `wrong`."""
     more = f" (its outcome could not be determined: {kind_of(wrong)}: {text_of(wrong, most=300)})"
     return Raised(error_of(job, now, error, more))
 
 
-def _judged(job: Job, now: int, error: BaseException, options: Options) -> Outcome:
+def _outcome(job: Job, now: int, error: BaseException, options: Options) -> Outcome:
     try:
         match error:
             case Snooze():

@@ -22,7 +22,7 @@ from penstock.core.job import Job, State
 from penstock.core.lifecycle import UNKNOWN_TASK, Transition
 from penstock.stores.contract import SetAside
 
-__all__ = ["event_of", "log_set_aside", "tell", "tell_set_aside"]
+__all__ = ["emit_outcome", "emit_set_aside", "event_of", "log_set_aside"]
 
 _log = logging.getLogger("penstock.maintenance")
 
@@ -53,13 +53,13 @@ def event_of(job: Job, move: Transition, seconds: float = 0.0) -> Event | None:
     return None if reason.startswith(UNKNOWN_TASK) else JobParked(*about, reason=reason)
 
 
-def tell(events: EventBus, job: Job, move: Transition) -> None:
+def emit_outcome(events: EventBus, job: Job, move: Transition) -> None:
     """Emit the event of an applied transition, for a job that was not run here."""
     if events.active and (event := event_of(job, move)) is not None:
         events.emit(event)
 
 
-def tell_set_aside(events: EventBus, found: Sequence[SetAside]) -> None:
+def emit_set_aside(events: EventBus, found: Sequence[SetAside]) -> None:
     """Emit an event for each record that the store cannot read and has set aside."""
     for one in found if events.active else ():
         events.emit(RecordSetAside(int(time.time() * 1000), one.kind, one.queue, one.id, one.cause))

@@ -28,8 +28,8 @@ __all__ = [
     "check_name",
     "job_at",
     "new_entry",
+    "next_tick",
     "of_task",
-    "reckon",
     "wait_ms",
 ]
 
@@ -153,7 +153,7 @@ def _one_of(kind: Any, value: Any, what: str, who: str) -> Any:
 # ── what is due ──────────────────────────────────────────────────────────────────────────────────
 
 
-def reckon(entry: Entry, now: int) -> Tick | None:
+def next_tick(entry: Entry, now: int) -> Tick | None:
     """The tick that the entry needs at the store's time `now`; None: none."""
     if entry.paused:
         return None

@@ -139,11 +139,11 @@ class Registry:
                 continue
             if name == task.name == other.name:
                 raise ConfigError(f"this app has a task {name!r} already: give one of the two another name=")
-            mine = "name" if name == task.name else "alias"
-            its = "name" if name == other.name else "alias"
+            role = "name" if name == task.name else "alias"
+            other_role = "name" if name == other.name else "alias"
             raise ConfigError(
-                f"{name!r}, {mine} of the task {task.name!r}, is {its} of the task {other.name!r} already: "
-                "remove it from one of the two"
+                f"{name!r}, {role} of the task {task.name!r}, is {other_role} of the task {other.name!r} "
+                "already: remove it from one of the two"
             )
 
     def handler(self, **options: Unpack[HandlerOptions]) -> Callable[[HandlerT], HandlerT]:
@@ -370,7 +370,7 @@ class Registry:
         No job waits for it.
         """
         span = milliseconds(every, what="every")
-        if span < _NO_REST:
+        if span < _MIN_HEALTH_INTERVAL:
             raise ConfigError(f"app.on_health(every={every!r}) is too often: use 100ms or more")
 
         def register(call: Any) -> Any:
@@ -382,7 +382,7 @@ class Registry:
 
 
 #: Minimum interval of health callbacks (ms): each one writes to the store.
-_NO_REST = 100
+_MIN_HEALTH_INTERVAL = 100
 _MOMENTS: tuple[Moment, ...] = get_args(Moment)
 
 

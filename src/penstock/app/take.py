@@ -15,9 +15,9 @@ from typing import Any, TypeVar, cast
 
 from penstock.app.block_middleware import BlockMiddleware
 from penstock.app.block_watch import BlockWatch
-from penstock.app.judging import judge
 from penstock.app.outcome import outcome_of, timed_out
 from penstock.app.outcome_events import log_set_aside
+from penstock.app.reclaimed_jobs import settle_reclaimed
 from penstock.app.taken import INTERRUPTED_BECAUSE, Taken
 from penstock.app.task import Task
 from penstock.client.middleware import AroundAttempt
@@ -53,7 +53,7 @@ T = TypeVar("T")
 Some = TypeVar("Some", covariant=True)
 
 #: Maximum length of one wait for work (ms), so that expired leases of other holders are found in between.
-_LOOK = 5_000
+_MAX_WAIT = 5_000
 _AT_ONCE = 100
 
 
@@ -68,15 +68,15 @@ class Take(AbstractAsyncContextManager[Some]):
         lease: int,
         wait: int | None,
         keep_dead: int = DEAD_KEPT,
-        tell: Callable[[Job, Transition], None] = lambda *_: None,
+        on_settled: Callable[[Job, Transition], None] = lambda *_: None,
         around: Callable[[str, str], tuple[AroundAttempt, ...]] = lambda *_: (),
-        tell_set_aside: Callable[[Sequence[SetAside]], None] = lambda _: None,
+        emit_set_aside: Callable[[Sequence[SetAside]], None] = lambda _: None,
     ) -> None:
         self._store = store
-        self._tell_set_aside = tell_set_aside
+        self._emit_set_aside = emit_set_aside
         self._tasks = tasks
         self._middleware = around
-        self._tell = tell
+        self._on_settled = on_settled
         self._queue = queue
         self._lease = lease
         self._wait = wait
@@ -125,11 +125,11 @@ class Take(AbstractAsyncContextManager[Some]):
             self._around = (
                 BlockMiddleware(around, taken, partial(getattr, taken, "value")) if around else None
             )
-            if self._around is None or await self._begun(self._around):
+            if self._around is None or await self._run_to_block(self._around):
                 return
             self._taken = self._watch = self._around = None
 
-    async def _begun(self, around: BlockMiddleware) -> bool:
+    async def _run_to_block(self, around: BlockMiddleware) -> bool:
         """Run the middleware up to the block. False: it did not call the block, and its outcome is stored."""
         error: BaseException | None = None
         try:
@@ -153,7 +153,7 @@ class Take(AbstractAsyncContextManager[Some]):
         if self._around is not None:
             error = await self._middleware_ended(self._around, self._watch, error)
         self._watch.stop()
-        answer = await _to_the_end(self._settle(self._taken, self._outcome(self._taken.job, error)))
+        answer = await _uncancelled(self._settle(self._taken, self._outcome(self._taken.job, error)))
         if answer is not Settled.APPLIED and not isinstance(error, Interrupted):
             _log.warning("job %s (%s): late outcome ignored", self._taken.id, self._taken.task)
             if error is None:
@@ -203,7 +203,7 @@ class Take(AbstractAsyncContextManager[Some]):
                 elif job.cancel_asked:
                     await self._apply(job, Cancelled())
                 else:
-                    await self._its_time(job, fetched.now)
+                    await self._wait_for_start(job, fetched.now)
                     late = self._too_late(job)
                     if late is None:
                         return job
@@ -214,13 +214,13 @@ class Take(AbstractAsyncContextManager[Some]):
             if left <= 0:
                 return None
             instants = [instant for instant in (fetched.due, fetched.opens) if instant is not None]
-            until_due = max(1, min(instants) - fetched.now) if instants else _LOOK
-            await self._store.wait([self._queue], timeout=int(min(left * 1000 + 1, _LOOK, until_due)))
+            until_due = max(1, min(instants) - fetched.now) if instants else _MAX_WAIT
+            await self._store.wait([self._queue], timeout=int(min(left * 1000 + 1, _MAX_WAIT, until_due)))
 
     def _set_aside(self, found: Sequence[SetAside]) -> None:
         if found:
             log_set_aside(found)
-            self._tell_set_aside(found)
+            self._emit_set_aside(found)
 
     def _too_late(self, job: Job) -> Outcome | None:
         # this process was suspended: the lease may be lost
@@ -228,7 +228,7 @@ class Take(AbstractAsyncContextManager[Some]):
             return Released(QueuePosition.OWN)
         return too_late(job, self._now())
 
-    async def _its_time(self, job: Job, now: int) -> None:
+    async def _wait_for_start(self, job: Job, now: int) -> None:
         """Wait for the start time of a job whose queue has a rate limit: some milliseconds."""
         if job.fetched_at is None or job.fetched_at <= now:
             return
@@ -236,7 +236,7 @@ class Take(AbstractAsyncContextManager[Some]):
         try:
             await asyncio.sleep(begins - time.monotonic() + 0.001)  # a timer may be early by its resolution
         except asyncio.CancelledError:
-            await _to_the_end(self._apply(job, Released(QueuePosition.OWN)))
+            await _uncancelled(self._apply(job, Released(QueuePosition.OWN)))
             raise
 
     async def _fetch(self) -> Fetched:
@@ -268,7 +268,9 @@ class Take(AbstractAsyncContextManager[Some]):
         )
         self._set_aside(found.set_aside)
         cause = "its holder did not extend the lease"
-        await judge(self._store, found, "LeaseLost", cause, keep_dead=self._keep_dead, on_judged=self._tell)
+        await settle_reclaimed(
+            self._store, found, "LeaseLost", cause, keep_dead=self._keep_dead, on_decided=self._on_settled
+        )
         return bool(found.jobs)
 
     async def _record_start(self, taken: Taken) -> None:
@@ -278,7 +280,7 @@ class Take(AbstractAsyncContextManager[Some]):
         try:
             await taken.record_start()
         except BaseException:  # boundary: after any error the job has not begun, and is released
-            await _to_the_end(self._settle(taken, Released(QueuePosition.OWN)))
+            await _uncancelled(self._settle(taken, Released(QueuePosition.OWN)))
             raise
 
     # ── leaving the block ────────────────────────────────────────────────────────────────────────
@@ -308,7 +310,7 @@ class Take(AbstractAsyncContextManager[Some]):
         give_up, pause = clock.lease_seconds() + self._lease / 1000, 0.05
         while outcome is not None:
             try:
-                if taken.has_words:
+                if taken.has_progress:
                     await taken.send_heartbeat()
                 return await self._apply(taken.job, outcome, taken.result)
             except StoreUnavailable:
@@ -324,7 +326,7 @@ class Take(AbstractAsyncContextManager[Some]):
         if answer is Settled.UNKNOWN:
             raise StoreUnavailable(f"job {job.id}: the part of the store that holds its queue is unreachable")
         if answer is Settled.APPLIED:
-            self._tell(job, move)
+            self._on_settled(job, move)
         return answer
 
     def _now(self) -> int:
@@ -340,7 +342,7 @@ class Take(AbstractAsyncContextManager[Some]):
         return time.monotonic() + min(spans) / 1000 if spans else None
 
 
-async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
+async def _uncancelled(work: Coroutine[Any, Any, T]) -> T:
     """Finish `work` even if the caller is cancelled; the cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
     try:

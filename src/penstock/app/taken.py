@@ -92,8 +92,8 @@ class Taken(Attempt):
 
     async def send_heartbeat(self, *, lasting: bool = False) -> LeaseStatus:
         """Send one heartbeat: extend the lease, record the start, store the progress."""
-        said = self._progress
-        request = HeartbeatRequest(self.job.lease, self._by, started=True, lasting=lasting, progress=said)
+        reported = self._progress
+        request = HeartbeatRequest(self.job.lease, self._by, started=True, lasting=lasting, progress=reported)
         try:
             (status,) = await self._store.extend([request])
         except StoreError:
@@ -105,14 +105,14 @@ class Taken(Attempt):
             raise StoreUnavailable(
                 f"job {self.id}: the part of the store that holds its queue is unreachable"
             )
-        if self._progress is said:  # otherwise newer progress waits
+        if self._progress is reported:  # otherwise newer progress waits
             self._progress = None
         if status is LeaseStatus.CANCEL_ASKED:
             self._cancelled = True
         return status
 
     @property
-    def has_words(self) -> bool:
+    def has_progress(self) -> bool:
         """Whether there is progress that is not stored yet."""
         return self._progress is not None
 

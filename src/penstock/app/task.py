@@ -44,7 +44,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class _Later(Generic[P, R]):
+class _Enqueueable(Generic[P, R]):
     """The enqueue methods of a task. Arguments are checked at the call, by type checkers and at run time."""
 
     def __init__(self, client: Client, template: Template, args: ArgsCodec, id: str = "") -> None:
@@ -77,7 +77,7 @@ class Limits(msgspec.Struct, frozen=True):
     result: int
 
 
-class Task(_Later[P, R]):
+class Task(_Enqueueable[P, R]):
     """A function with a name and options. Calling it calls the function; `enqueue` lets a worker call it.
 
     Made by `@app.task`. Durations here are in ms.
@@ -202,7 +202,7 @@ class AsyncBatchTask(Task[[T], None], Generic[T, R]):
         return coroutine
 
 
-class Using(_Later[P, R]):
+class Using(_Enqueueable[P, R]):
     """A task with the options of one call; it can be kept and used again."""
 
     def __repr__(self) -> str:

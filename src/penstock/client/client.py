@@ -20,7 +20,7 @@ from penstock.client.handle import Handle
 from penstock.client.job_call import JobCall
 from penstock.client.middleware import MiddlewareStack
 from penstock.client.outbox import Outbox
-from penstock.client.timeouts import Patience, aask, ask, refuse_in_loop
+from penstock.client.timeouts import WaitLimit, acall_through_outage, call_through_outage, refuse_in_loop
 from penstock.codec import ResultCodec
 from penstock.core.batcher import Batcher
 from penstock.core.duration import Duration, milliseconds
@@ -56,7 +56,7 @@ CHUNK = 10_000
 _COUNT_EVERY = 0.05
 
 _NEW, _REPLACED, _UNREPLICATED = EnqueueStatus.NEW, EnqueueStatus.REPLACED, EnqueueStatus.UNREPLICATED
-_UNDONE = QUEUED | {State.RUNNING}
+_UNFINISHED = QUEUED | {State.RUNNING}
 
 
 class Client:
@@ -131,17 +131,17 @@ class Client:
         """
         if running_loop() is not None:
             self._warn("enqueue_many()", "await ….aenqueue_many()")
-        many = _Many(calls, self._rewritten, self._handle, self._handle_of)
+        bulk = _BulkEnqueue(calls, self._rewritten, self._handle, self._handle_of)
         left = self._full_timeout  # for the whole call, over all chunks
-        for chunk in many.chunks():
+        for chunk in bulk.chunks():
             try:
                 answers = self._answers(chunk)
                 began = time.monotonic()
-                many.answered(retry_while_full(chunk, answers, left, self._answers))
+                bulk.add_answers(retry_while_full(chunk, answers, left, self._answers))
                 left -= time.monotonic() - began
             except (EnqueueError, StoreError) as error:
-                many.broke_off(error)
-        return many.handles()
+                bulk.fail_rest(error)
+        return bulk.handles()
 
     def _warn(self, what: str, instead: str) -> None:
         if not self.store.url.startswith("memory:"):  # memory never blocks
@@ -149,17 +149,17 @@ class Client:
 
     async def aenqueue_many(self, calls: Iterable[JobCall[R]]) -> list[Handle[R]]:
         """Like `enqueue_many`, without blocking the event loop."""
-        many = _Many(calls, self._rewritten, self._handle, self._handle_of)
+        bulk = _BulkEnqueue(calls, self._rewritten, self._handle, self._handle_of)
         left = self._full_timeout
-        for chunk in many.chunks():
+        for chunk in bulk.chunks():
             try:
                 answers = await self._aanswers(chunk)
                 began = time.monotonic()
-                many.answered(await aretry_while_full(chunk, answers, left, self._aanswers))
+                bulk.add_answers(await aretry_while_full(chunk, answers, left, self._aanswers))
                 left -= time.monotonic() - began
             except (EnqueueError, StoreError) as error:
-                many.broke_off(error)
-        return many.handles()
+                bulk.fail_rest(error)
+        return bulk.handles()
 
     def handle(self, id: str, queue: str, task: str, codec: ResultCodec) -> Handle[Any]:
         """A handle for a job by its id, without asking the store."""
@@ -171,18 +171,18 @@ class Client:
         False if that takes longer than `timeout`.
         """
         refuse_in_loop("app.drained()", "await app.adrained()")
-        patience = Patience(timeout)
-        while _undone(queue, ask(patience, self.store.sync.queues)):
-            if patience.over:
+        wait_limit = WaitLimit(timeout)
+        while _has_unfinished(queue, call_through_outage(wait_limit, self.store.sync.queues)):
+            if wait_limit.over:
                 return False
             time.sleep(_COUNT_EVERY)
         return True
 
     async def adrained(self, queue: str, timeout: Duration | None) -> bool:
         """Like `drained`, without blocking the event loop."""
-        patience = Patience(timeout)
-        while _undone(queue, await aask(patience, self.store.queues)):
-            if patience.over:
+        wait_limit = WaitLimit(timeout)
+        while _has_unfinished(queue, await acall_through_outage(wait_limit, self.store.queues)):
+            if wait_limit.over:
                 return False
             await asyncio.sleep(_COUNT_EVERY)
         return True
@@ -194,9 +194,9 @@ class Client:
 
     async def aflush(self, timeout: Duration | None) -> bool:
         """Like `flush`, without blocking the event loop."""
-        patience = Patience(timeout)
+        wait_limit = WaitLimit(timeout)
         while not self.outbox.flush(0):
-            if patience.over:
+            if wait_limit.over:
                 return False
             await asyncio.sleep(_COUNT_EVERY)
         return True
@@ -286,7 +286,7 @@ class Client:
         return Handle(self.store, new.queue, new.id, new.task, call.template.codec, new.retention)
 
 
-class _Many(Generic[R]):
+class _BulkEnqueue(Generic[R]):
     """One `enqueue_many` call in progress: its chunks, and the answer or error for each job."""
 
     def __init__(
@@ -310,7 +310,7 @@ class _Many(Generic[R]):
             if self._broken is None:
                 yield self._jobs[start : start + CHUNK]
 
-    def answered(self, answers: Sequence[Enqueued | None]) -> None:
+    def add_answers(self, answers: Sequence[Enqueued | None]) -> None:
         handle, handles = self._handle, self._handles
         start = len(handles)
         span = slice(start, start + len(answers))
@@ -325,7 +325,7 @@ class _Many(Generic[R]):
                 self._errors[len(handles)] = refusal
                 handles.append(None)
 
-    def broke_off(self, error: PenstockError) -> None:
+    def fail_rest(self, error: PenstockError) -> None:
         """Record that the store failed: this chunk was not stored, and the remaining ones are not sent."""
         self._broken = error
         if not any(self._handles) and not self._errors:
@@ -380,8 +380,8 @@ def _refusal(new: NewJob, answer: Enqueued) -> PenstockError:
     return EnqueueError(f"the store answered {answer.status} for the job {new.id}")
 
 
-def _undone(queue: str, queues: Sequence[QueueInfo]) -> bool:
+def _has_unfinished(queue: str, queues: Sequence[QueueInfo]) -> bool:
     for info in queues:
         if info.name == queue:
-            return bool(info.away) or any(info.counts.get(state, 0) for state in _UNDONE)
+            return bool(info.away) or any(info.counts.get(state, 0) for state in _UNFINISHED)
     return False

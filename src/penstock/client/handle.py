@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from penstock.client.progress_stream import ProgressStream
-from penstock.client.timeouts import Patience, aask, ask, refuse_in_loop
+from penstock.client.timeouts import WaitLimit, acall_through_outage, call_through_outage, refuse_in_loop
 from penstock.codec import ANY_RESULT, ResultCodec
 from penstock.core.duration import Duration, instant_ms, milliseconds
 from penstock.core.errors import ConfigError, JobCancelled, JobDead, JobNotFound, ResultNotKept, ResultTimeout
@@ -80,27 +80,31 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         StoreUnavailable if the outage outlasts the timeout. It blocks the thread, so it is refused in an
         event loop: use `aresult` there.
         """
-        patience = Patience(timeout)
+        wait_limit = WaitLimit(timeout)
         if self._end is not None:
-            return self._told()
+            return self._known_result()
         refuse_in_loop("handle.result()", "await handle.aresult()")
         if not keeps_result(self):
-            refuse_unkept(self, ask(patience, self.job))
+            refuse_unkept(self, call_through_outage(wait_limit, self.job))
         while True:
-            (job,) = ask(patience, lambda: self._store.sync.wait_for_end([self.ref], timeout=patience.left))
-            if job is None or job.ended or patience.over:
-                return outcome_of(self, job, patience)
+            (job,) = call_through_outage(
+                wait_limit, lambda: self._store.sync.wait_for_end([self.ref], timeout=wait_limit.left)
+            )
+            if job is None or job.ended or wait_limit.over:
+                return outcome_of(self, job, wait_limit)
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
-        patience = Patience(timeout)
+        wait_limit = WaitLimit(timeout)
         if self._end is not None:
-            return self._told()
+            return self._known_result()
         if not keeps_result(self):
-            refuse_unkept(self, await aask(patience, self.ajob))
+            refuse_unkept(self, await acall_through_outage(wait_limit, self.ajob))
         while True:
-            (job,) = await aask(patience, lambda: self._store.wait_for_end([self.ref], timeout=patience.left))
-            if job is None or job.ended or patience.over:
-                return outcome_of(self, job, patience)
+            (job,) = await acall_through_outage(
+                wait_limit, lambda: self._store.wait_for_end([self.ref], timeout=wait_limit.left)
+            )
+            if job is None or job.ended or wait_limit.over:
+                return outcome_of(self, job, wait_limit)
 
     def follow_progress(self, every: Duration = "1s", timeout: Duration | None = None) -> ProgressStream:
         """Iterate over the job's progress until it ends: `for` in a thread, `async for` in an event loop.
@@ -151,7 +155,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         existing = ", existing" if self.existing else ""
         return f"<Handle of {name_of(self)}{existing}>"
 
-    def _told(self) -> R_co:
+    def _known_result(self) -> R_co:
         """The result of a job whose end is known to this handle."""
         (job,) = self._end or (None,)
         if not keeps_result(self):
@@ -192,7 +196,7 @@ def refuse_unkept(handle: Handle[Any], job: Job | None) -> None:
         raise _not_kept(handle)
 
 
-def outcome_of(handle: Handle[R], job: Job | None, patience: Patience | None) -> R:
+def outcome_of(handle: Handle[R], job: Job | None, wait_limit: WaitLimit | None) -> R:
     """The job's result. Raises the error that says why there is none."""
     job = _found(handle, job)
     if job.state is State.COMPLETED:
@@ -201,13 +205,13 @@ def outcome_of(handle: Handle[R], job: Job | None, patience: Patience | None) ->
     if job.state is State.DEAD:
         last = job.errors[-1] if job.errors else None
         why = f"{last.kind}: {last.message}" if last else job.reason or "no reason recorded"
-        said = f" ({job.reason})" if last and job.reason and job.reason != why else ""
-        said += f" with its batch {job.batch}" if job.batch else ""
-        raise JobDead(shown_text(f"{name_of(handle)} failed for good{said}: {why}"), job.errors)
+        note = f" ({job.reason})" if last and job.reason and job.reason != why else ""
+        note += f" with its batch {job.batch}" if job.batch else ""
+        raise JobDead(shown_text(f"{name_of(handle)} failed for good{note}: {why}"), job.errors)
     if job.state is State.CANCELLED:
         why = shown_text(job.reason or "no reason given")
         raise JobCancelled(f"{name_of(handle)} was cancelled: {why}")
-    raise ResultTimeout(f"{name_of(handle)} has not ended within {patience}: it is {job.state.value}")
+    raise ResultTimeout(f"{name_of(handle)} has not ended within {wait_limit}: it is {job.state.value}")
 
 
 def _status(handle: Handle[Any], job: Job | None) -> State | Unkept:

@@ -91,33 +91,35 @@ def _key_of(rule: Unique, task: str, args: ArgsCodec | None) -> Callable[[bytes]
         return UniqueKey(digest, terms.period, terms.states, terms.replace, terms.reject)
 
     if isinstance(rule.key, str):
-        said = key("key", plain(rule.key).encode("utf-8", "surrogatepass"))
-        return lambda payload: said
+        result = key("key", plain(rule.key).encode("utf-8", "surrogatepass"))
+        return lambda payload: result
     if args is None:
         return lambda payload: key("payload", payload)
     if rule.key is None:
         how = "arguments" if names is None else "by " + ",".join(sorted(names))
         return lambda payload: key(how, args.canonical(payload, names))
-    return lambda payload: key("key", _asked(rule, task, args, payload).encode("utf-8", "surrogatepass"))
+    return lambda payload: key(
+        "key", _key_by_function(rule, task, args, payload).encode("utf-8", "surrogatepass")
+    )
 
 
-def _asked(rule: Unique, task: str, args: ArgsCodec, payload: bytes) -> str:
+def _key_by_function(rule: Unique, task: str, args: ArgsCodec, payload: bytes) -> str:
     """The return value of the rule's key function for this call, checked."""
     assert callable(rule.key)
     arguments = args.by_name(payload)
     try:
-        said = rule.key(**{name: arguments[name] for name in rule.asks(args.signature)})
+        result = rule.key(**{name: arguments[name] for name in rule.asks(args.signature)})
     except Exception as error:  # boundary: a user's function
         raise ArgumentError(
             f"{task}: the key function of unique= failed with {type(error).__name__}: {error}; "
             "nothing was stored"
         ) from error
-    if not isinstance(said, (str, int)) or isinstance(said, bool) or said == "":
+    if not isinstance(result, (str, int)) or isinstance(result, bool) or result == "":
         raise ArgumentError(
-            f"{task}: the key function of unique= returned {said!r:.100}, "
+            f"{task}: the key function of unique= returned {result!r:.100}, "
             "which is neither a text nor a number; nothing was stored"
         )
-    return plain(said) if isinstance(said, str) else str(whole(said))
+    return plain(result) if isinstance(result, str) else str(whole(result))
 
 
 def _fields_after_payload(options: Options, retention: int) -> tuple[Any, ...]:

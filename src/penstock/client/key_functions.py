@@ -90,7 +90,7 @@ class KeyFunctions:
                 f"{self._who}: {rule} gave {value!r:.100}, which is neither a text, nor a whole number, nor "
                 "None (no key); nothing was stored"
             )
-        return _bounded(_spelt(value))
+        return _bounded(_key_text(value))
 
     def _weight(self, weight_of: Callable[[str], Any], key: str) -> int:
         try:
@@ -116,7 +116,7 @@ class _Key:
         self._names: tuple[str, ...]
         if callable(value):
             self._function = value
-            self._names = _asked_by(option, value, parameters)
+            self._names = _arguments_of(option, value, parameters)
             return
         names = (value,) if isinstance(value, str) else value
         if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
@@ -145,27 +145,27 @@ class _Key:
         return f"{self._option}={self._names[0] if len(self._names) == 1 else self._names!r}"
 
 
-def _asked_by(option: str, function: Any, parameters: Mapping[str, inspect.Parameter]) -> tuple[str, ...]:
+def _arguments_of(option: str, function: Any, parameters: Mapping[str, inspect.Parameter]) -> tuple[str, ...]:
     """The names of the arguments that a key function takes; all of them for `**others`."""
     name = shown_name(function)
     if inspect.iscoroutinefunction(function):
         raise ConfigError(f"{option}={name}: a key function is a plain `def`, not `async def`")
     try:
-        asked = inspect.signature(function).parameters.values()
+        wanted = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         raise ConfigError(
             f"{option}={name}: its arguments cannot be inspected; wrap it in a function"
         ) from None
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in asked):
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in wanted):
         return tuple(parameters)
-    for p in asked:
+    for p in wanted:
         by_name = p.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         if not by_name or (p.name not in parameters and p.default is inspect.Parameter.empty):
             raise ConfigError(
                 f"{option}={name}: a key function takes arguments of the task by their names "
                 f"({', '.join(parameters) or 'it has none'}), not {p.name!r}"
             )
-    return tuple(p.name for p in asked if p.name in parameters)
+    return tuple(p.name for p in wanted if p.name in parameters)
 
 
 def _partition_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, Partition] | None:
@@ -185,9 +185,11 @@ def _partition_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_
     rate = given.get("rate_per_key")
     if rate is None and "burst_per_key" in given:
         raise ConfigError("burst_per_key= needs a rate: give rate_per_key= too")
-    said = None if rate is None else Rate.of(rate, burst=given.get("burst_per_key"), what="rate_per_key")
+    rate_per_key = (
+        None if rate is None else Rate.of(rate, burst=given.get("burst_per_key"), what="rate_per_key")
+    )
     key = _Key("concurrency_key", given.get("concurrency_key"), inspect.signature(function).parameters)
-    return key, Partition("", whole(most), ordered, said)
+    return key, Partition("", whole(most), ordered, rate_per_key)
 
 
 def _tenant_rule(
@@ -206,7 +208,7 @@ def _tenant_rule(
     for name, weight in weights.items():
         if not _is_weight(weight):
             raise ConfigError(f"fair_weights has {_no_weight(weight, name)}")
-    known = {_bounded(_spelt(name)): weight for name, weight in weights.items()}
+    known = {_bounded(_key_text(name)): weight for name, weight in weights.items()}
     return key, lambda key: known.get(key, 1)
 
 
@@ -218,7 +220,7 @@ def _no_weight(weight: Any, key: Any) -> str:
     return f"{weight!r:.100} for {key!r}, which is not a whole number from 1 to {MOST_WEIGHT}"
 
 
-def _spelt(key: Any) -> str:
+def _key_text(key: Any) -> str:
     if isinstance(key, str):
         return plain(key)
     return str(whole(key)) if isinstance(key, int) else str(key)

@@ -180,7 +180,7 @@ def override_call(base: Options, given: Mapping[str, Any], *, who: str) -> Optio
 
 
 #: Options of an attempt. A batch has one attempt for all its jobs, so a single call cannot set them.
-_OF_ATTEMPTS = ("timeout", "deadline", "max_attempts", "retry", "retention", "keep_dead")
+_ATTEMPT_OPTIONS = ("timeout", "deadline", "max_attempts", "retry", "retention", "keep_dead")
 
 
 def _refuse_of_batches(base: Options, given: Mapping[str, Any], who: str) -> None:
@@ -191,7 +191,7 @@ def _refuse_of_batches(base: Options, given: Mapping[str, Any], who: str) -> Non
                 "batch=Batch(...), or leave batch_key= out"
             )
         return
-    for name in _OF_ATTEMPTS:
+    for name in _ATTEMPT_OPTIONS:
         if name in given:
             raise ConfigError(
                 f"{who}: {name}= is the same for all that run in one batch: set it on the task, not on a call"

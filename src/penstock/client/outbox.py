@@ -32,11 +32,11 @@ _log = logging.getLogger("penstock.outbox")
 #: Number of jobs sent at once: within one atomic step of any store.
 _CHUNK = 1_000
 #: Pause of the sender after a failure (s): doubled each time, with jitter; short while a flush waits.
-_FIRST_REST, _LONGEST_REST, _HURRIED_REST = 0.1, 2.0, 0.1
+_FIRST_PAUSE, _LONGEST_PAUSE, _FLUSH_PAUSE = 0.1, 2.0, 0.1
 #: Maximum wait for the store when an app is closed or the process ends (s).
-_LAST_WORDS = 2.0
+_CLOSE_TIMEOUT = 2.0
 #: Maximum number of ids in one log line.
-_IDS_A_LINE = 50
+_IDS_PER_LINE = 50
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -70,8 +70,8 @@ class Outbox:
         self._jobs: deque[_Kept] = deque()
         self._sender: threading.Thread | None = None
         self._cause = ""
-        self._hurrying = 0
-        self._hurry = threading.Event()
+        self._flushes = 0
+        self._flush_requested = threading.Event()
 
     @property
     def pending(self) -> int:
@@ -122,14 +122,14 @@ class Outbox:
         if not self._jobs:
             return True
         with self._changed:
-            self._hurrying += 1
-            self._hurry.set()
+            self._flushes += 1
+            self._flush_requested.set()
             try:
                 return self._changed.wait_for(lambda: not self._jobs, timeout)
             finally:
-                self._hurrying -= 1
+                self._flushes -= 1
 
-    def close(self, timeout: float = _LAST_WORDS) -> None:
+    def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
         """Flush for `timeout` seconds; jobs that the store has not taken by then are given up and logged."""
         if self.flush(timeout):
             return
@@ -139,7 +139,7 @@ class Outbox:
             self._jobs = deque()  # a sender that hangs in a call keeps the old deque and then ends
             self._sender = None
             self._changed.notify_all()
-        self._say_not_enqueued(given_up, f"given up: the store did not take them in time ({self._cause})")
+        self._report_not_enqueued(given_up, f"given up: the store did not take them in time ({self._cause})")
 
     # ── the sender ──
 
@@ -153,7 +153,7 @@ class Outbox:
     def _send_all(self, jobs: deque[_Kept]) -> None:
         """Run in the sender's thread: send until the outbox is empty."""
         size, failures, sent = _CHUNK, 1, 0
-        self._rest(failures)  # the store has just failed
+        self._pause(failures)  # the store has just failed
         while chunk := self._next(jobs, size):
             left: set[int] = set()
             try:
@@ -165,13 +165,13 @@ class Outbox:
                 if len(chunk) > 1:
                     size = 1  # one of the jobs causes the error: send each alone
                     continue
-                self._say_not_enqueued(chunk, f"not stored: {error}")
+                self._report_not_enqueued(chunk, f"not stored: {error}")
                 size = _CHUNK
             self._done(jobs, len(chunk), left)
             sent += len(chunk) - len(left)
             failures = failures + 1 if left else 0
             if left:
-                self._rest(failures)
+                self._pause(failures)
         _log.info("the outbox is empty: %d job(s) went to the store", sent)
 
     def _next(self, jobs: deque[_Kept], size: int) -> list[NewJob]:
@@ -180,7 +180,7 @@ class Outbox:
             if not chunk and jobs is self._jobs:
                 self._sender = None
         now = time.monotonic()
-        return [_aged(kept.job, int((now - kept.since) * 1000)) for kept in chunk]
+        return [_shortened(kept.job, int((now - kept.since) * 1000)) for kept in chunk]
 
     def _done(self, jobs: deque[_Kept], count: int, left: set[int]) -> None:
         """Remove the first `count` jobs except those at the positions `left`."""
@@ -191,17 +191,17 @@ class Outbox:
             jobs.extendleft(kept for place, kept in reversed([*enumerate(done)]) if place in left)
             self._changed.notify_all()
 
-    def _rest(self, failures: int) -> None:
-        pause = min(_LONGEST_REST, _FIRST_REST * 2 ** min(failures - 1, 8)) * random.uniform(0.5, 1)  # noqa: S311 (jitter, no secret)
-        self._hurry.wait(_HURRIED_REST if self._hurrying else pause)
-        self._hurry.clear()
+    def _pause(self, failures: int) -> None:
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(failures - 1, 8)) * random.uniform(0.5, 1)  # noqa: S311 (jitter, no secret)
+        self._flush_requested.wait(_FLUSH_PAUSE if self._flushes else pause)
+        self._flush_requested.clear()
 
     def _send(self, jobs: list[NewJob]) -> set[int]:
         """Send the jobs in one call; returns the positions of those that could not be stored."""
         try:
             answers = self._store().sync.enqueue(jobs)
         except EnqueueUnknown as error:
-            self._say_not_enqueued(jobs, f"perhaps stored: the reply was lost ({error.cause})")
+            self._report_not_enqueued(jobs, f"perhaps stored: the reply was lost ({error.cause})")
             return set()
         failed: set[int] = set()
         for place, (job, answer) in enumerate(zip(jobs, answers, strict=True)):
@@ -209,35 +209,37 @@ class Outbox:
                 failed.add(place)
                 self._cause = answer.cause
             else:
-                self._hear(job, answer)
+                self._handle_answer(job, answer)
         return failed
 
     # ── answers ──
 
-    def _hear(self, job: NewJob, answer: Enqueued) -> None:
+    def _handle_answer(self, job: NewJob, answer: Enqueued) -> None:
         match answer.status:
             case EnqueueStatus.NEW:
-                self._tell_stored(job)
+                self._emit_stored(job)
             case EnqueueStatus.UNREPLICATED:
                 _log.warning("from the outbox: job %s is stored, but %s", job.id, answer.cause)
-                self._tell_stored(job)
+                self._emit_stored(job)
             case EnqueueStatus.DUPLICATE:
-                self._say_not_enqueued([job], f"not stored: the unique job {answer.id} exists")
+                self._report_not_enqueued([job], f"not stored: the unique job {answer.id} exists")
             case EnqueueStatus.REPLACED:
-                self._say_not_enqueued([job], f"not stored: it updated the existing unique job {answer.id}")
+                self._report_not_enqueued(
+                    [job], f"not stored: it updated the existing unique job {answer.id}"
+                )
             case EnqueueStatus.UNKNOWN:
-                self._say_not_enqueued([job], f"perhaps stored: the reply was lost ({answer.cause})")
+                self._report_not_enqueued([job], f"perhaps stored: the reply was lost ({answer.cause})")
             case status:
-                self._say_not_enqueued([job], f"not stored: {_REFUSALS.get(status, status)}")
+                self._report_not_enqueued([job], f"not stored: {_REFUSALS.get(status, status)}")
 
-    def _tell_stored(self, job: NewJob) -> None:
+    def _emit_stored(self, job: NewJob) -> None:
         if self._events.active:
             at = time.time_ns() // 1_000_000
             self._events.emit(JobEnqueued(at, job.id, job.queue, job.task, 0))
 
-    def _say_not_enqueued(self, jobs: Sequence[NewJob], why: str) -> None:
-        for start in range(0, len(jobs), _IDS_A_LINE):
-            some = jobs[start : start + _IDS_A_LINE]
+    def _report_not_enqueued(self, jobs: Sequence[NewJob], why: str) -> None:
+        for start in range(0, len(jobs), _IDS_PER_LINE):
+            some = jobs[start : start + _IDS_PER_LINE]
             ids = ", ".join(f"{job.id} ({job.task or 'raw'})" for job in some)
             _log.error("%d job(s) from the outbox: %s: %s", len(some), why, ids)
         if self._events.active:
@@ -253,7 +255,7 @@ _REFUSALS = {
 }
 
 
-def _aged(job: NewJob, waited: int) -> NewJob:
+def _shortened(job: NewJob, waited: int) -> NewJob:
     """The job with its durations shortened by its time in the outbox, as if stored when it was enqueued."""
     if not job.delay and job.expires_in is None:
         return job
@@ -274,7 +276,7 @@ def _flush_at_exit() -> None:
 
 
 def _close_all() -> None:
-    ends = time.monotonic() + _LAST_WORDS
+    ends = time.monotonic() + _CLOSE_TIMEOUT
     for outbox in list(_OUTBOXES):
         if outbox.pending:
             outbox.close(max(0.0, ends - time.monotonic()))

@@ -15,7 +15,14 @@ from penstock.client.handle import (
     refuse_unkept,
     with_end,
 )
-from penstock.client.timeouts import Patience, aask, ask, astream_ends, refuse_in_loop, stream_ends
+from penstock.client.timeouts import (
+    WaitLimit,
+    acall_through_outage,
+    astream_ends,
+    call_through_outage,
+    refuse_in_loop,
+    stream_ends,
+)
 from penstock.core.duration import Duration
 from penstock.core.errors import ConfigError, PenstockError, ResultTimeout
 from penstock.core.job import Job, Ref
@@ -31,15 +38,15 @@ def results(
 ) -> list[R | PenstockError]:
     """Implements `App.results`."""
     refuse_in_loop("app.results()", "await app.aresults()")
-    patience, found = Patience(timeout), _Results(_checked(store, handles, "results"), return_errors)
-    if asked := found.begin():
-        jobs = ask(patience, lambda: store.sync.get(asked))
-        found.learn(dict(zip(asked, jobs, strict=True)))
-    with closing(stream_ends(store, found.open, patience)) as told:
-        for some in told:
+    wait_limit, found = WaitLimit(timeout), _Results(_checked(store, handles, "results"), return_errors)
+    if unsure := found.begin():
+        jobs = call_through_outage(wait_limit, lambda: store.sync.get(unsure))
+        found.learn(dict(zip(unsure, jobs, strict=True)))
+    with closing(stream_ends(store, found.open, wait_limit)) as ended_jobs:
+        for some in ended_jobs:
             found.take(some)
     if found.open:
-        found.give_up(store.sync.get(list(found.open)), patience)
+        found.give_up(store.sync.get(list(found.open)), wait_limit)
     return found.all
 
 
@@ -47,15 +54,15 @@ async def aresults(
     store: Store, handles: Iterable[Handle[R]], timeout: Duration | None, return_errors: bool
 ) -> list[R | PenstockError]:
     """Implements `App.aresults`."""
-    patience, found = Patience(timeout), _Results(_checked(store, handles, "aresults"), return_errors)
-    if asked := found.begin():
-        jobs = await aask(patience, lambda: store.get(asked))
-        found.learn(dict(zip(asked, jobs, strict=True)))
-    async with aclosing(astream_ends(store, found.open, patience)) as told:
-        async for some in told:
+    wait_limit, found = WaitLimit(timeout), _Results(_checked(store, handles, "aresults"), return_errors)
+    if unsure := found.begin():
+        jobs = await acall_through_outage(wait_limit, lambda: store.get(unsure))
+        found.learn(dict(zip(unsure, jobs, strict=True)))
+    async with aclosing(astream_ends(store, found.open, wait_limit)) as ended_jobs:
+        async for some in ended_jobs:
             found.take(some)
     if found.open:
-        found.give_up(await store.get(list(found.open)), patience)
+        found.give_up(await store.get(list(found.open)), wait_limit)
     return found.all
 
 
@@ -67,7 +74,7 @@ class AsCompleted(Generic[R]):
 
     def __init__(self, store: Store, handles: Iterable[Handle[R]], timeout: Duration | None) -> None:
         self._store = store
-        self._patience = Patience(timeout)
+        self._wait_limit = WaitLimit(timeout)
         self._handles: dict[Ref, Handle[R]] = {}
         for handle in _checked(store, handles, "as_completed"):
             self._handles.setdefault(handle.ref, handle)
@@ -75,24 +82,24 @@ class AsCompleted(Generic[R]):
 
     def __iter__(self) -> Generator[Handle[R], None, None]:
         refuse_in_loop("for … in app.as_completed()", "async for … in app.as_completed()")
-        patience, open = self._patience.again(), dict(self._handles)
-        with closing(stream_ends(self._store, open, patience)) as told:
-            for some in told:
+        wait_limit, open = self._wait_limit.restarted(), dict(self._handles)
+        with closing(stream_ends(self._store, open, wait_limit)) as ended_jobs:
+            for some in ended_jobs:
                 for ref in sorted(some, key=self._order.__getitem__):
                     yield with_end(open.pop(ref), some[ref])
-        self._refuse_late(open, patience)
+        self._refuse_late(open, wait_limit)
 
     async def __aiter__(self) -> AsyncGenerator[Handle[R], None]:
-        patience, open = self._patience.again(), dict(self._handles)
-        async with aclosing(astream_ends(self._store, open, patience)) as told:
-            async for some in told:
+        wait_limit, open = self._wait_limit.restarted(), dict(self._handles)
+        async with aclosing(astream_ends(self._store, open, wait_limit)) as ended_jobs:
+            async for some in ended_jobs:
                 for ref in sorted(some, key=self._order.__getitem__):
                     yield with_end(open.pop(ref), some[ref])
-        self._refuse_late(open, patience)
+        self._refuse_late(open, wait_limit)
 
-    def _refuse_late(self, open: dict[Ref, Handle[R]], patience: Patience) -> None:
+    def _refuse_late(self, open: dict[Ref, Handle[R]], wait_limit: WaitLimit) -> None:
         if open:
-            late = f"{name_of(next(iter(open.values())))} has not ended within {patience}"
+            late = f"{name_of(next(iter(open.values())))} has not ended within {wait_limit}"
             raise ResultTimeout(
                 f"{len(open)} of {len(self._handles)} jobs are late, the first of them: {late}"
             )
@@ -141,14 +148,14 @@ class _Results(Generic[R]):
             for place in self.open.pop(ref):
                 self._put(place, ended[ref])
 
-    def give_up(self, jobs: list[Job | None], patience: Patience) -> None:
+    def give_up(self, jobs: list[Job | None], wait_limit: WaitLimit) -> None:
         """End the wait: add jobs that have ended, and report the others as late."""
         jobs_now = dict(zip(list(self.open), jobs, strict=True))
         self.take({ref: job for ref, job in jobs_now.items() if job is None or job.ended})
         for ref, places in self.open.items():
             for place in places:
                 job = jobs_now[ref]
-                late = f"{name_of(self._handles[place])} has not ended within {patience}"
+                late = f"{name_of(self._handles[place])} has not ended within {wait_limit}"
                 error = ResultTimeout(f"{late}: it is {job.state.value}" if job else late)
                 if not self._return_errors:
                     all = len({handle.ref for handle in self._handles})

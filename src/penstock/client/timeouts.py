@@ -13,17 +13,24 @@ from penstock.core.errors import ConfigError, StoreUnavailable
 from penstock.core.job import Job, Ref
 from penstock.stores.contract import Store
 
-__all__ = ["Patience", "aask", "ask", "astream_ends", "refuse_in_loop", "stream_ends"]
+__all__ = [
+    "WaitLimit",
+    "acall_through_outage",
+    "astream_ends",
+    "call_through_outage",
+    "refuse_in_loop",
+    "stream_ends",
+]
 
 R = TypeVar("R")
 
 #: Length of one wait without a limit (ms), repeated; the store reports ends at once in any case.
-_LONG = 86_400_000
+_LONGEST_WAIT = 86_400_000
 #: Pause before the store is asked again during an outage (s).
 _PAUSE = 0.2
 
 
-class Patience:
+class WaitLimit:
     """A timeout that starts now; None: no limit."""
 
     __slots__ = ("_ms", "_until")
@@ -32,14 +39,16 @@ class Patience:
         self._ms = None if timeout is None else milliseconds(timeout, what="timeout")
         self._until = None if self._ms is None else time.monotonic() + self._ms / 1000
 
-    def again(self) -> Patience:
+    def restarted(self) -> WaitLimit:
         """The same timeout, starting now."""
-        return Patience(None if self._ms is None else self._ms / 1000)
+        return WaitLimit(None if self._ms is None else self._ms / 1000)
 
     @property
     def left(self) -> int:
         """Remaining time in ms."""
-        return _LONG if self._until is None else max(0, round((self._until - time.monotonic()) * 1000))
+        return (
+            _LONGEST_WAIT if self._until is None else max(0, round((self._until - time.monotonic()) * 1000))
+        )
 
     @property
     def over(self) -> bool:
@@ -58,52 +67,52 @@ class Patience:
 # ── waits that continue through an outage of the store ───────────────────────────────────────────
 
 
-def ask(patience: Patience, question: Callable[[], R]) -> R:
+def call_through_outage(wait_limit: WaitLimit, call: Callable[[], R]) -> R:
     """Return the store's answer, asking again during an outage. Raises StoreUnavailable at the timeout."""
     while True:
         try:
-            return question()
+            return call()
         except StoreUnavailable as error:
-            time.sleep(patience.pause(error))
+            time.sleep(wait_limit.pause(error))
 
 
-async def aask(patience: Patience, question: Callable[[], Awaitable[R]]) -> R:
-    """Like `ask`, without blocking the event loop."""
+async def acall_through_outage(wait_limit: WaitLimit, call: Callable[[], Awaitable[R]]) -> R:
+    """Like `call_through_outage`, without blocking the event loop."""
     while True:
         try:
-            return await question()
+            return await call()
         except StoreUnavailable as error:
-            await asyncio.sleep(patience.pause(error))
+            await asyncio.sleep(wait_limit.pause(error))
 
 
 def stream_ends(
-    store: Store, open: Collection[Ref], patience: Patience
+    store: Store, open: Collection[Ref], wait_limit: WaitLimit
 ) -> Generator[dict[Ref, Job | None], None, None]:
     """Yield the jobs of `open` that end, until `open` is empty or the timeout. The caller removes them."""
     while open:
         try:
-            with closing(store.sync.stream_ends(list(open), timeout=patience.left)) as told:
-                yield from told
+            with closing(store.sync.stream_ends(list(open), timeout=wait_limit.left)) as ended_jobs:
+                yield from ended_jobs
         except StoreUnavailable as error:
-            time.sleep(patience.pause(error))
+            time.sleep(wait_limit.pause(error))
             continue
-        if patience.over:
+        if wait_limit.over:
             return
 
 
 async def astream_ends(
-    store: Store, open: Collection[Ref], patience: Patience
+    store: Store, open: Collection[Ref], wait_limit: WaitLimit
 ) -> AsyncGenerator[dict[Ref, Job | None], None]:
     """Like `ends`, without blocking the event loop."""
     while open:
         try:
-            async with aclosing(store.stream_ends(list(open), timeout=patience.left)) as told:
-                async for some in told:
+            async with aclosing(store.stream_ends(list(open), timeout=wait_limit.left)) as ended_jobs:
+                async for some in ended_jobs:
                     yield some
         except StoreUnavailable as error:
-            await asyncio.sleep(patience.pause(error))
+            await asyncio.sleep(wait_limit.pause(error))
             continue
-        if patience.over:
+        if wait_limit.over:
             return
 
 

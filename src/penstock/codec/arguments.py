@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
-from penstock.codec.sameness import one_spelling
+from penstock.codec.sameness import canonical_bytes
 from penstock.codec.shape import MAX_BYTES, Shape, shown, spell
 from penstock.codec.signature import CallSignature, resolved_signature
 from penstock.codec.tags import Misfit, may_hold_tags
@@ -85,7 +85,7 @@ class ArgsCodec:
         """
         call = self._call or self._prepare()
         try:
-            raws = {**call.defaults, **call.sorted_out(_DECODE_LOOSELY(payload))}
+            raws = {**call.defaults, **call.by_parameter(_DECODE_LOOSELY(payload))}
         except Exception:  # noqa: BLE001  # boundary: any error means that it is not JSON
             return payload
         counted = call.shapes if names is None else sorted(names)
@@ -95,9 +95,9 @@ class ArgsCodec:
         except Exception:  # noqa: BLE001  # boundary: types' own validation runs in here
             values = {name: raws[name] for name in counted if name in raws}
         else:
-            return one_spelling(found)
+            return canonical_bytes(found)
         try:
-            return one_spelling({name: _DECODE(raw) for name, raw in values.items()})
+            return canonical_bytes({name: _DECODE(raw) for name, raw in values.items()})
         except (msgspec.DecodeError, UnicodeDecodeError):
             return payload
 
@@ -141,7 +141,7 @@ class ArgsCodec:
     def _decode_slowly(self, call: CallSignature, payload: bytes) -> tuple[Any, ...]:
         """Decode payloads of other languages and payloads with tags. Raises an error with the reason."""
         try:
-            raws = call.sorted_out(_DECODE_LOOSELY(payload if payload.strip() else b"{}"))
+            raws = call.by_parameter(_DECODE_LOOSELY(payload if payload.strip() else b"{}"))
         except Misfit as misfit:
             raise SignatureMismatch(f"{self._name}{call.signature}: {misfit}") from None
         except Exception as error:  # boundary: any error means that it is not JSON

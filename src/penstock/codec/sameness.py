@@ -10,13 +10,13 @@ import msgspec
 
 from penstock.codec.shape import spell
 
-__all__ = ["one_spelling"]
+__all__ = ["canonical_bytes"]
 
 #: Above this, not every whole number can be a float.
 _EXACT = 2**53
 
 
-def one_spelling(value: Any) -> bytes:
+def canonical_bytes(value: Any) -> bytes:
     """Encode equal values as equal bytes: 1 and 1.0, Decimals, instants in any zone, sets, dicts."""
     plain = msgspec.to_builtins(
         _in_order(value),
@@ -31,7 +31,7 @@ def one_spelling(value: Any) -> bytes:
 def _in_order(value: Any) -> Any:
     """Sort sets into lists, also if their members have no order."""
     if isinstance(value, (set, frozenset)):
-        return sorted(map(_in_order, value), key=one_spelling)
+        return sorted(map(_in_order, value), key=canonical_bytes)
     if isinstance(value, dict):
         return {key: _in_order(each) for key, each in value.items()}
     if type(value) in (list, tuple):

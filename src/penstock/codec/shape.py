@@ -60,7 +60,7 @@ class Shape:
                 why = f"it would come back as {back!r:.200}"
             except Exception as error:  # noqa: BLE001  # boundary: the value's own methods and hooks run in here
                 why = _reason(error)
-        raise Misfit(_no_nan(value) or why)
+        raise Misfit(_nonfinite_reason(value) or why)
 
     def read(self, payload: bytes | msgspec.Raw) -> Any:
         """Decode the value. Raises the errors of msgspec and of the type's own validation."""
@@ -70,7 +70,7 @@ class Shape:
 
     def _with_tags(self, value: Any) -> bytes:
         # convert walks the value along the annotation and calls back at each Any
-        packed = msgspec.convert(value, self._packed, dec_hook=_pack_there, builtin_types=_AS_THEY_ARE)
+        packed = msgspec.convert(value, self._packed, dec_hook=_pack_at, builtin_types=_UNCHANGED_TYPES)
         return _ENCODER.encode(packed)
 
     @cached_property
@@ -108,8 +108,8 @@ def rewritten(annotation: Any, mode: Mode) -> Any:
         parts = (Any, ...) if bare else arguments
         several: Any = tuple
         return several[tuple(part if part is ... else rewritten(part, mode) for part in parts)]
-    if origin in _ONE_OF:
-        kind: Any = list if mode is Mode.PACKED else _ONE_OF[origin]
+    if origin in _COLLECTIONS:
+        kind: Any = list if mode is Mode.PACKED else _COLLECTIONS[origin]
         return kind[rewritten(arguments[0] if arguments else Any, mode)]
     if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
         key, value = arguments or (Any, Any)
@@ -164,7 +164,7 @@ def spell(value: Any) -> Any:
     if hasattr(kind, "model_dump_json"):
         # round_trip and by_alias: the form that pydantic itself decodes
         return msgspec.Raw(value.model_dump_json(by_alias=True, round_trip=True).encode())
-    for base, plain in _PLAINLY:
+    for base, plain in _PLAIN_FORMS:
         if isinstance(value, base):
             return plain(value)
     raise Misfit(f"a value of type {kind.__name__} cannot be stored; {_WAY_OUT}")
@@ -193,10 +193,10 @@ def shown(value: Any) -> str:
 
 _WAY_OUT = "make it a dataclass, a msgspec.Struct or a pydantic model, or pass an id or a path instead"
 _ENCODER = msgspec.json.Encoder(enc_hook=spell)
-_AS_THEY_ARE = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
+_UNCHANGED_TYPES = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
 
 # subclasses of types that msgspec encodes only in their exact type
-_PLAINLY: tuple[tuple[type, Any], ...] = (
+_PLAIN_FORMS: tuple[tuple[type, Any], ...] = (
     (PurePath, str),
     (str, str.__str__),
     (int, int.__int__),
@@ -212,7 +212,7 @@ _PLAINLY: tuple[tuple[type, Any], ...] = (
 
 # abstract collections are decoded as lists and sets: a tuple for a Sequence is refused at the call, because
 # the worker would get a list
-_ONE_OF: dict[Any, Any] = {
+_COLLECTIONS: dict[Any, Any] = {
     list: list,
     set: set,
     frozenset: frozenset,
@@ -258,7 +258,7 @@ def _why_not(annotation: Any) -> str | None:
     return None
 
 
-def _pack_there(kind: Any, value: Any) -> Any:
+def _pack_at(kind: Any, value: Any) -> Any:
     if kind is Anything:
         return pack(value)
     if isinstance(kind, type) and issubclass(kind, Mixed):
@@ -284,7 +284,7 @@ def _read_or_unset(shape: Shape, payload: bytes) -> Any:
         return UNSET
 
 
-def _no_nan(value: Any) -> str:
+def _nonfinite_reason(value: Any) -> str:
     """The reason for NaN and infinity, which msgspec encodes as null without an error."""
     try:
         return "JSON has no NaN or infinity" if holds_nonfinite(value) else ""

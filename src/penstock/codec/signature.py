@@ -73,7 +73,7 @@ class CallSignature:
             return values[:first], {}
         return (), {n: v for n, v in zip(self._names, values) if v is not UNSET}  # noqa: B905
 
-    def sorted_out(self, stored: dict[str, Raw] | list[Raw]) -> dict[str, Raw]:
+    def by_parameter(self, stored: dict[str, Raw] | list[Raw]) -> dict[str, Raw]:
         """Each stored argument by its parameter's name. Raises Misfit."""
         found = stored if isinstance(stored, dict) else self._by_position(stored)
         unknown = found.keys() - self.shapes.keys()

@@ -63,7 +63,7 @@ def _untag(tag: str, inner: Any) -> Any:
     return reader(inner)
 
 
-def _several(kind: Callable[[Iterable[Any]], Any], inner: Any) -> Any:
+def _collection(kind: Callable[[Iterable[Any]], Any], inner: Any) -> Any:
     return kind([unpack(item) for item in msgspec.convert(inner, list)])
 
 
@@ -77,9 +77,9 @@ TAGS: dict[str, Callable[[Any], Any]] = {
     "$decimal": partial(msgspec.convert, type=Decimal),
     "$bytes": partial(msgspec.convert, type=bytes),
     "$path": lambda inner: Path(msgspec.convert(inner, str)),
-    "$tuple": partial(_several, tuple),
-    "$set": partial(_several, set),
-    "$frozenset": partial(_several, frozenset),
+    "$tuple": partial(_collection, tuple),
+    "$set": partial(_collection, set),
+    "$frozenset": partial(_collection, frozenset),
 }
 
 

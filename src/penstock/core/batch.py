@@ -18,10 +18,11 @@ _STEM = 110
 
 
 class BatchTerms(msgspec.Struct, frozen=True, array_like=True):
-    """Where one job is collected: with those of the same task, queue and `key`; and when they are a batch.
+    """The batch in which one job is collected, and when that batch starts.
 
-    That is as soon as there are `size` of them, when the first has been there for `wait` ms, or when none
-    has come for `grace` ms. What the last to join says of these holds for the whole batch.
+    A batch collects jobs of the same task, queue and `key`. It starts when it has `size` members, when its
+    first member has waited for `wait` ms, or when none has joined for `grace` ms. The terms of the last
+    member apply to the whole batch.
     """
 
     key: str = ""

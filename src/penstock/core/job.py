@@ -190,13 +190,14 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Job(msgspec.Struct, frozen=True, gc=False):
     """A stored job, as it was at one instant.
 
-    `attempt` counts the charged attempts; while the job runs it is the number of the current one,
-    from 1. `lost` counts the leases that ended without a word. `run_at` is when the job is or was
-    due; of a collecting job, when it joined its collecting batch. `started` is whether the store knows that
-    the current attempt's function has begun. `batch` is the id of the batch that the job is, or was, a member
-    of; a batch has the ids of its `members`, in the order in which they joined.
+    - `attempt`: number of charged attempts; while the job runs, the number of the current one, from 1.
+    - `lost`: number of lost leases.
+    - `run_at`: when the job is or was due; for a collecting job, when it joined its batch.
+    - `started`: whether the store knows that the current attempt's function has started.
+    - `batch`: id of the batch that the job is or was a member of.
+    - `members`: for a batch, the ids of its members in order of joining.
 
-    Like the other values of the seam it can be in no cycle, so the garbage collector need not look at it.
+    A job cannot be part of a reference cycle, so it is not tracked by the garbage collector.
     """
 
     spec: NewJob

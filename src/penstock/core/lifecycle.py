@@ -58,13 +58,15 @@ __all__ = [
 
 
 class Transition(msgspec.Struct, frozen=True):
-    """What a store shall do with a running job.
+    """A change of a running job's state, for a store to apply.
 
-    `delay`: due that many ms after the store's now (for scheduled and retryable). `charge=False` gives
-    the attempt back. `lost` adds to the job's count of lost leases. `keep`: how long the ended job
-    stays (ms); 0 removes it in the same step. `reason` says why, in words. `throttle`: so long (ms) its queue
-    gives nothing, `throttle_partition`: so long nobody of the job's partition is admitted, nor it itself; 0:
-    it goes on.
+    - `delay`: ms from the store's now until the job is due (for scheduled and retryable).
+    - `charge=False`: the attempt does not count.
+    - `lost`: adds 1 to the job's count of lost leases.
+    - `keep`: retention of the ended job (ms); 0 removes it in the same step.
+    - `reason`: the reason as text.
+    - `throttle`: time (ms) for which the queue starts no jobs; 0: none.
+    - `throttle_partition`: time (ms) for which no job of its partition is admitted, nor itself; 0: none.
     """
 
     state: State
@@ -313,7 +315,7 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_R, _A): "settle: released, or again at once",
     (_R, _S): "settle: snoozed",
     (_R, _P): "settle: unknown task",
-    (_R, _R): "reclaim: leased anew to the reclaimer",
+    (_R, _R): "reclaim: leased to the reclaimer",
     (_R, None): "settle with nothing to keep",
     (_T, _A): "promote when due; retry, reschedule to now",
     (_T, _S): "reschedule",
@@ -338,7 +340,7 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_W, _W): "retry, reschedule to now: to the tail of its partition",
     (_W, _S): "reschedule",
     (_W, _X): "cancel; expiry",
-    (NEW, _G): "enqueue of what is run in batches",
+    (NEW, _G): "enqueue of a batch task's job",
     (NEW, _X): "enqueue: past its expiry as its batch starts",
     (_S, _G): "promote when due; retry, reschedule to now",
     (_G, _G): "reschedule to now: joins its batch again; retry: a batch of it alone",

@@ -40,9 +40,9 @@ _UNITS = {
 #: Bounds of a rate: starts per ms (a faster rate limits nothing), and ms per start (366 days).
 _FASTEST, _SLOWEST = 1_000.0, 366 * 86_400_000
 _MOST_BURST = 1_000_000
-#: A queue is held for a day at most, whatever an upstream says (ms) ...
+#: Maximum length of a throttle (ms).
 LONGEST_THROTTLE = 86_400_000
-#: ... and for so long at least: a task that is refused again and again must not spin.
+#: Minimum length of a throttle (ms): a task that is refused again and again must not spin.
 _SHORTEST_THROTTLE = 100
 _MOST = 2**53
 
@@ -147,10 +147,10 @@ NO_LIMITS = QueueLimits()
 
 
 class LimitChange(msgspec.Struct, frozen=True):
-    """Changes of a queue's limits: UNSET leaves one as it is, None takes it away.
+    """Changes of a queue's limits: UNSET leaves a limit as it is, None removes it.
 
-    `throttle`: the queue gives nothing for so many ms from now; None ends a throttle. `keep_burst`: the
-    rate keeps the burst of the one before it, if there was one.
+    `throttle`: the time (ms from now) for which the queue starts no jobs; None ends a throttle. `keep_burst`:
+    the new rate keeps the burst of the old one, if there was one.
     """
 
     max_size: int | UnsetType | None = UNSET
@@ -193,7 +193,7 @@ class LimitChange(msgspec.Struct, frozen=True):
 
 
 def bounded_throttle(ms: int) -> int:
-    """For how long a queue is really held when somebody asks for that."""
+    """The requested length of a throttle (ms), limited to the allowed range."""
     return min(max(ms, _SHORTEST_THROTTLE), LONGEST_THROTTLE)
 
 

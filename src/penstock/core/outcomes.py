@@ -61,8 +61,10 @@ class Snoozed(msgspec.Struct, frozen=True):
 
 
 class Throttled(msgspec.Struct, frozen=True):
-    """What it needs is used too fast: it, and all of its partition, shall wait for `delay` ms; without a
-    partition, or with `partition=False`, all of its queue. The attempt does not count."""
+    """The task hit a rate limit: all jobs of its partition, including this one, wait for `delay` ms.
+
+    Without a partition, or with `partition=False`, the whole queue waits. The attempt does not count.
+    """
 
     error: AttemptError
     delay: int

@@ -1,8 +1,9 @@
 """Partitions and tenants: how a job depends on other jobs of its queue.
 
-A partition is a key and its terms; of its jobs at most `most` are *admitted* (available or running), and the
-others wait outside of the queue's order. A tenant is only a place: jobs of one key stand a step apart, so
-that each key comes once in a round. Both are data on a job; the arithmetic is here, for all stores alike.
+A partition is a key and its terms. At most `most` of its jobs are *admitted* (available or running); the
+others wait outside the queue's order. A tenant only sets a position in that order: jobs of one tenant are a
+step apart, so that each tenant comes once per round. Both are data of a job; the computations for all stores
+are here.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ __all__ = ["MOST_AT_ONCE", "MOST_KEY", "MOST_WEIGHT", "STEP", "Partition", "Tena
 MOST_KEY = 200
 MOST_AT_ONCE = 1_000_000
 MOST_WEIGHT = 100
-#: How far apart the places of a key of weight 1 are: divisible by all small weights, and with room between
-#: two for others, who stand there one behind the other in the order of their coming.
+#: Distance between the positions of two jobs of a tenant of weight 1. It is divisible by all small weights,
+#: and leaves room in between for other tenants' jobs, in order of arrival.
 STEP = 7_680
 
 
 class Partition(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """At most `most` jobs of this key, in its queue, run at once; the first in line is looked at first.
+    """Limits the running jobs of one partition key in its queue to `most`; the oldest is admitted next.
 
-    `ordered`: one at a time, in the order in which they joined, whatever their priority: the one admitted
-    stays until it has ended. `rate`: so many of the key may start in so long.
+    `ordered`: one job at a time, in order of arrival regardless of priority; an admitted job stays admitted
+    until it has ended. `rate`: the maximum rate at which jobs of this key start.
     """
 
     key: str
@@ -37,15 +38,16 @@ class Partition(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rate: Rate | None = None
 
     def rank(self, priority: int) -> int:
-        """Among waiting jobs of the key: the lower first; then by place."""
+        """The rank among waiting jobs of the partition: lower ranks first, then by position."""
         return 0 if self.ordered else -priority
 
     def allowed_at(self, ready: int, spent: float, throttled_until: int, now: int) -> int | None:
-        """From when on one more may be admitted, if there is room; None: not before another one has started.
+        """The earliest instant at which one more job may be admitted, if there is room.
 
-        `ready` is how many are admitted and not started. `spent` is the instant at which none of the starts
-        so far counts any more: a start moves it on by one step of the rate, from now on or from where it is.
-        What lies further ahead than starts can have moved it is of a clock that was set back.
+        None: not before another job has started. `ready` is the number of jobs that are admitted but not
+        started. `spent` is the instant at which no past start counts any more: each start moves it forward by
+        one step of the rate, from the present or from its value. A value further ahead than starts could have
+        moved it comes from a clock that was set back, and is ignored.
         """
         if self.rate is None:
             return throttled_until
@@ -55,7 +57,7 @@ class Partition(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return None if left < 0 else max(throttled_until, math.ceil(spent - left * step))
 
     def after_start(self, spent: float, now: int) -> float:
-        """`spent`, when one more has started. What a clock that was set back has left there is forgiven."""
+        """The value of `spent` after one more start. Values left by a clock that was set back are limited."""
         if self.rate is None:
             return spent
         step = self.rate.step

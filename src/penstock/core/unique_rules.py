@@ -72,13 +72,13 @@ def expiry_of(new: NewJob, now: int) -> int | None:
 
 
 def replaced(job: Job, new: NewJob, now: int) -> Job | None:
-    """The queued job as a call with its key leaves it; None if the call does not replace it.
+    """The queued job after a call with its unique key has replaced it; None if the call does not replace it.
 
-    `arguments`: the payload, and what is made of arguments: its partition, its tenant and its batch.
-    `run_at`: its times, which are when it is due, its expiry and its deadline. All else stays: id, place,
-    enqueued_at, attempts, errors, checkpoint, priority, headers, and its own rule. A job that is ready,
-    parked, or in a line of others stays there unless the new time is yet to come, or it `moves`. Who is part
-    of a batch already is not replaced.
+    Replacing `arguments` changes the payload and the values computed from it: partition, tenant and batch.
+    Replacing `run_at` changes the job's times: due time, expiry and deadline. Everything else stays: id,
+    position, enqueued_at, attempts, errors, checkpoint, priority, headers, and its own unique rule. A job
+    that is available, parked or waiting stays so unless its new time is in the future, or it `moves`. A job
+    that is already in a started batch is not replaced.
     """
     unique = new.unique
     if unique is None or not unique.replace or job.state not in QUEUED or job.in_batch:
@@ -87,17 +87,17 @@ def replaced(job: Job, new: NewJob, now: int) -> Job | None:
     if not unique.replaces_run_at:
         return job
     job = replace(job, expires_at=expiry_of(new, now))
-    state, due = first_state(job.spec, now)  # by its own batch, if it has one
+    state, due = first_state(job.spec, now)  # with its own batch terms, if any
     if state is State.SCHEDULED or job.state in (State.SCHEDULED, State.RETRYABLE):
         return replace(job, state=state, run_at=due)
     return job
 
 
 def moves(before: NewJob, after: NewJob) -> bool:
-    """Whether a job that was replaced has another partition, tenant or batch.
+    """Whether replacing a job has changed its partition, tenant or batch.
 
-    Then it leaves the ones that it had, and if it is available, waiting or collecting it joins the others as
-    one that becomes available now.
+    If so, it leaves the old ones. If it is available, waiting or collecting, it joins the new ones like a job
+    that becomes available now.
     """
     return (before.partition, before.tenant, before.batch_terms) != (
         after.partition,
@@ -112,7 +112,7 @@ def replaced_spec(spec: NewJob, new: NewJob) -> NewJob:
         spec = replace(spec, payload=new.payload, partition=new.partition, tenant=new.tenant)
         if (
             spec.batch_terms is not None and new.batch_terms is not None
-        ):  # whether it has one is its task's affair
+        ):  # its task decides whether it has one
             spec = replace(spec, batch_terms=new.batch_terms)
     if new.unique is not None and new.unique.replaces_run_at:
         spec = replace(

@@ -96,7 +96,7 @@ class Inspector:
         """Delete jobs in any state except running."""
         before = await self._store.delete(refs)
         done = [_changed(ref, state, "deleted") for ref, state in zip(refs, before, strict=True)]
-        return await self._but_of_batches(done, before)
+        return await self._refuse_members(done, before)
 
     async def reschedule(self, refs: Sequence[Ref], *, delay: int = 0) -> list[Change]:
         """Make queued jobs due in `delay` ms."""
@@ -105,7 +105,7 @@ class Inspector:
             _changed(ref, state, "rescheduled", QUEUED - {State.PARKED})
             for ref, state in zip(refs, before, strict=True)
         ]
-        return await self._but_of_batches(done, before)
+        return await self._refuse_members(done, before)
 
     async def retry_all(self, filter: Filter, *, limit: int) -> Bulk:
         """Retry the jobs that match the filter; without a state, the dead ones."""
@@ -129,7 +129,7 @@ class Inspector:
     # batches
 
     async def batches(self, queue: str | None = None, *, limit: int = 50) -> list[BatchView]:
-        """Batches that is still collecting, of one queue or of all; those due first come first."""
+        """Batches that are still collecting, of one queue or of all; those due first come first."""
         return [batch_view(info) for info in await self._store.batches(queue, limit=limit)]
 
     async def flush_batch(self, queue: str, task: str, key: str = "") -> str | None:
@@ -255,11 +255,11 @@ class Inspector:
         name = found.id if isinstance(found, Ref) else found
         return table, [entry for entry in table.entries if entry.spec.name == name]
 
-    async def _but_of_batches(self, done: list[Change], before: Sequence[State | None]) -> list[Change]:
-        """Mark members of collecting running batch as refused; their state does not show the membership."""
-        doubtful = [n for n, state in enumerate(before) if state is State.COLLECTING]
-        refs = [Ref(done[n].queue, done[n].id) for n in doubtful]
-        for n, job in zip(doubtful, await self._store.get(refs) if refs else [], strict=True):
+    async def _refuse_members(self, done: list[Change], before: Sequence[State | None]) -> list[Change]:
+        """Mark members of a running batch as refused; their state does not show the membership."""
+        collecting = [n for n, state in enumerate(before) if state is State.COLLECTING]
+        refs = [Ref(done[n].queue, done[n].id) for n in collecting]
+        for n, job in zip(collecting, await self._store.get(refs) if refs else [], strict=True):
             if job is not None and job.in_batch:
                 why = f"part of the batch {job.batch}: change the batch instead"
                 done[n] = Change(job.queue, job.id, "refused", why)
@@ -278,7 +278,7 @@ class Inspector:
         return None if job.spec.partition is None else await self._store.partition(job.ref)
 
     async def _bulk(self, act: str, filter: Filter, states: Sequence[State], limit: int) -> Bulk:
-        tally = {"done": 0, "asked": 0, "refused": 0, "missing": 0}
+        counts = {"done": 0, "asked": 0, "refused": 0, "missing": 0}
         left, limited = limit, False
         for state in states if filter.state is None else (filter.state,):
             after: str | None = None
@@ -290,12 +290,12 @@ class Inspector:
                 refs = [job.ref for job in page.jobs if not job.in_batch]  # members of a batch end with it
                 left -= len(refs)
                 for change in await self._apply(act, refs):
-                    tally[change.outcome] += 1
+                    counts[change.outcome] += 1
                 after = page.next
                 if after is None:
                     break
         # jobs that were gone before their turn (missing) count as not found
-        return Bulk(tally["done"], tally["asked"], tally["refused"], limited)
+        return Bulk(counts["done"], counts["asked"], counts["refused"], limited)
 
     async def _page(self, filter: Filter, state: State | None, after: str | None, limit: int) -> Page:
         return await self._store.list_jobs(

@@ -86,7 +86,7 @@ class QueueStatsView(msgspec.Struct, frozen=True):
 
 
 class BatchView(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that is still collecting; `due_at` None: still before it is full."""
+    """A batch that is still collecting; `due_at` None: not before it is full."""
 
     queue: str
     task: str

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from penstock.app.periodic import AHEAD, reckon, wait_ms
+from penstock.app.periodic import AHEAD, next_tick, wait_ms
 from penstock.core.errors import PenstockError, StoreUnavailable
 from penstock.core.job import NewJob, Ref
 from penstock.core.schedule import Entry, NewEntry, Overlap
@@ -29,9 +29,9 @@ class PeriodicEnqueuer(Service):
     """Sleeps until the next instant of the entries of these queues; `wake` makes it check for changes.
 
     The store's clock decides what is due, and its watermarks record what is done. No worker leads: the second
-    worker's tick changes nothing. `mine` are the entries registered by this worker's code; they are stored
-    first. Entries registered by other code are left to the workers that have that code. `rewrite` is the
-    app's enqueue middleware, and `on_enqueued` is called for each job enqueued here.
+    worker's tick changes nothing. `own_entries` are the entries registered by this worker's code; they are
+    stored first. Entries registered by other code are left to the workers that have that code. `rewrite` is
+    the app's enqueue middleware, and `on_enqueued` is called for each job enqueued here.
     """
 
     name = "periodic enqueuer"
@@ -40,7 +40,7 @@ class PeriodicEnqueuer(Service):
         self,
         store: Store,
         queues: Sequence[str],
-        mine: Mapping[Ref, NewEntry],
+        own_entries: Mapping[Ref, NewEntry],
         *,
         rewrite: Callable[[NewJob], NewJob] = lambda new: new,
         on_enqueued: Callable[[NewJob], None] = lambda _: None,
@@ -49,24 +49,26 @@ class PeriodicEnqueuer(Service):
         super().__init__()
         self._store = store
         self._queues = tuple(queues)
-        self._mine = {ref: entry for ref, entry in mine.items() if ref.queue in self._queues}
+        self._own_entries = {ref: entry for ref, entry in own_entries.items() if ref.queue in self._queues}
         self._rewrite = rewrite
         self._on_enqueued = on_enqueued
         self._look = look
-        self._unput = dict(self._mine)  # entries not stored yet
+        self._unstored = dict(self._own_entries)  # entries not stored yet
         self._unreadable: set[Ref] = set()  # entries reported as unreadable
 
     async def tick(self) -> float:
-        if self._unput:
+        if self._unstored:
             await self._put()
         table = await self._store.entries(self._queues)
-        self._tell_unreadable(table.entries)
-        entries = [entry for entry in table.entries if not entry.spec.by_code or entry.ref in self._mine]
+        self._report_unreadable(table.entries)
+        entries = [
+            entry for entry in table.entries if not entry.spec.by_code or entry.ref in self._own_entries
+        ]
         due: list[tuple[Entry, Tick]] = []
         waits = [self._look]
         for entry in entries:
             try:
-                tick = self._reckoned(entry, table.now)
+                tick = self._tick_of(entry, table.now)
                 wait = self._wait(entry, table.now) if tick is None else None
             except PenstockError as error:  # e.g. a time zone unknown on this machine
                 self.problem_log.report(f"the periodic entry {entry.spec.name!r} is skipped", error)
@@ -77,38 +79,38 @@ class PeriodicEnqueuer(Service):
             elif wait is not None:
                 waits.append(wait)
         if due:
-            waits += await self._ticked(due, table.now)
+            waits += await self._apply(due, table.now)
         return min(waits)
 
     async def _put(self) -> None:
         """Store the code's entries. If a part of the store is unreachable, store them queue by queue and keep
         the others for the next tick."""
         try:
-            await self._store.put_entries(list(self._unput.values()))
-            self._unput.clear()
+            await self._store.put_entries(list(self._unstored.values()))
+            self._unstored.clear()
             return
         except StoreUnavailable:
-            queues = {ref.queue for ref in self._unput}
+            queues = {ref.queue for ref in self._unstored}
             if len(queues) == 1 and len(self._queues) == 1:
                 raise
         for queue in sorted(queues):
-            entries = {ref: entry for ref, entry in self._unput.items() if ref.queue == queue}
+            entries = {ref: entry for ref, entry in self._unstored.items() if ref.queue == queue}
             try:
                 await self._store.put_entries(list(entries.values()))
             except StoreUnavailable as error:
                 self.problem_log.report(f"the periodic entries of queue {queue!r} are not stored yet", error)
             else:
                 for ref in entries:
-                    del self._unput[ref]
+                    del self._unstored[ref]
 
-    def _tell_unreadable(self, entries: Sequence[Entry]) -> None:
+    def _report_unreadable(self, entries: Sequence[Entry]) -> None:
         """Report each unreadable entry once, until it is readable again."""
         found = {entry.ref: entry.unreadable for entry in entries if entry.unreadable is not None}
         for ref in found.keys() - self._unreadable:
             self.on_set_aside([SetAside("periodic entry", ref.queue, ref.id, found[ref])])
         self._unreadable = set(found)
 
-    async def _ticked(self, due: Sequence[tuple[Entry, Tick]], now: int) -> list[float]:
+    async def _apply(self, due: Sequence[tuple[Entry, Tick]], now: int) -> list[float]:
         """Apply ticks; returns the seconds that each entry can wait after that."""
         waits: list[float] = []
         answers = await self._store.tick([tick for _, tick in due])
@@ -124,12 +126,12 @@ class PeriodicEnqueuer(Service):
                     if job.id in answer.enqueued:
                         self._on_enqueued(job)
                 moved = replace(entry, watermark=tick.to)
-                wait = self._wait(moved, now) if reckon(moved, now) is None else 0.0
+                wait = self._wait(moved, now) if next_tick(moved, now) is None else 0.0
                 waits += [] if wait is None else [wait]
         return waits
 
-    def _reckoned(self, entry: Entry, now: int) -> Tick | None:
-        tick = reckon(entry, now)
+    def _tick_of(self, entry: Entry, now: int) -> Tick | None:
+        tick = next_tick(entry, now)
         if tick is None:
             return None
         why = why_not_here(entry.spec.job.payload)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence, Set
 from typing import Unpack
 
-from penstock.app.judging import Judged, JudgeOptions, judge
+from penstock.app.reclaimed_jobs import OnDecided, SettleOptions, settle_reclaimed
 from penstock.core import clock
 from penstock.core.errors import StoreError
 from penstock.core.ids import mint_token
@@ -17,11 +17,11 @@ from penstock.stores.contract import Store
 __all__ = ["Reclaimer", "reclaim_all"]
 
 #: Interval of the search for dead workers (s); it needs no call to the store.
-_LOOK_FOR_DEAD = 1.0
+_DEAD_EVERY = 1.0
 #: Interval (s) after which dead workers that this store does not know are looked up again.
-_UNKNOWN_FOR = 60.0
-#: Factor for the pause before leases are judged again: a heartbeat that is just due takes some time.
-_AND_A_BIT = 1.5
+_FOREIGN_RECHECK = 60.0
+#: Factor for the pause before leases are decided_jobs again: a heartbeat that is just due takes some time.
+_HEARTBEAT_MARGIN = 1.5
 
 
 class Reclaimer(Service):
@@ -49,7 +49,7 @@ class Reclaimer(Service):
         proven_dead: Callable[[Set[str]], set[str]],
         remove_dead: Callable[[str], object],
         on_lost: Callable[[str, str, int], None] = lambda *_: None,
-        on_judged: Judged = lambda *_: None,
+        on_decided: OnDecided = lambda *_: None,
         write: Callable[[], Awaitable[None]] | None = None,
         every: float = 2.0,
         batch: int = 500,
@@ -63,17 +63,17 @@ class Reclaimer(Service):
         self._heartbeat = heartbeat
         self._proven_dead = proven_dead
         self._foreign_workers: set[str] = set()  # dead workers that do not belong to this store
-        self._look_at_all = 0.0  # monotonic: when those are looked up again
+        self._recheck_foreign_at = 0.0  # monotonic: when those are looked up again
         self._remove_dead = remove_dead
         self._on_lost = on_lost
-        self._on_judged = on_judged
+        self._on_decided = on_decided
         self._write = write
         self._every = every
         self._batch = batch
         self._keep_dead = keep_dead
         self._last_contact = clock.lease_seconds()
         self._failed = False
-        self._judge_from = 0.0
+        self._reclaim_not_before = 0.0
         self._due = 0.0  # by `clock.lease_seconds()`: when expired leases are reclaimed next
         #: After a gap in contact longer than this (s), leases may have expired whose workers were cut off
         #: too.
@@ -94,18 +94,18 @@ class Reclaimer(Service):
             raise
 
     async def _tick(self) -> float:
-        asked = await self._reclaim_from_the_dead()
+        store_asked = await self._reclaim_from_dead()
         if self._failed and self._write is not None:
             await self._write()
-        elif not asked:
+        elif not store_asked:
             if clock.lease_seconds() < self._due:
                 return self._pause
             await self._store.workers()  # shows whether the store answers, before leases are reclaimed
         now = clock.lease_seconds()
         if self._failed or now - self._last_contact > self._cut_off:
-            self._judge_from = now + self._heartbeat * _AND_A_BIT
+            self._reclaim_not_before = now + self._heartbeat * _HEARTBEAT_MARGIN
         self._failed, self._last_contact = False, now
-        if now < max(self._judge_from, self._due):
+        if now < max(self._reclaim_not_before, self._due):
             return self._pause
         self._due = now + self._every - self._pause / 2 if self._every > self._pause else now
         found = await self._store.reclaim(
@@ -114,8 +114,8 @@ class Reclaimer(Service):
         if found.set_aside:
             self.on_set_aside(found.set_aside)
         cause = "the worker did not extend the lease"
-        await judge(
-            self._store, found, "LeaseLost", cause, keep_dead=self._keep_dead, on_judged=self._on_judged
+        await settle_reclaimed(
+            self._store, found, "LeaseLost", cause, keep_dead=self._keep_dead, on_decided=self._on_decided
         )
         if len(found.jobs) >= self._batch:
             self._due = 0.0
@@ -124,23 +124,23 @@ class Reclaimer(Service):
 
     @property
     def _pause(self) -> float:
-        return min(_LOOK_FOR_DEAD, self._every)
+        return min(_DEAD_EVERY, self._every)
 
-    async def _reclaim_from_the_dead(self) -> bool:
+    async def _reclaim_from_dead(self) -> bool:
         """Reclaim the jobs of dead workers.
 
-        Whether the store was asked: only if a worker on this host has died.
+        Whether the store was store_asked: only if a worker on this host has died.
         """
-        if time.monotonic() >= self._look_at_all:  # an id given by the user may be in use again
+        if time.monotonic() >= self._recheck_foreign_at:  # an id given by the user may be in use again
             self._foreign_workers.clear()
-            self._look_at_all = time.monotonic() + _UNKNOWN_FOR
+            self._recheck_foreign_at = time.monotonic() + _FOREIGN_RECHECK
         dead = self._proven_dead(self._foreign_workers)
         self._foreign_workers &= dead
         if not dead - self._foreign_workers:
             return False
-        ours = await self._store.workers()
-        self._foreign_workers |= dead - {info.id for info in ours}
-        for info in ours:
+        known = await self._store.workers()
+        self._foreign_workers |= dead - {info.id for info in known}
+        for info in known:
             if info.id == self._worker or info.id not in dead:
                 continue
             cause = f"worker {info.id} died"
@@ -152,7 +152,7 @@ class Reclaimer(Service):
                 "WorkerLost",
                 cause,
                 keep_dead=self._keep_dead,
-                on_judged=self._on_judged,
+                on_decided=self._on_decided,
             )
             await self._store.retire(info.id)
             # otherwise another worker has removed it and reported the loss
@@ -162,16 +162,17 @@ class Reclaimer(Service):
 
 
 async def reclaim_all(
-    store: Store, dead: str, by: str, lease: int, kind: str, cause: str, **options: Unpack[JudgeOptions]
+    store: Store, dead: str, by: str, lease: int, kind: str, cause: str, **options: Unpack[SettleOptions]
 ) -> list[Job]:
     """Reclaim all jobs that the dead worker held and decide their outcome; returns the jobs as they were.
 
-    `overdue` returns the timeout message of a job for which the worker was killed. `leave`: as for `judge`.
+    `overdue` returns the timeout message of a job for which the worker was killed. `leave`: as for
+    `settle_reclaimed`.
     """
     jobs: list[Job] = []
     while True:
         found = await store.reclaim((), limit=500, lease=lease, worker=by, token=mint_token(), of=[dead])
-        await judge(store, found, kind, cause, **options)
+        await settle_reclaimed(store, found, kind, cause, **options)
         jobs += found.jobs
         if len(found.jobs) < 500:
             return jobs

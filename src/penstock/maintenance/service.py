@@ -15,7 +15,7 @@ __all__ = ["Backoff", "ProblemLog", "Service", "pause_after"]
 _log = logging.getLogger("penstock.maintenance")
 
 #: Minimum interval of log lines about an unreachable store (s): every loop fails at once.
-_SAY_EVERY = 3.0
+_LOG_EVERY = 3.0
 
 
 def pause_after(failures: int, *, first: float = 0.1, most: float = 1.0) -> float:
@@ -51,18 +51,18 @@ class ProblemLog:
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
-        self._said = float("-inf")
-        self._unsaid = 0
+        self._logged_at = float("-inf")
+        self._unlogged = 0
 
     def report(self, what: str, error: BaseException) -> None:
         """Log that `what` failed, or count it."""
         now = time.monotonic()
-        if now - self._said < _SAY_EVERY:
-            self._unsaid += 1
+        if now - self._logged_at < _LOG_EVERY:
+            self._unlogged += 1
             return
-        more = f" ({self._unsaid} more like it in between)" if self._unsaid else ""
+        more = f" ({self._unlogged} more like it in between)" if self._unlogged else ""
         self._log.warning("%s: %s%s", what, error, more)
-        self._said, self._unsaid = now, 0
+        self._logged_at, self._unlogged = now, 0
 
 
 class Service:

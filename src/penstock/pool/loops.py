@@ -14,8 +14,8 @@ from typing import Any, Generic, Self, TypeVar
 from penstock.core.errors import ConfigError, QueueClosed
 from penstock.pool.rules import (
     CancelToken,
-    Front,
     Rules,
+    SharedMethods,
     Steps,
     Stopped,
     checked,
@@ -31,7 +31,7 @@ J = TypeVar("J")
 R = TypeVar("R")
 
 #: Keeps tasks alive: an event loop refers to its tasks only weakly.
-_kept: set[asyncio.Task[Any]] = set()
+_alive_tasks: set[asyncio.Task[Any]] = set()
 
 
 def spawn(work: Coroutine[Any, Any, R], *, name: str | None = None) -> asyncio.Task[R]:
@@ -40,13 +40,13 @@ def spawn(work: Coroutine[Any, Any, R], *, name: str | None = None) -> asyncio.T
     Sets no limit; use it if no queue is needed.
     """
     task = asyncio.create_task(work, name=name)
-    _kept.add(task)
+    _alive_tasks.add(task)
     task.add_done_callback(_log_spawned)
     return task
 
 
 def _log_spawned(task: asyncio.Task[Any]) -> None:
-    _kept.discard(task)
+    _alive_tasks.discard(task)
     error = None if task.cancelled() else task.exception()
     if error is not None:
         _log.error("the spawned task %s failed: %r", task.get_name(), error, exc_info=error)
@@ -73,10 +73,10 @@ class _TaskWait:
             self._woken.set_result(None)
 
 
-async def _walk(steps: Steps[R], nap: _TaskWait) -> R:
+async def _run_steps(steps: Steps[R], waiter: _TaskWait) -> R:
     try:
         while True:
-            await nap.sleep(next(steps))
+            await waiter.sleep(next(steps))
     except StopIteration as end:
         answer: R = end.value
         return answer
@@ -84,7 +84,7 @@ async def _walk(steps: Steps[R], nap: _TaskWait) -> R:
         steps.close()  # a cancelled caller leaves the waiting line
 
 
-class JobQueue(Front[J], Generic[J]):
+class JobQueue(SharedMethods[J], Generic[J]):
     """A bounded queue for the tasks of one event loop; `async for job in queue` is a worker.
 
     `capacity` is the number of jobs that may wait. With 0, a job is accepted only if a task waits in `get`.
@@ -106,18 +106,18 @@ class JobQueue(Front[J], Generic[J]):
         Raises QueueFull if there is no room within `timeout` seconds, and QueueClosed after `close` or
         `cancel`, also in callers that wait. A `put` that raised or was cancelled has added nothing.
         """
-        self._here()
-        nap = _TaskWait()
-        await _walk(self._rules.put(job, nap, timeout), nap)
+        self._check_caller()
+        waiter = _TaskWait()
+        await _run_steps(self._rules.put(job, waiter, timeout), waiter)
 
     async def get(self) -> J:
         """Take the next job, waiting for it. Raises QueueClosed if none will come.
 
         A cancelled `get` has taken no job.
         """
-        self._here()
-        nap = _TaskWait()
-        return await _walk(self._rules.get(nap), nap)
+        self._check_caller()
+        waiter = _TaskWait()
+        return await _run_steps(self._rules.get(waiter), waiter)
 
     def __aiter__(self) -> Self:
         return self
@@ -145,7 +145,7 @@ class JobQueue(Front[J], Generic[J]):
         except RuntimeError:  # the loop was closed in the meantime: no task sleeps there
             pass
 
-    def _here(self) -> None:
+    def _check_caller(self) -> None:
         loop = _running_loop()
         if loop is None:
             raise RuntimeError(
@@ -159,7 +159,7 @@ class JobQueue(Front[J], Generic[J]):
                 f"{type(self).__name__} {self._rules.name!r} belongs to another event loop; make one for each"
             )
 
-    def _here_or_at_rest(self) -> None:
+    def _check_caller_or_idle(self) -> None:
         if self._loop is not None and self._loop is not _running_loop() and self._loop.is_running():
             raise RuntimeError(
                 f"{type(self).__name__} {self._rules.name!r} was used outside of its event loop; from a "
@@ -193,11 +193,13 @@ class Pool(JobQueue[J]):
         self._workers = checked("workers", workers, least=1)
         self._handler = handler
         self._on_error = on_error
-        self._hired = 0  # workers started so far, for their names
+        self._workers_started = 0  # workers started so far, for their names
         super().__init__(capacity, name=name, token=token)
 
     def _make_rules(self, capacity: int, name: str, token: CancelToken | None) -> Rules[J]:
-        return Rules(capacity, name=name, parent=token, workers=self._workers, hire=self._hire)
+        return Rules(
+            capacity, name=name, parent=token, workers=self._workers, start_worker=self._start_worker
+        )
 
     @property
     def running(self) -> int:
@@ -220,8 +222,8 @@ class Pool(JobQueue[J]):
         Waiting stops nothing: after False, the workers continue.
         """
         self._refuse_own_jobs()
-        nap = _TaskWait()
-        return await _walk(self._rules.wait(nap, timeout), nap)
+        waiter = _TaskWait()
+        return await _run_steps(self._rules.wait(waiter, timeout), waiter)
 
     async def join(self) -> None:
         """Wait without a limit."""
@@ -236,7 +238,7 @@ class Pool(JobQueue[J]):
         dropped = self._cancel()
         if running:
             here = _running_loop() and asyncio.current_task()
-            for worker in list(self._rules.in_hand):
+            for worker in list(self._rules.running_jobs):
                 if isinstance(worker, asyncio.Task) and worker is not here:
                     worker.cancel()
         return dropped
@@ -276,53 +278,55 @@ class Pool(JobQueue[J]):
         await self.join()
 
     def _refuse_own_jobs(self) -> None:
-        self._here()
-        if asyncio.current_task() in self._rules.in_hand:
+        self._check_caller()
+        if asyncio.current_task() in self._rules.running_jobs:
             raise RuntimeError(f"a job of the pool {self._rules.name!r} would wait for its own end")
 
     # --- workers
 
-    def _hire(self) -> None:
+    def _start_worker(self) -> None:
         if self._rules.alive >= self._workers:
             return
-        self._hired += 1
+        self._workers_started += 1
         # an empty context: a worker outlives the caller that put the first job
         task = asyncio.get_running_loop().create_task(
-            self._work(), name=f"penstock-{self._rules.name}-{self._hired}", context=contextvars.Context()
+            self._work(),
+            name=f"penstock-{self._rules.name}-{self._workers_started}",
+            context=contextvars.Context(),
         )
         self._rules.alive += 1
-        _kept.add(task)
-        task.add_done_callback(self._left)
+        _alive_tasks.add(task)
+        task.add_done_callback(self._on_worker_end)
 
-    def _left(self, task: asyncio.Task[None]) -> None:
+    def _on_worker_end(self, task: asyncio.Task[None]) -> None:
         # not in a `finally` of the worker: a task cancelled before its first step runs none
-        _kept.discard(task)
+        _alive_tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):  # any other exception ends the loop, which reports it
             _log.error("pool %s: a worker failed", self._rules.name, exc_info=error)
-        self._rules.left()
+        self._rules.worker_ended()
 
     async def _work(self) -> None:
-        me, nap = asyncio.current_task(), _TaskWait()
-        assert me is not None
+        worker, waiter = asyncio.current_task(), _TaskWait()
+        assert worker is not None
         while True:
             try:
-                job = await _walk(self._rules.begin(me, nap), nap)
+                job = await _run_steps(self._rules.begin(worker, waiter), waiter)
             except QueueClosed:
                 return
             # no await before the handler's first line: a job that `cancel` has not dropped has started
-            await self._run(job, me)
+            await self._run(job, worker)
             del job  # not kept alive by an idle worker
             # a handler that never awaits must not block the loop until the queue is empty
             await asyncio.sleep(0)
 
-    async def _run(self, job: J, me: asyncio.Task[Any]) -> None:
+    async def _run(self, job: J, worker: asyncio.Task[Any]) -> None:
         failure: BaseException | None = None
         try:
             await self._call(job)
         except asyncio.CancelledError as error:
             failure = error
-            if me.cancelling():  # the worker was cancelled, not something that the job awaited
+            if worker.cancelling():  # the worker was cancelled, not something that the job awaited
                 raise
         except (KeyboardInterrupt, SystemExit) as error:
             failure = error
@@ -330,9 +334,9 @@ class Pool(JobQueue[J]):
         except BaseException as error:  # noqa: BLE001  # boundary: a failing job must not end its worker
             failure = error
         finally:
-            self._rules.end(me, failed=failure is not None)
+            self._rules.end(worker, failed=failure is not None)
             if failure is not None:
-                self._tell(job, failure)
+                self._report_failure(job, failure)
                 failure = None  # its traceback keeps this frame alive, and so the job
 
     def _call(self, job: J) -> Awaitable[object]:
@@ -344,7 +348,7 @@ class Pool(JobQueue[J]):
             )
         return called
 
-    def _tell(self, job: J, error: BaseException) -> None:
+    def _report_failure(self, job: J, error: BaseException) -> None:
         if self._on_error is None:
             _log.error("pool %s: a job failed: %r", self._rules.name, error, exc_info=error)
             return

@@ -23,7 +23,7 @@ from weakref import WeakSet
 
 from penstock.core.errors import ConfigError, QueueClosed, QueueFull
 
-__all__ = ["CancelToken", "Front", "Nap", "Rules", "Steps", "Stopped"]
+__all__ = ["CancelToken", "Rules", "SharedMethods", "Steps", "Stopped", "Wakeable"]
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -32,7 +32,7 @@ R = TypeVar("R")
 Steps = Generator[float | None, None, R]
 
 #: Longer sleeps are split (s): a thread's wait has a maximum.
-_LONGEST_NAP = 86_400.0
+_LONGEST_SLEEP = 86_400.0
 
 
 class CancelToken:
@@ -45,7 +45,7 @@ class CancelToken:
     def __init__(self, parent: CancelToken | None = None) -> None:
         if not isinstance(parent, CancelToken | None):
             raise ConfigError(f"{parent!r} is no CancelToken")
-        self._given = threading.Event()
+        self._cancelled = threading.Event()
         # re-entrant: a signal handler may cancel in the middle of another call of the same thread
         self._lock = threading.RLock()
         self._children: WeakSet[CancelToken] = WeakSet()  # weak: a parent outlives thousands of children
@@ -56,14 +56,14 @@ class CancelToken:
     @property
     def cancelled(self) -> bool:
         """Whether this token or a parent was cancelled."""
-        return self._given.is_set()
+        return self._cancelled.is_set()
 
     def cancel(self) -> None:
         """Cancel the token. A second call has no effect."""
         with self._lock:
-            if self._given.is_set():
+            if self._cancelled.is_set():
                 return
-            self._given.set()  # set first: callers that are woken must see it
+            self._cancelled.set()  # set first: callers that are woken must see it
             children = list(self._children)
         for child in children:
             child.cancel()
@@ -73,14 +73,14 @@ class CancelToken:
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until the token is cancelled. False after `timeout` seconds."""
         deadline = deadline_of(timeout)
-        while not self._given.wait(left_until(deadline)):
+        while not self._cancelled.wait(left_until(deadline)):
             if deadline is not None and time.monotonic() >= deadline:
                 return False
         return True
 
     def _adopt(self, child: CancelToken) -> None:
         with self._lock:
-            if not self._given.is_set():
+            if not self._cancelled.is_set():
                 self._children.add(child)
                 return
         child.cancel()
@@ -103,8 +103,8 @@ class Stopped(Generic[J]):
     still_running: tuple[J, ...]
 
 
-class Nap(Protocol):
-    """A sleeper inside a method."""
+class Wakeable(Protocol):
+    """A sleeping caller that can be woken."""
 
     def wake(self) -> None: ...
 
@@ -112,7 +112,7 @@ class Nap(Protocol):
 class Rules(Generic[J]):
     """The state of one queue, and of its workers, if any.
 
-    `hire` is called before a job is added for which no started worker is free; it may start one.
+    `start_worker` is called before a job is added for which no started worker is free; it may start one.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Rules(Generic[J]):
         name: str,
         parent: CancelToken | None,
         workers: int = 0,
-        hire: Callable[[], None] = lambda: None,
+        start_worker: Callable[[], None] = lambda: None,
     ) -> None:
         self.capacity = capacity
         self.name = name
@@ -132,29 +132,29 @@ class Rules(Generic[J]):
         #: Workers that have started, or are about to, and have not ended.
         self.alive = 0
         #: The job of each worker.
-        self.in_hand: dict[Hashable, J] = {}
+        self.running_jobs: dict[Hashable, J] = {}
         self._jobs: deque[J] = deque()
         #: Takers that could take a job at once: workers without a job (not started ones too), and callers in
         #: `get`.
         self._idle = workers
-        self._hire = hire
+        self._start_worker = start_worker
         self._closed = False
-        self._line: OrderedDict[Nap, None] = OrderedDict()  # waiting in `put`, oldest first
-        self._takers: OrderedDict[Nap, None] = OrderedDict()  # waiting for a job
-        self._waiters: OrderedDict[Nap, None] = OrderedDict()  # waiting until all workers have ended
+        self._putters: OrderedDict[Wakeable, None] = OrderedDict()  # waiting in `put`, oldest first
+        self._takers: OrderedDict[Wakeable, None] = OrderedDict()  # waiting for a job
+        self._waiters: OrderedDict[Wakeable, None] = OrderedDict()  # waiting until all workers have ended
 
     # --- numbers: a job for which a taker is free no longer counts as waiting, even before it starts
 
     @property
     def waiting(self) -> int:
-        return len(self._jobs) - self._promised
+        return len(self._jobs) - self._assigned
 
     @property
     def running(self) -> int:
-        return len(self.in_hand) + self._promised
+        return len(self.running_jobs) + self._assigned
 
     @property
-    def _promised(self) -> int:
+    def _assigned(self) -> int:
         return 0 if self.token.cancelled else min(len(self._jobs), self._idle)
 
     @property
@@ -170,27 +170,27 @@ class Rules(Generic[J]):
 
     def try_put(self, job: J) -> bool:
         self._refuse_if_closed()
-        if self._line or not self._has_room():
+        if self._putters or not self._has_room():
             return False
-        self._admit(job)
+        self._add(job)
         return True
 
-    def put(self, job: J, nap: Nap, timeout: float | None) -> Steps[None]:
+    def put(self, job: J, waiter: Wakeable, timeout: float | None) -> Steps[None]:
         deadline = deadline_of(timeout)
         if self.try_put(job):
             return
-        self._line[nap] = None
+        self._putters[waiter] = None
         try:
-            while next(iter(self._line)) is not nap or not self._has_room():
+            while next(iter(self._putters)) is not waiter or not self._has_room():
                 left = left_until(deadline)
                 if left is not None and left <= 0:
                     raise QueueFull(self.name)
                 yield left
                 self._refuse_if_closed()
-            self._admit(job)
+            self._add(job)
         finally:
-            del self._line[nap]
-            self._call_first()
+            del self._putters[waiter]
+            self._wake_putter()
 
     def _refuse_if_closed(self) -> None:
         if self.closed:
@@ -199,52 +199,52 @@ class Rules(Generic[J]):
     def _has_room(self) -> bool:
         return len(self._jobs) < self.capacity + self._idle
 
-    def _admit(self, job: J) -> None:
+    def _add(self, job: J) -> None:
         # the free workers are already needed for older jobs
-        if self.alive - len(self.in_hand) <= len(self._jobs):
-            self._hire()
+        if self.alive - len(self.running_jobs) <= len(self._jobs):
+            self._start_worker()
         self._jobs.append(job)
         self._wake_taker()
 
-    def _call_first(self) -> None:
+    def _wake_putter(self) -> None:
         # wake one at a time, which wakes the next: woken threads resume in any order
-        if self._line and self._has_room():
-            next(iter(self._line)).wake()
+        if self._putters and self._has_room():
+            next(iter(self._putters)).wake()
 
     # --- taking out
 
-    def get(self, nap: Nap) -> Steps[J]:
+    def get(self, waiter: Wakeable) -> Steps[J]:
         self._idle += 1
-        self._call_first()  # a `put` may have waited for a taker
+        self._wake_putter()  # a `put` may have waited for a taker
         try:
-            return (yield from self._next_job(nap))
+            return (yield from self._next_job(waiter))
         finally:
             self._idle -= 1
 
-    def begin(self, worker: Hashable, nap: Nap) -> Steps[J]:
+    def begin(self, worker: Hashable, waiter: Wakeable) -> Steps[J]:
         """Take the worker's next job, which is counted as running until `end`."""
-        job = yield from self._next_job(nap)
+        job = yield from self._next_job(waiter)
         self._idle -= 1
-        self.in_hand[worker] = job
+        self.running_jobs[worker] = job
         return job
 
     def end(self, worker: Hashable, *, failed: bool) -> None:
-        del self.in_hand[worker]
+        del self.running_jobs[worker]
         self._idle += 1
         self.failed += failed
         self.done += not failed
-        self._call_first()
+        self._wake_putter()
 
-    def _next_job(self, nap: Nap) -> Steps[J]:
+    def _next_job(self, waiter: Wakeable) -> Steps[J]:
         try:
             while not self._over:
                 if self._jobs:
                     return self._jobs.popleft()
-                self._takers[nap] = None
+                self._takers[waiter] = None
                 yield None
             raise QueueClosed(self.name, "it is empty, and nothing more will come")
         finally:
-            self._takers.pop(nap, None)
+            self._takers.pop(waiter, None)
             if self._jobs:  # one wake-up may stand for several jobs
                 self._wake_taker()
 
@@ -263,15 +263,15 @@ class Rules(Generic[J]):
         self._jobs.clear()
         return dropped
 
-    def left(self) -> None:
+    def worker_ended(self) -> None:
         """Note that a worker has ended."""
         self.alive -= 1
         if self.alive == 0:
             self.wake_all()
 
-    def wait(self, nap: Nap, timeout: float | None) -> Steps[bool]:
+    def wait(self, waiter: Wakeable, timeout: float | None) -> Steps[bool]:
         deadline = deadline_of(timeout)
-        self._waiters[nap] = None
+        self._waiters[waiter] = None
         try:
             while not self._over or self.alive:
                 left = left_until(deadline)
@@ -280,17 +280,17 @@ class Rules(Generic[J]):
                 yield left
             return True
         finally:
-            del self._waiters[nap]
+            del self._waiters[waiter]
 
     def wake_all(self) -> None:
-        for nap in [*self._line, *self._takers, *self._waiters]:
-            nap.wake()
+        for waiter in [*self._putters, *self._takers, *self._waiters]:
+            waiter.wake()
 
     def report(self, dropped: list[J]) -> Stopped[J]:
-        return Stopped(self.done, self.failed, (*dropped, *self.drop()), tuple(self.in_hand.values()))
+        return Stopped(self.done, self.failed, (*dropped, *self.drop()), tuple(self.running_jobs.values()))
 
 
-class Front(Generic[J]):
+class SharedMethods(Generic[J]):
     """The methods that both kinds of queue share; `_guard` protects the rules."""
 
     _rules: Rules[J]
@@ -316,7 +316,7 @@ class Front(Generic[J]):
 
         Callers that wait in `put` go first. Raises QueueClosed after `close` or `cancel`.
         """
-        self._here()
+        self._check_caller()
         with self._guard:
             return self._rules.try_put(job)
 
@@ -325,21 +325,21 @@ class Front(Generic[J]):
 
         Callers that wait in `put` get QueueClosed.
         """
-        self._here_or_at_rest()
+        self._check_caller_or_idle()
         with self._guard:
             self._rules.close()
 
     def _cancel(self) -> list[J]:
-        self._here_or_at_rest()
+        self._check_caller_or_idle()
         self._rules.token.cancel()
         with self._guard:
             return self._rules.drop()
 
-    def _here(self) -> None:
+    def _check_caller(self) -> None:
         """Raise if the caller is in the wrong thread or event loop."""
 
-    def _here_or_at_rest(self) -> None:
-        """Like `_here`, but allowed from anywhere while no loop runs."""
+    def _check_caller_or_idle(self) -> None:
+        """Like `_check_caller`, but allowed from anywhere while no loop runs."""
 
 
 def deadline_of(timeout: float | None) -> float | None:
@@ -352,7 +352,7 @@ def deadline_of(timeout: float | None) -> float | None:
 
 
 def left_until(deadline: float | None) -> float | None:
-    return None if deadline is None else min(deadline - time.monotonic(), _LONGEST_NAP)
+    return None if deadline is None else min(deadline - time.monotonic(), _LONGEST_SLEEP)
 
 
 def checked(what: str, number: int, *, least: int) -> int:

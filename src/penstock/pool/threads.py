@@ -12,8 +12,8 @@ from typing import Generic, ParamSpec, Self, TypeVar
 from penstock.core.errors import ConfigError, QueueClosed
 from penstock.pool.rules import (
     CancelToken,
-    Front,
     Rules,
+    SharedMethods,
     Steps,
     Stopped,
     checked,
@@ -57,11 +57,11 @@ class _ThreadWait:
         self.wake = self._condition.notify
 
 
-def _walk(steps: Steps[R], nap: _ThreadWait) -> R:
+def _run_steps(steps: Steps[R], waiter: _ThreadWait) -> R:
     """Run the steps. The caller holds the lock."""
     try:
         while True:
-            nap.sleep(next(steps))
+            waiter.sleep(next(steps))
     except StopIteration as end:
         answer: R = end.value
         return answer
@@ -69,7 +69,7 @@ def _walk(steps: Steps[R], nap: _ThreadWait) -> R:
         steps.close()  # a caller with a KeyboardInterrupt leaves the waiting line
 
 
-class ThreadJobQueue(Front[J], Generic[J]):
+class ThreadJobQueue(SharedMethods[J], Generic[J]):
     """A bounded queue for threads; `for job in queue` is a worker.
 
     `capacity` is the number of jobs that may wait. With 0, a job is accepted only if a thread waits in `get`.
@@ -92,15 +92,15 @@ class ThreadJobQueue(Front[J], Generic[J]):
         Raises QueueFull if there is no room within `timeout` seconds, and QueueClosed after `close` or
         `cancel`, also in callers that wait. A `put` that raised has added nothing.
         """
-        nap = _ThreadWait(self._lock)
+        waiter = _ThreadWait(self._lock)
         with self._lock:
-            _walk(self._rules.put(job, nap, timeout), nap)
+            _run_steps(self._rules.put(job, waiter, timeout), waiter)
 
     def get(self) -> J:
         """Take the next job, blocking until there is one. Raises QueueClosed if none will come."""
-        nap = _ThreadWait(self._lock)
+        waiter = _ThreadWait(self._lock)
         with self._lock:
-            return _walk(self._rules.get(nap), nap)
+            return _run_steps(self._rules.get(waiter), waiter)
 
     def __iter__(self) -> Self:
         return self
@@ -150,12 +150,14 @@ class ThreadPool(ThreadJobQueue[J]):
         self._workers = checked("workers", workers, least=1)
         self._handler = handler
         self._on_error = on_error
-        self._hired = 0  # workers started so far, for their names
+        self._workers_started = 0  # workers started so far, for their names
         self._threads: set[threading.Thread] = set()
         super().__init__(capacity, name=name, token=token)
 
     def _make_rules(self, capacity: int, name: str, token: CancelToken | None) -> Rules[J]:
-        return Rules(capacity, name=name, parent=token, workers=self._workers, hire=self._hire)
+        return Rules(
+            capacity, name=name, parent=token, workers=self._workers, start_worker=self._start_worker
+        )
 
     @property
     def running(self) -> int:
@@ -179,9 +181,9 @@ class ThreadPool(ThreadJobQueue[J]):
         Waiting stops nothing: after False, the workers continue.
         """
         self._refuse_own_jobs()
-        nap = _ThreadWait(self._lock)
+        waiter = _ThreadWait(self._lock)
         with self._lock:
-            if not _walk(self._rules.wait(nap, timeout), nap):
+            if not _run_steps(self._rules.wait(waiter, timeout), waiter):
                 return False
         for thread in self._threads:  # wait for their last steps
             thread.join()
@@ -239,11 +241,11 @@ class ThreadPool(ThreadJobQueue[J]):
 
     # --- workers
 
-    def _hire(self) -> None:
+    def _start_worker(self) -> None:
         if self._rules.alive >= self._workers:
             return
         thread = threading.Thread(
-            target=self._work, name=f"penstock-{self._rules.name}-{self._hired + 1}", daemon=True
+            target=self._work, name=f"penstock-{self._rules.name}-{self._workers_started + 1}", daemon=True
         )
         self._rules.alive += 1  # counted first, so that `wait` cannot miss it
         try:
@@ -251,35 +253,35 @@ class ThreadPool(ThreadJobQueue[J]):
         except RuntimeError:  # no more threads: the error reaches the caller, and nothing was added
             self._rules.alive -= 1
             raise
-        self._hired += 1
+        self._workers_started += 1
         self._threads.add(thread)
 
     def _work(self) -> None:
-        me, nap = threading.current_thread(), _ThreadWait(self._lock)
+        worker, waiter = threading.current_thread(), _ThreadWait(self._lock)
         try:
             while True:
                 with self._lock:
-                    job = _walk(self._rules.begin(me, nap), nap)
+                    job = _run_steps(self._rules.begin(worker, waiter), waiter)
                 failed = self._run(job)
                 with self._lock:
-                    self._rules.end(me, failed=failed)
+                    self._rules.end(worker, failed=failed)
                 del job  # not kept alive by an idle worker
         except QueueClosed:
             pass
         finally:
             with self._lock:
-                self._rules.left()
+                self._rules.worker_ended()
 
     def _run(self, job: J) -> bool:
         """Run the job; returns whether it failed."""
         try:
             contextvars.Context().run(self._handler, job)
         except BaseException as error:  # noqa: BLE001  # boundary: not even SystemExit in a job ends its worker
-            self._tell(job, error)
+            self._report_failure(job, error)
             return True
         return False
 
-    def _tell(self, job: J, error: BaseException) -> None:
+    def _report_failure(self, job: J, error: BaseException) -> None:
         if self._on_error is None:
             _log.error("pool %s: a job failed: %r", self._rules.name, error, exc_info=error)
             return

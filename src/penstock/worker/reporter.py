@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from penstock.app.app import App
-from penstock.app.outcome_events import log_set_aside, tell, tell_set_aside
+from penstock.app.outcome_events import emit_outcome, emit_set_aside, log_set_aside
 from penstock.core.errors import StoreError
 from penstock.core.events import Event, JobEnqueued, LoopBlocked, WorkerLost
 from penstock.core.job import Job, NewJob, Ref, State
@@ -36,7 +36,7 @@ class Reporter:
             _log.error("job %s (%s, attempt %d) is dead: %s", job.id, job.task, job.attempt, move.reason)
         if self._app.callbacks.active:
             self._callback_runner.take(job, move)
-        tell(self._app.events, job, move)
+        emit_outcome(self._app.events, job, move)
 
     async def adopt_callbacks(self, dead: Sequence[tuple[str, str]]) -> None:
         """Report jobs (queue, id) that died with the worker before this one, and call their callbacks."""
@@ -55,7 +55,7 @@ class Reporter:
     def set_aside(self, found: Sequence[SetAside]) -> None:
         """Report records that the store cannot read and has set aside."""
         log_set_aside(found)
-        tell_set_aside(self._app.events, found)
+        emit_set_aside(self._app.events, found)
 
     def periodic_enqueued(self, job: NewJob) -> None:
         """Report that a job of a periodic entry was stored."""

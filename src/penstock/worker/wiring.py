@@ -99,7 +99,7 @@ def _maintenance(setup: WorkerSetup, announcer: Announcer, reporter: Reporter) -
             remove_dead=remove_dead,
             write=announcer.announce,
             on_lost=reporter.lost_worker,
-            on_judged=reporter.decided,
+            on_decided=reporter.decided,
             every=config.reclaim_every / 1000,
             keep_dead=config.keep_dead,
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.app.outcome import outcome_of, timed_out, unjudged
+from penstock.app.outcome import outcome_of, timed_out, undetermined
 from penstock.core.errors import AttemptCancelled, AttemptTimeout
 from penstock.core.job import AttemptError
 from penstock.core.lifecycle import QueuePosition
@@ -28,7 +28,7 @@ def outcome_of_end(leased: LeasedJob, error: BaseException) -> Outcome:
             return _child_died(leased, error)
         return _raised(leased, error)
     except BaseException as wrong:  # noqa: BLE001  # boundary: the attempt has ended, even if its error cannot be read
-        return unjudged(leased.job, leased.store_now(), error, wrong)
+        return undetermined(leased.job, leased.store_now(), error, wrong)
 
 
 def _raised(leased: LeasedJob, error: BaseException) -> Outcome:

@@ -17,7 +17,7 @@ from typing import Any
 from penstock.app.app import App
 from penstock.app.attempt import Attempt, running
 from penstock.app.loading import load_app
-from penstock.app.outcome import outcome_of, unjudged
+from penstock.app.outcome import outcome_of, undetermined
 from penstock.client.options import Options
 from penstock.core.errors import ConfigError
 from penstock.core.job import Job, Progress, RawJob
@@ -179,7 +179,7 @@ def _failed(number: int, job: Job, now: int, error: BaseException, options: Opti
             error.__traceback__ = trace.tb_next  # without our own frame
         return Failed.of(number, outcome_of(job, now, error, options))
     except BaseException as wrong:  # noqa: BLE001  # boundary: the worker gets an end even if the error cannot be read
-        return Failed.of(number, unjudged(job, now, error, wrong))
+        return Failed.of(number, undetermined(job, now, error, wrong))
 
 
 class _Reporter:

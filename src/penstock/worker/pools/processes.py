@@ -76,7 +76,7 @@ class ProcessPool:
         self._start_timeout = start_timeout
         self._children: list[ChildProcess] = []
         self._idle: list[ChildProcess] = []
-        self._retired: list[ChildProcess] = []  # told to end
+        self._retired: list[ChildProcess] = []  # asked to end
         self._waiting: deque[Work] = deque()
         self._works: list[Work] = []
         self._starting: set[asyncio.Task[None]] = set()

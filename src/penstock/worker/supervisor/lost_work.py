@@ -78,7 +78,7 @@ class LostWork:
             started=self._started,
             overdue=self._overdue,
             keep_dead=self._config.keep_dead,
-            on_judged=self._on_decided,
+            on_decided=self._on_decided,
             leave=self._leave,
         )
         await store.retire(self._worker)

@@ -13,23 +13,23 @@ from penstock.core.lifecycle import Transition, decide, set_aside, starts_on_rec
 from penstock.core.outcomes import LeaseLost, TimedOut
 from penstock.stores.contract import Fetched, HeartbeatRequest, Settled, Settlement, Store
 
-__all__ = ["JudgeOptions", "Judged", "judge"]
+__all__ = ["OnDecided", "SettleOptions", "settle_reclaimed"]
 
 #: Called with each reclaimed job that was decided, and the transition that the store applied.
-Judged = Callable[[Job, Transition], None]
+OnDecided = Callable[[Job, Transition], None]
 
 
-class JudgeOptions(TypedDict, total=False):
-    """The options of `judge`, for callers that pass them on."""
+class SettleOptions(TypedDict, total=False):
+    """The options of `settle_reclaimed`, for callers that pass them on."""
 
     started: Callable[[Job], bool]
     overdue: Callable[[Job], str | None]
     keep_dead: int
-    on_judged: Judged
+    on_decided: OnDecided
     leave: Callable[[Transition], bool]
 
 
-async def judge(
+async def settle_reclaimed(
     store: Store,
     found: Fetched,
     kind: str,
@@ -38,14 +38,14 @@ async def judge(
     started: Callable[[Job], bool] = lambda _: True,
     overdue: Callable[[Job], str | None] = lambda _: None,
     keep_dead: int = DEAD_KEPT,
-    on_judged: Judged = lambda *_: None,
+    on_decided: OnDecided = lambda *_: None,
     leave: Callable[[Transition], bool] = lambda _: False,
 ) -> None:
     """Settle reclaimed jobs by the lifecycle's decision. Jobs not settled in time are reclaimed again.
 
     Jobs for whose transition `leave` is true are left to another reclaimer, which may take them at once.
     """
-    judged: list[Job] = []
+    decided_jobs: list[Job] = []
     settlements: list[Settlement] = []
     left: list[HeartbeatRequest] = []
     for job in found.jobs:
@@ -61,15 +61,15 @@ async def judge(
         if leave(move):
             left.append(HeartbeatRequest(job.lease, 1))
         else:
-            judged.append(job)
+            decided_jobs.append(job)
             settlements.append(Settlement(job.lease, move))
     if left:
         await store.extend(left)
     if settlements:
         answers = await store.settle(settlements)
-        for job, one, answer in zip(judged, settlements, answers, strict=True):
+        for job, one, answer in zip(decided_jobs, settlements, answers, strict=True):
             if answer is Settled.APPLIED:
-                on_judged(job, one.transition)
+                on_decided(job, one.transition)
 
 
 def _decided(job: Job, outcome: LeaseLost | TimedOut, now: int, keep_dead: int) -> Transition:
