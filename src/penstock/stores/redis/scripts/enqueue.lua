@@ -34,7 +34,7 @@ local slow
 local function slow_path()
   if slow then return slow end
   -- include: record partitions places replacing insert
-  slow = {verdict_on = verdict_on, store_new = store_new, replace_holder = replace_holder}
+  slow = {enqueue_status = enqueue_status, store_new = store_new, replace_holder = replace_holder}
   return slow
 end
 
@@ -51,23 +51,23 @@ local function keep_fresh(q, id, priority, generation, flags, tail)
     struct.pack('>BI7B', AVAILABLE + FRESH + flags, generation, priority + 128) .. tail
 end
 
-local verdicts, holders = {}, {}
+local statuses, holders = {}, {}
 for i = first, #ARGV, 3 do
   local id, form, tail = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local q, priority = string.byte(form, 1, 2)
   local queue = KEYS[q]
-  local verdict, has
+  local status, has
   if taken[q][id] then
-    verdict = EXISTS
+    status = EXISTS
   elseif #form == 2 then
     local m = meta(queue)
     has = m.limited and not m.closed and limiting().full(queue, m) or nil
-    verdict = m.closed and CLOSED or has and FULL or NEW
+    status = m.closed and CLOSED or has and FULL or NEW
   else
-    verdict, has = slow_path().verdict_on(queue, form, false)
-    if verdict == REPLACED then slow.replace_holder(queue, has, form, tail) end
+    status, has = slow_path().enqueue_status(queue, form, false)
+    if status == REPLACED then slow.replace_holder(queue, has, form, tail) end
   end
-  if verdict == NEW then
+  if status == NEW then
     local flags, stored = tail_of(tail, inline_profile(queue, string.sub(tail, 2, 5)))
     local generation
     if places == '' then
@@ -85,7 +85,7 @@ for i = first, #ARGV, 3 do
       if places == '' then floor = math.max(floor, minted) end
     end
   end
-  verdicts[#verdicts + 1] = verdict
+  statuses[#statuses + 1] = status
   holders[#holders + 1] = has
 end
 
@@ -137,4 +137,4 @@ for q, queue in ipairs(KEYS) do
 end
 finish()
 for _, queue in ipairs(KEYS) do floor = math.max(floor, meta(queue).generation) end
-return {string.format('%.0f', floor), new, table.concat(verdicts), unpack(holders)}
+return {string.format('%.0f', floor), new, table.concat(statuses), unpack(holders)}

@@ -7,11 +7,11 @@ local function follow()    -- Lua allows 200 local names per function, and the p
   -- include: replacing insert
   local queue, floor, at = KEYS[1], tonumber(ARGV[2]), 4 + 2 * ARGV[3]
   local id, form, tail = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  local verdict, has
-  if redis.call('HEXISTS', queue .. ':jobs', id) == 0 then verdict, has = verdict_on(queue, form, true) end
-  if verdict == REPLACED then
+  local status, has
+  if redis.call('HEXISTS', queue .. ':jobs', id) == 0 then status, has = enqueue_status(queue, form, true) end
+  if status == REPLACED then
     replace_holder(queue, has, form, tail)
-  elseif verdict == NEW then
+  elseif status == NEW then
     local flags, stored = tail_of(tail, profile_keeper(4, tonumber(ARGV[3]))(queue, string.sub(tail, 2, 5)))
     floor = count_up(meta(queue), floor)
     store_new(queue, id, form, floor, flags, stored)

@@ -109,11 +109,11 @@ local function slow_path()
         out[#out + 1] = name
       else
         local to = KEYS[q]
-        local verdict, has
-        if redis.call('HEXISTS', to .. ':jobs', id) == 0 then verdict, has = verdict_on(to, form, true) end
-        if verdict == REPLACED then
+        local status, has
+        if redis.call('HEXISTS', to .. ':jobs', id) == 0 then status, has = enqueue_status(to, form, true) end
+        if status == REPLACED then
           replace_holder(to, has, form, tail)
-        elseif verdict == NEW then
+        elseif status == NEW then
           local flags, stored = tail_of(tail, inline_profile(to, string.sub(tail, 2, 5)))
           floor = count_up(meta(to), floor)
           store_new(to, id, form, floor, flags, stored)

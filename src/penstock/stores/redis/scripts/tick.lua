@@ -35,12 +35,12 @@ local function tick()    -- Lua allows 200 local names per function, and the par
       if anew then asked = asked + 1 end
       meta(queue).size = nil    -- recount: one queued job less
     end
-    local verdict, has
+    local status, has
     if wanted and redis.call('HEXISTS', queue .. ':jobs', id) == 0 then
-      verdict, has = verdict_on(queue, form, false)
-      if verdict == REPLACED then replace_holder(queue, has, form, tail) end
+      status, has = enqueue_status(queue, form, false)
+      if status == REPLACED then replace_holder(queue, has, form, tail) end
     end
-    if verdict == NEW then
+    if status == NEW then
       local flags, stored = tail_of(tail, inline_profile(queue, string.sub(tail, 2, 5)))
       floor = count_up(meta(queue), floor)
       store_new(queue, id, form, floor, flags, stored)

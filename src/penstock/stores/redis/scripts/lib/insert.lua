@@ -36,7 +36,7 @@ end
 
 -- Check whether a job may be stored. Returns NEW; CLOSED; DUPLICATE or REPLACED and the id of the holder of its unique
 -- key; FULL and the answer of `full` (limits.lua).
-local function verdict_on(queue, form, follows)
+local function enqueue_status(queue, form, follows)
   if meta(queue).closed and not follows then return CLOSED end
   local unique = read_form(form).unique
   if unique then
