@@ -163,7 +163,7 @@ def kill(store: Store, n: int = 1, *, queue: str = "default") -> None:
             error = AttemptError(
                 1, 1_700_000_000_000, "ValueError", "boom", "Traceback\n  File x\nValueError: boom"
             )
-            end = Transition(State.DEAD, keep=10**9, error=error, reason="all 1 attempts failed")
+            end = Transition(State.DEAD, keep=10**9, error=error, reason="the only attempt failed")
             await store.settle([Settlement(job.lease, end)])
 
     asyncio.run(killing(fetch(store, n, queue=queue)))

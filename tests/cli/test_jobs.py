@@ -116,7 +116,7 @@ def test_a_job_is_shown_with_its_payload_and_its_errors(penstock, store):
         line.split(maxsplit=1) for line in text.split("\n\n")[0].splitlines() if len(line.split()) > 1
     )
     assert facts["state"] == "dead"
-    assert facts["reason"] == "all 1 attempts failed"
+    assert facts["reason"] == "the only attempt failed"
     assert facts["attempt"] == "1 of 1"
     assert "header trace  1f" in text
     assert '  {\n    "user": {\n      "id": 42,\n      "name": "Änne"\n    }\n  }' in text

@@ -111,7 +111,7 @@ def test_a_script_that_starts_its_worker_when_it_is_imported_is_told_so(place):
     said = _run(place, "worker.py", ENQUEUE="1")
     assert said.returncode == 0
     assert 'put the start under `if __name__ == "__main__":`' in said.stderr
-    assert "dead: all 1 attempts failed" in said.stderr
+    assert "dead: the only attempt failed" in said.stderr
 
 
 # ── forks ────────────────────────────────────────────────────────────────────────────────────────

@@ -133,7 +133,7 @@ def test_a_dead_job_raises_its_errors(app: App, ask: Ask) -> None:
     handle = app.tasks["when"].using(max_attempts=1).enqueue(2)
     asyncio.run(run_one(app, ValueError("no such day")))
     with pytest.raises(
-        JobDead, match=r"failed for good \(all 1 attempts failed\): ValueError: no such day"
+        JobDead, match=r"failed for good \(the only attempt failed\): ValueError: no such day"
     ) as e:
         ask(handle, "result")
     assert [(error.kind, error.attempt) for error in e.value.errors] == [("ValueError", 1)]

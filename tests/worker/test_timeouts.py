@@ -48,7 +48,7 @@ async def test_a_last_attempt_that_times_out_is_dead(app: App, run_in: str, tmp_
     handle = await task.aenqueue(str(tmp_path / "began"))
     async with at_work(app):
         job = await ended(handle)
-    assert (job.state, job.reason) == (State.DEAD, "all 1 attempts failed")
+    assert (job.state, job.reason) == (State.DEAD, "the only attempt failed")
     assert [e.kind for e in job.errors] == ["Timeout"]
 
 

@@ -65,7 +65,7 @@ class App(Registry):
       if the process dies.
     - `full_timeout`: how long an enqueue waits for room in a full queue whose rule is to wait (default 30 s).
     - `key`: encrypts the contents of jobs: 32 bytes, or those as base64 text. Of several keys the first is
-    for
+      for
       writing and all are for reading. `encrypt=False`: sign only. `key_required`: refuse unencrypted jobs.
       See docs/encryption.md.
 

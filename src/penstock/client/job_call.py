@@ -108,7 +108,7 @@ def _key_by_function(rule: Unique, task: str, args: ArgsCodec, payload: bytes) -
     assert callable(rule.key)
     arguments = args.by_name(payload)
     try:
-        result = rule.key(**{name: arguments[name] for name in rule.asks(args.signature)})
+        result = rule.key(**{name: arguments[name] for name in rule.key_arguments(args.signature)})
     except Exception as error:  # boundary: a user's function
         raise ArgumentError(
             f"{task}: the key function of unique= failed with {type(error).__name__}: {error}; "

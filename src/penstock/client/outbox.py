@@ -21,7 +21,7 @@ import msgspec
 
 from penstock.core.errors import EnqueueUnknown, OutboxFull, PenstockError, StoreError, StoreUnavailable
 from penstock.core.events import EventBus, JobEnqueued, JobNotEnqueued
-from penstock.core.forks import begins_anew
+from penstock.core.forks import reset_after_fork
 from penstock.core.job import NewJob
 from penstock.stores.contract import Enqueued, EnqueueStatus, Store
 
@@ -56,12 +56,12 @@ class Outbox:
         self.limit = limit
         self._store = store
         self._events = events
-        self.begin_life()
-        begins_anew(self)
+        self.reset_in_child()
+        reset_after_fork(self)
         if limit:
             _OUTBOXES.add(self)
 
-    def begin_life(self) -> None:
+    def reset_in_child(self) -> None:
         """Create the state of one process.
 
         A fork's child starts with an empty outbox; the parent sends its own.

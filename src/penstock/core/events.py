@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.core.forks import begins_anew
+from penstock.core.forks import reset_after_fork
 
 __all__ = [
     "Event",
@@ -172,10 +172,10 @@ class EventBus:
         self.active = False
         #: Number of events dropped because the queue was full.
         self.dropped = 0
-        self.begin_life()
-        begins_anew(self)
+        self.reset_in_child()
+        reset_after_fork(self)
 
-    def begin_life(self) -> None:
+    def reset_in_child(self) -> None:
         """Create the state of one process: a fork's child delivers its own events, the parent its own."""
         self._queue: queue.Queue[Event | None] = queue.Queue(self._capacity)
         self._thread: threading.Thread | None = None

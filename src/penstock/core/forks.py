@@ -3,7 +3,7 @@
 A fork copies one thread and all memory. In the child, a lock that another thread held stays locked for ever,
 queues still contain what the parent is about to deliver, and a module that another thread was importing stays
 half imported. So this module has three tools: a `lock` is free again in the child; an object registered with
-`begins_anew` replaces its threads, queues and locks there; and no fork happens while another thread is
+`reset_after_fork` replaces its threads, queues and locks there; and no fork happens while another thread is
 `importing`.
 """
 
@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["Forked", "Paused", "begins_anew", "importing", "lock", "pauses", "rlock"]
+__all__ = ["Forked", "Paused", "importing", "lock", "pause_during_fork", "reset_after_fork", "rlock"]
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class Forked(Protocol):
     """An object with parts that belong to one process."""
 
-    def begin_life(self) -> None:
+    def reset_in_child(self) -> None:
         """In the child: replace those parts. The parent's threads do not exist there."""
         ...
 
@@ -57,12 +57,12 @@ def rlock() -> threading.RLock:
     return made
 
 
-def begins_anew(owner: Forked) -> None:
-    """Call `owner.begin_life()` in the child of each fork, while the owner lives."""
+def reset_after_fork(owner: Forked) -> None:
+    """Call `owner.reset_in_child()` in the child of each fork, while the owner lives."""
     _forked.add(owner)
 
 
-def pauses(owner: Paused) -> None:
+def pause_during_fork(owner: Paused) -> None:
     """Pause this object during each fork, while it lives."""
     _paused.add(owner)
 
@@ -145,7 +145,7 @@ def _after_in_child() -> None:
     for one in _locks.all():
         one._at_fork_reinit()
     for owner in _forked.all():
-        owner.begin_life()
+        owner.reset_in_child()
 
 
 # Handlers registered last run first, and logging takes its lock before a fork too. That must happen after

@@ -117,9 +117,9 @@ def decide(
         case Returned():
             return _completed(kept(job.spec, State.COMPLETED))
         case Raised(error, delay, final, why, failure):
-            move = _dead(job, error, why) if final else _again(job, error, now, luck, delay, failure)
+            move = _dead(job, error, why) if final else _run_again(job, error, now, luck, delay, failure)
         case TimedOut(error, final, why, failure):
-            move = _dead(job, error, why) if final else _again(job, error, now, luck, None, failure)
+            move = _dead(job, error, why) if final else _run_again(job, error, now, luck, None, failure)
         case LeaseLost(error, started):
             move = _lost(job, error, started, now, luck)
         case DecodingFailed(error):
@@ -135,7 +135,7 @@ def decide(
         case Expired():
             return _cancelled(job, EXPIRED, charge=False)
         case DeadlinePassed():
-            move = _out_of_time(job, now)
+            move = _deadline_passed(job, now)
         case Unknown(why):
             reason = f"{UNKNOWN_TASK}{job.task!r}" if why is None else why[:300]
             return Transition(State.PARKED, place=QueuePosition.OWN, charge=False, reason=reason)
@@ -184,15 +184,16 @@ def set_aside(cause: str) -> Transition:
     return Transition(State.DEAD, keep=DEAD_KEPT, reason=(UNREADABLE + cause)[:300])
 
 
-def _again(
+def _run_again(
     job: Job, error: AttemptError, now: int, luck: float, delay: int | None, failure: bool = True
 ) -> Transition:
     spec = job.spec
-    free = not failure and now < _born(spec, job.enqueued_at) + NO_FAILURE_FOR
+    free = not failure and now < _first_due(spec, job.enqueued_at) + NO_FAILURE_FOR
     if spec.at_most_once:
         return _dead(job, error, "at-most-once: a started attempt never starts again")
     if job.attempt >= spec.max_attempts and not free:
-        return _dead(job, error, f"all {spec.max_attempts} attempts failed")
+        spent = "the only attempt" if spec.max_attempts == 1 else f"all {spec.max_attempts} attempts"
+        return _dead(job, error, f"{spent} failed")
     if spec.deadline is not None and now >= spec.deadline:
         return _dead(job, error, DEADLINE_PASSED)
     wait = max(
@@ -208,14 +209,14 @@ def _again(
 
 
 def _throttled(job: Job, error: AttemptError, delay: int, now: int, luck: float) -> Transition:
-    if now >= _born(job.spec, job.enqueued_at) + NO_FAILURE_FOR:
-        move = _again(job, error, now, luck, delay)
+    if now >= _first_due(job.spec, job.enqueued_at) + NO_FAILURE_FOR:
+        move = _run_again(job, error, now, luck, delay)
         return msgspec.structs.replace(move, throttle=delay)
     reason = f"throttled: {error.message}"[:300]
     return Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, reason=reason, throttle=delay)
 
 
-def _born(spec: NewJob, enqueued_at: int) -> int:
+def _first_due(spec: NewJob, enqueued_at: int) -> int:
     """When the job was first due."""
     return max(enqueued_at + spec.delay, spec.run_at or 0)
 
@@ -227,7 +228,7 @@ def _lost(job: Job, error: AttemptError, started: bool, now: int, luck: float) -
         return msgspec.structs.replace(_dead(job, error, _MAYBE_RAN), lost=True)
     # after the first loss the job runs again at once, as the worker is the likely cause; later the job may be
     delay = 0 if job.lost == 0 else None
-    again = _again(job, error, now, luck, delay)
+    again = _run_again(job, error, now, luck, delay)
     place = QueuePosition.HEAD if again.state is State.AVAILABLE else again.place
     return msgspec.structs.replace(again, lost=True, place=place)
 
@@ -237,7 +238,7 @@ def _dead(job: Job, error: AttemptError, why: str | None = None) -> Transition:
     return Transition(State.DEAD, keep=kept(job.spec, State.DEAD), error=error, reason=reason[:300])
 
 
-def _out_of_time(job: Job, now: int) -> Transition:
+def _deadline_passed(job: Job, now: int) -> Transition:
     error = AttemptError.bounded(job.attempt, now, "DeadlinePassed", "it was not started before its deadline")
     return msgspec.structs.replace(_dead(job, error, DEADLINE_PASSED), charge=False)
 

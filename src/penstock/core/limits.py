@@ -44,7 +44,7 @@ _MOST_BURST = 1_000_000
 LONGEST_THROTTLE = 86_400_000
 #: Minimum length of a throttle (ms): a task that is refused again and again must not spin.
 _SHORTEST_THROTTLE = 100
-_MOST = 2**53
+_MAX_NUMBER = 2**53
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -89,15 +89,15 @@ class Rate(msgspec.Struct, frozen=True):
             raise ConfigError(f"{what}={value!r} is not a rate: its count= and per_ms= are numbers")
         if not isinstance(self.per_ms, int):
             raise ConfigError(f"{what}={value!r} is not a rate: its per_ms= is a whole number")
-        said = f"{what}={str(value)!r}"
+        shown = f"{what}={str(value)!r}"
         if not math.isfinite(self.count) or self.count <= 0 or self.per_ms < 1:
             raise ConfigError(
-                f"{said} would never let a job start: pause the queue instead, or write '1/min'"
+                f"{shown} would never let a job start: pause the queue instead, or write '1/min'"
             )
         if self.step > _SLOWEST:
-            raise ConfigError(f"{said} is less than one per year: pause the queue instead")
+            raise ConfigError(f"{shown} is less than one per year: pause the queue instead")
         if self.step * _FASTEST < 1:
-            raise ConfigError(f"{said} is more than a million per second: leave the rate out")
+            raise ConfigError(f"{shown} is more than a million per second: leave the rate out")
         if isinstance(self.burst, bool) or not isinstance(self.burst, int) or self.burst < 1:
             raise ConfigError(f"burst={self.burst!r} is not a whole number of 1 or more")
         if self.burst > _MOST_BURST:
@@ -166,11 +166,11 @@ class LimitChange(msgspec.Struct, frozen=True):
 
     def applied(self, limits: QueueLimits) -> QueueLimits:
         """Apply this change to limits."""
-        said = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
-        said.pop("throttle", None)
-        if said.pop("keep_burst") and self.rate and limits.rate is not None:
-            said["rate"] = msgspec.structs.replace(self.rate, burst=limits.rate.burst)
-        return msgspec.structs.replace(limits, **said)
+        changes = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
+        changes.pop("throttle", None)
+        if changes.pop("keep_burst") and self.rate and limits.rate is not None:
+            changes["rate"] = msgspec.structs.replace(self.rate, burst=limits.rate.burst)
+        return msgspec.structs.replace(limits, **changes)
 
     @classmethod
     def of(cls, **given: Any) -> LimitChange:
@@ -203,7 +203,7 @@ def bounded_throttle(ms: int) -> int:
 def _whole(name: str, value: Any, least: int) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _MOST:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < _MAX_NUMBER:
         raise ConfigError(f"{name}={value!r} is not a whole number of {least} or more, or None for no limit")
     return whole(value)
 

@@ -20,8 +20,8 @@ class PerLoop(Generic[T]):
     """
 
     # without a lock, which a fork could copy locked: each step is one atomic dict operation
-    def __init__(self, let_go: Callable[[T], None] = lambda _: None) -> None:
-        self._let_go = let_go
+    def __init__(self, on_drop: Callable[[T], None] = lambda _: None) -> None:
+        self._on_drop = on_drop
         self._values: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
 
     def get(self, loop: asyncio.AbstractEventLoop) -> T | None:
@@ -37,7 +37,7 @@ class PerLoop(Generic[T]):
         return [(loop, value) for loop, value in found if value is not None]
 
     def drop_closed(self) -> None:
-        """Drop the values of closed loops, after calling `let_go` with each."""
+        """Drop the values of closed loops, after calling `on_drop` with each."""
         for loop in self._loops():
             if loop.is_closed():
                 self._drop(loop)
@@ -51,4 +51,4 @@ class PerLoop(Generic[T]):
     def _drop(self, closed: asyncio.AbstractEventLoop) -> None:
         value = self._values.pop(closed, None)
         if value is not None:
-            self._let_go(value)
+            self._on_drop(value)

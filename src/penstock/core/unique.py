@@ -43,7 +43,7 @@ ALL_STATES = WHILE_QUEUED | WHILE_RUNNING | WHILE_FINISHED
 _STATES: tuple[str, ...] = get_args(UniqueState)
 _REPLACEABLE: tuple[str, ...] = get_args(Replaceable)
 _CONFLICTS: tuple[str, ...] = get_args(OnConflict)
-_MOST = 10_000
+_MAX_KEY = 10_000
 
 
 class UniqueKey(msgspec.Struct, frozen=True, array_like=True):
@@ -135,12 +135,12 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
             return
         known = list(signature.parameters)
         what = "by=" if self.by is not None else "the key function's parameter "
-        for name in self.names or self.asks(signature):
+        for name in self.names or self.key_arguments(signature):
             if name not in known:
                 near = did_you_mean(name, known) or f"; it has {', '.join(known) or 'none'}"
                 raise ConfigError(f"unique: {what}{name!r} is no argument of the task{near}")
 
-    def asks(self, signature: inspect.Signature) -> tuple[str, ...]:
+    def key_arguments(self, signature: inspect.Signature) -> tuple[str, ...]:
         """The names of the arguments that the key function takes; all of them with `**rest`."""
         if not callable(self.key):
             return ()
@@ -191,8 +191,8 @@ def key_digest(task: str, how: str, what: bytes) -> str:
 
 def _check_text(key: Any, what: str) -> str:
     text = plain(key) if isinstance(key, str) else ""
-    if not 1 <= len(text) <= _MOST:
-        raise ConfigError(f"{what}{shown(key)} is not a text of 1 to {_MOST:,} characters")
+    if not 1 <= len(text) <= _MAX_KEY:
+        raise ConfigError(f"{what}{shown(key)} is not a text of 1 to {_MAX_KEY:,} characters")
     return text
 
 

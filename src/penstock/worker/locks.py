@@ -22,7 +22,7 @@ try:
 except ImportError:  # not a POSIX system: no death can be proven
     fcntl = None  # type: ignore[assignment]
 
-from penstock.core.forks import begins_anew
+from penstock.core.forks import reset_after_fork
 
 __all__ = ["LivenessLock", "is_dead", "lock_directory", "proven_dead", "remove_dead", "sweep"]
 
@@ -52,9 +52,9 @@ class LivenessLock:
                 error,
             )
         if self._fd >= 0:
-            begins_anew(self)
+            reset_after_fork(self)
 
-    def begin_life(self) -> None:
+    def reset_in_child(self) -> None:
         """Close the file in a forked child; otherwise the parent would seem alive after its death."""
         fd, self._fd = self._fd, -1
         if fd >= 0:

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from typing import ParamSpec, TypeVar
 
 from penstock.core.errors import PenstockError, StoreUnavailable
-from penstock.core.forks import begins_anew, pauses
+from penstock.core.forks import pause_during_fork, reset_after_fork
 from penstock.stores.sqlite.calls import PendingCall, Verb
 from penstock.stores.sqlite.notifier import Notifier
 from penstock.stores.sqlite.transactions import Transactions
@@ -39,8 +39,8 @@ class Runner:
         self._write_lock = transactions.write_lock
         self._patience = transactions.patience
         self._start_empty()
-        begins_anew(self)
-        pauses(self)
+        reset_after_fork(self)
+        pause_during_fork(self)
 
     def _start_empty(self) -> None:
         """Set the state that belongs to one process."""
@@ -306,7 +306,7 @@ class Runner:
     def after_fork(self) -> None:
         self._release()
 
-    def begin_life(self) -> None:
+    def reset_in_child(self) -> None:
         """Reset the state in a forked child: no background thread, no waiting calls, no connection."""
         self._transactions.leave_alone()
         self._start_empty()

@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from penstock.core.forks import begins_anew, lock
+from penstock.core.forks import lock, reset_after_fork
 
 __all__ = ["POLL", "Watch", "watch_on"]
 
@@ -54,9 +54,9 @@ class Watch:
         #: True in a forked child, for the watch of the parent.
         self.left_behind = False
         self._open()
-        begins_anew(self)
+        reset_after_fork(self)
 
-    def begin_life(self) -> None:
+    def reset_in_child(self) -> None:
         """Close the watch in a forked child: an event read here would be missing in the parent."""
         self.left_behind = True
         self._told.clear()
