@@ -4,9 +4,8 @@ Both kinds are plain callables, registered globally, per queue or per task. The 
 outermost; global ones are outside queue ones, and these are outside task ones.
 
 - Around an attempt: `async def timing(job, call): ...; return await call()`. Its return value is the
-  attempt's
-  result, and its exception is the attempt's failure. It need not call `call`. It runs on the worker's event
-  loop, also for thread and process tasks.
+  attempt's result, and its exception is the attempt's failure. It need not call `call`. It runs on the
+  worker's event loop, also for thread and process tasks.
 - Around an enqueue: `def stamp(new): return msgspec.structs.replace(new, headers={...})`. The job that it
   returns is stored; an exception is raised to the caller, and nothing is stored.
 """
