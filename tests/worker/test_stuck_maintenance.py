@@ -53,11 +53,11 @@ async def test_a_due_job_that_cannot_be_moved_does_not_make_an_idle_worker_spin(
 
 def test_a_backoff_asks_again_at_once_first_and_then_ever_more_seldom() -> None:
     backoff = Backoff(most=5.0, free=2)
-    pauses = [backoff.stuck() for _ in range(20)]
+    pauses = [backoff.next_pause() for _ in range(20)]
     assert pauses[:4] == [0.0, 0.0, 0.001, 0.002]
     assert pauses[-1] == 5.0
-    backoff.moved()
-    assert backoff.stuck() == 0.0
+    backoff.reset()
+    assert backoff.next_pause() == 0.0
 
 
 async def test_a_promotion_that_moves_nothing_backs_off_until_something_moves() -> None:

@@ -64,8 +64,8 @@ class App(Registry):
     - `outbox`: how many new jobs may wait in memory while the store is unreachable (default 0). They are lost
       if the process dies.
     - `full_timeout`: how long an enqueue waits for room in a full queue whose rule is to wait (default 30 s).
-    - `key`: encrypts the contents of jobs: 32 bytes, or those as base64 text. Of several keys the first is for
-      writing and all are for reading. See docs/encryption.md.
+    - `key`: encrypts the contents of jobs: 32 bytes, or those as base64 text. With several keys the first
+      encrypts and all decrypt. See docs/encryption.md.
     - `encrypt=False`: only sign. `key_required`: refuse unencrypted jobs.
 
     All other options are defaults for the app's tasks; `retention` applies to tasks with a result. Missing

@@ -49,14 +49,14 @@ async def settle_reclaimed(
     settlements: list[Settlement] = []
     left: list[HeartbeatRequest] = []
     for job in found.jobs:
-        begun = (job.started or not starts_on_record(job)) and started(job)
-        said = overdue(job) if begun else None
+        was_started = (job.started or not starts_on_record(job)) and started(job)
+        timeout_message = overdue(job) if was_started else None
         outcome: LeaseLost | TimedOut
-        if said is not None:
-            outcome = TimedOut(AttemptError.bounded(job.attempt, found.now, "Timeout", said))
+        if timeout_message is not None:
+            outcome = TimedOut(AttemptError.bounded(job.attempt, found.now, "Timeout", timeout_message))
         else:
             error = AttemptError.bounded(job.attempt, found.now, kind, cause)
-            outcome = LeaseLost(error, started=begun)
+            outcome = LeaseLost(error, started=was_started)
         move = _decided(job, outcome, found.now, keep_dead)
         if leave(move):
             left.append(HeartbeatRequest(job.lease, 1))

@@ -85,14 +85,14 @@ def _in_words(error: BaseException) -> list[str]:
             hint = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
             return [_CHOICES.sub(r"\1 ", error.format_message()).rstrip(".") + hint]
         case click.ClickException():
-            said = error.format_message()
+            message = error.format_message()
         case UnicodeEncodeError():
             return [f"{error.object!r:.200} is not text: an argument of the command must be UTF-8"]
         case OSError():
-            said = f"{error.strerror or error}" + (f": {error.filename!r}" if error.filename else "")
+            message = f"{error.strerror or error}" + (f": {error.filename!r}" if error.filename else "")
         case _:
-            said = str(error)
-    return said.split("\n")[:_MOST] if said else [type(error).__name__]
+            message = str(error)
+    return message.split("\n")[:_MOST] if message else [type(error).__name__]
 
 
 #: click lists the choices of a missing argument on lines of their own.

@@ -41,13 +41,13 @@ class Promoter(Service):
         """Seconds to pause if due jobs were neither moved nor set aside."""
         stuck_at, self._stuck_at = self._stuck_at, None
         if due.moved or due.set_aside or due.next is None or due.next > due.now:
-            self._backoff.moved()
+            self._backoff.reset()
             return 0.0
         self._stuck_at = due.next
         if stuck_at != due.next:  # expired jobs were cancelled instead of moved: continue with the next ones
-            self._backoff.moved()
+            self._backoff.reset()
             return 0.0
-        return self._backoff.stuck()
+        return self._backoff.next_pause()
 
     def expect(self, wait_ms: int) -> None:
         """Wake in time for a job that is due in `wait_ms`."""

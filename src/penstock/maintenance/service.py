@@ -35,11 +35,11 @@ class Backoff:
         self._free = free
         self._rounds = 0
 
-    def moved(self) -> None:
+    def reset(self) -> None:
         """Reset after a round that did something."""
         self._rounds = 0
 
-    def stuck(self) -> float:
+    def next_pause(self) -> float:
         """Count a round without effect; returns the seconds to pause."""
         self._rounds += 1
         over = self._rounds - self._free

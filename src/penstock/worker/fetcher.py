@@ -136,7 +136,7 @@ class Fetcher(Service):
         if fetched.due is not None:
             self._on_due(max(0, fetched.due - fetched.now))
         if fetched.jobs:
-            self._empty_waits.moved()
+            self._empty_waits.reset()
             jobs = fetched.jobs if self._strict else spread(fetched.jobs, received)
             self._admission.start_or_buffer(jobs, sent, fetched.now)
             return 0.0
@@ -215,8 +215,8 @@ class Fetcher(Service):
             if left:
                 await asyncio.gather(*left, return_exceptions=True)
         if waiting.cancelled() or time.monotonic() - began > _IMMEDIATELY:
-            self._empty_waits.moved()
-        elif (pause := self._empty_waits.stuck()) > 0:
+            self._empty_waits.reset()
+        elif (pause := self._empty_waits.next_pause()) > 0:
             await self._freed_within(pause)
         return 0.0
 

@@ -66,8 +66,8 @@ def command(path: Path | None, no_kill: bool, workdir: Path | None, keep: bool) 
     folder = _demo_folder(workdir, session.options.get("url"), session.options.get("namespace"))
     began = time.monotonic()
     try:
-        with _interruptible(), _display(quiet=session.json) as tell:
-            results = conduct(root, folder, kill=not no_kill, tell=tell)
+        with _interruptible(), _display(quiet=session.json) as show:
+            results = conduct(root, folder, kill=not no_kill, tell=show)
     except BaseException:  # boundary: after any error the files of the run are kept
         note(f"penstock: the demo did not end; its files are in {folder.workdir}")
         raise
@@ -149,8 +149,8 @@ def _display(*, quiet: bool) -> Iterator[Callable[[DemoProgress], None]]:
     if quiet:
         yield lambda _: None
     elif sys.stderr.isatty():
-        with _bars() as tell:
-            yield tell
+        with _bars() as show:
+            yield show
     else:
         yield _lines()
 
@@ -165,30 +165,30 @@ def _bars() -> Iterator[Callable[[DemoProgress], None]]:
     with Progress(*columns, console=Console(stderr=True)) as bars:
         rows = {queue: bars.add_task(name, total=None, visible=False) for queue, name in _NAMES.items()}
 
-        def tell(progress: Any) -> None:
+        def show(progress: Any) -> None:
             for queue, n in progress.of.items():
                 if n:
                     bars.update(rows[queue], total=n, completed=progress.done[queue], visible=True)
             if progress.news:
                 bars.console.print(Text(one_line(progress.news), style="bold"))
 
-        yield tell
+        yield show
 
 
 def _lines() -> Callable[[DemoProgress], None]:
     """Print a line for every tenth of the work."""
-    said = -1
+    last_tenth = -1
 
-    def tell(progress: DemoProgress) -> None:
-        nonlocal said
+    def show(progress: DemoProgress) -> None:
+        nonlocal last_tenth
         done, of = sum(progress.done.values()), sum(progress.of.values())
-        if of and done * 10 // of > said:
-            said = done * 10 // of
+        if of and done * 10 // of > last_tenth:
+            last_tenth = done * 10 // of
             note(f"{done} of {of} jobs done")
         if progress.news:
             note(progress.news)
 
-    return tell
+    return show
 
 
 # ── when it is over ──────────────────────────────────────────────────────────────────────────────
@@ -245,9 +245,11 @@ def _crash_rows(results: Results) -> Iterator[tuple[str, str]]:
         for one in crash.held[:20]:
             again = "not again" if one.seconds is None else f"attempt {one.attempt} {one.seconds:.2f} s later"
             yield "", f"{one.task.rpartition('.')[2]} {one.id}: attempt {one.attempt_before}, then {again}"
-    reruns, begun = verdict.rerun_after_crash, sum(len(crash.held) for crash in verdict.crashes)
+    reruns, started = verdict.rerun_after_crash, sum(len(crash.held) for crash in verdict.crashes)
     more = (
-        f"; {reruns - begun} of them had ended, but their outcomes were not stored" if reruns > begun else ""
+        f"; {reruns - started} of them had ended, but their outcomes were not stored"
+        if reruns > started
+        else ""
     )
     yield "run again", f"{reruns} after the crash{more}"
     if verdict.recovery is not None:

@@ -314,14 +314,14 @@ def _partition(job: JobView) -> list[tuple[str, str | None]]:
     if partition is None:
         return []
     terms = "in order" if partition.ordered else f"{partition.most} at once"
-    said: list[tuple[str, str | None]] = [
+    rows: list[tuple[str, str | None]] = [
         ("partition", f"{partition.key} ({terms}, {partition.waiting} waiting)")
     ]
     if partition.before is not None:
-        said.append(("queued behind", counted(partition.before, "waiting job")))
-        said.append(("waits for", ", ".join(partition.admitted) or None))
-        said.append(("earliest start", _instant(partition.due_at)))
-    return said
+        rows.append(("queued behind", counted(partition.before, "waiting job")))
+        rows.append(("waits for", ", ".join(partition.admitted) or None))
+        rows.append(("earliest start", _instant(partition.due_at)))
+    return rows
 
 
 def _begun(job: JobView) -> str | None:

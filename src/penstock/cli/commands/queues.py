@@ -81,7 +81,7 @@ def _switches(queue: QueueView) -> str:
 
 def _limits(limits: LimitsView) -> list[str]:
     """The limits that are set, named like the options of `queues set`."""
-    said = {
+    given = {
         "max-size": limits.max_size,
         "on-full": limits.on_full if limits.max_size is not None else None,
         "max-running": limits.max_running,
@@ -92,7 +92,7 @@ def _limits(limits: LimitsView) -> list[str]:
         "keep-finished-for": _span(limits.keep_finished_for),
         "keep-dead-for": _span(limits.keep_dead_for),
     }
-    return [f"{name}={value}" for name, value in said.items() if value is not None]
+    return [f"{name}={value}" for name, value in given.items() if value is not None]
 
 
 def _span(seconds: float | None) -> str | None:
@@ -191,14 +191,14 @@ def set_(names: tuple[str, ...], create: bool, **given: Any) -> None:
     """
     session = Session.current()
     # a limit comes in a tuple of one, which distinguishes (None,) from an option that is not given
-    said = {
+    given = {
         name: value[0] if isinstance(value, tuple) else value
         for name, value in given.items()
         if value is not None
     }
-    if not said:
+    if not given:
         raise click.UsageError("nothing to set: give a limit, e.g. --max-running 7")
-    change = LimitChange.of(**said)
+    change = LimitChange.of(**given)
 
     async def acting(inspector: Inspector) -> list[QueueView]:
         if not create:
@@ -242,10 +242,10 @@ def purge(names: tuple[str, ...], states: tuple[str, ...], yes: bool) -> None:
     number = session.run(count)
     if not yes:
         ask(f"remove {counted(number, 'job')} from {', '.join(names)}?")
-    _tell_purged(session, session.run(acting))
+    _print_purged(session, session.run(acting))
 
 
-def _tell_purged(session: Session, purged: dict[str, int]) -> None:
+def _print_purged(session: Session, purged: dict[str, int]) -> None:
     if session.json:
         emit({"queues": [{"name": name, "purged": n} for name, n in purged.items()]})
         return

@@ -122,15 +122,15 @@ def command(
     for file in (report_file, html):
         _can_be_written(file, workdir)
     with interruptible(), _folder(workdir) as folder, _environment(session, private, folder) as environment:
-        asked = choose([word.strip() for word in faults.split(",")], environment.capabilities)
+        chosen = choose([word.strip() for word in faults.split(",")], environment.capabilities)
         place = _place(folder, environment)
         environment.check()
         seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
-        request = RunRequest(minutes * 60, asked, seed, workers, rate)
-        note(f"seed {seed}, namespace {place.namespace}, {len(asked)} kinds of faults; logs in {folder}")
+        request = RunRequest(minutes * 60, chosen, seed, workers, rate)
+        note(f"seed {seed}, namespace {place.namespace}, {len(chosen)} kinds of faults; logs in {folder}")
         try:
-            with _display(request.seconds) as tell:
-                report = conduct(place, environment, request, tell)
+            with _display(request.seconds) as show:
+                report = conduct(place, environment, request, show)
         finally:
             _clean(environment, place)
     _hand_over(report, report_file, html, json=session.json)
@@ -215,27 +215,27 @@ def _display(seconds: float) -> Iterator[Callable[[VerifyProgress], None]]:
         return
     last = ""
 
-    def tell(progress: VerifyProgress) -> None:
+    def show(progress: VerifyProgress) -> None:
         nonlocal last
         last = progress.news or last
         status(f"{_where(progress, seconds)}  {last}")
 
     try:
-        yield tell
+        yield show
     finally:
         status("")
 
 
 def _lines(seconds: float) -> Callable[[VerifyProgress], None]:
-    said, phase = 0.0, ""
+    shown_at, phase = 0.0, ""
 
-    def tell(progress: VerifyProgress) -> None:
-        nonlocal said, phase
-        if progress.phase != phase or time.monotonic() - said >= 10.0:
-            said, phase = time.monotonic(), progress.phase
+    def show(progress: VerifyProgress) -> None:
+        nonlocal shown_at, phase
+        if progress.phase != phase or time.monotonic() - shown_at >= 10.0:
+            shown_at, phase = time.monotonic(), progress.phase
             note(_where(progress, seconds))
 
-    return tell
+    return show
 
 
 def _where(progress: VerifyProgress, seconds: float) -> str:
