@@ -1,7 +1,7 @@
-"""Jobs in the memory of one process: the reference store, which reads like the specification.
+"""The memory store: jobs in the memory of one process. It is the reference implementation of the contract.
 
-`store.py` has the two facades, `state.py` the data, `indexes.py` and `transitions.py` how a job moves in it,
-`verbs/` one function per verb.
+`store.py` has the store, `state.py` its data, `indexes.py` and `transitions.py` move a job between states,
+and `verbs/` has one function per verb.
 """
 
 from penstock.stores.memory.store import MemoryStore

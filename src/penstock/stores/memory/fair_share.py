@@ -1,4 +1,4 @@
-"""Fair share among keys: places for the jobs of one priority, such that each key comes once in a round."""
+"""Fair share: give the jobs of one priority places such that each tenant starts one job per round."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from penstock.stores.memory.sorted import Sorted
 
 __all__ = ["FairShare"]
 
-_NO_TENANT = Tenant("")  # in a fair queue, jobs without a tenant share one
+_NO_TENANT = Tenant("")  # in a queue with a fair share, jobs without a tenant count as one more tenant
 
 
 class FairShare:
-    """The places of the jobs of one priority, with the next one of each key."""
+    """The places of the jobs of one priority, and the next place of each tenant."""
 
     __slots__ = ("_ends", "_now", "_tail")
 
     def __init__(self, now: int) -> None:
-        self._now = now  # the greatest place that was fetched
+        self._now = now  # the greatest fetched place
         self._tail = 0
-        self._ends: Sorted[str, int] = Sorted()  # the place that a key gets next, if it is a later one
+        self._ends: Sorted[str, int] = Sorted()  # tenant → its next place, if that is after `_now`
 
     @property
     def first(self) -> int:
-        """The place of a key that comes anew: behind what was fetched, and behind others that came anew."""
+        """The place of a new tenant: after all fetched places, and after other new tenants."""
         return max(self._tail, self._now + 1)
 
     def draw(self, tenant: Tenant | None) -> int:
-        """A place at the tail of this key."""
+        """Return a place at the tail of this tenant."""
         tenant, first = tenant or _NO_TENANT, self.first
         place = max(first, self._ends.get(tenant.key) or 0)
         if place == first:
@@ -35,10 +35,10 @@ class FairShare:
         return place
 
     def give_back(self, tenant: Tenant | None) -> None:
-        """A job of this key leaves without being fetched."""
+        """Give back the place of a job of this tenant that leaves without being fetched."""
         tenant = tenant or _NO_TENANT
         end = self._ends.get(tenant.key)
-        if end is not None:  # not quite: another job of the key may stand there
+        if end is not None:  # plus 1: another job of the tenant may have the place before
             self._end(tenant.key, end - tenant.step + 1)
 
     def fetched(self, place: int) -> None:
@@ -47,7 +47,7 @@ class FairShare:
             self._ends.drop(end[1])
 
     def rest(self) -> None:
-        """Nobody has a job there: all begin alike."""
+        """Start all tenants equal again, because no job is available."""
         self._now = self._ends.greatest() or self._now
         self._ends = Sorted()
 

@@ -1,4 +1,4 @@
-"""Into every order that a job's state calls for, and out of them: the indexes of the state."""
+"""Put a job into all indexes that its state requires, and take it out of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["put", "take"]
 
 
 def put(memory: MemoryState, row: Row) -> None:
-    """Into every order that its state calls for; whoever waits for this hears of it."""
+    """Put a row into every index that its state requires, and notify waiters."""
     job, queue, generation = row.job, row.queue, row.generation
     queue.counts[job.state] += 1
     match job.state:
@@ -57,7 +57,7 @@ def put(memory: MemoryState, row: Row) -> None:
 
 
 def take(memory: MemoryState, row: Row, *, starts: bool = False) -> None:
-    """Out of every order that `put` put it into. Starts: it was fetched, so its tenant is used up."""
+    """Take a row out of every index of its state. `starts`: it was fetched, so it keeps its place."""
     job, queue, generation = row.job, row.queue, row.generation
     queue.counts[job.state] -= 1
     match job.state:

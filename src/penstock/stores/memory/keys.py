@@ -1,4 +1,4 @@
-"""Unique keys: who holds one, and what a job's step does to the key it has."""
+"""Unique keys: find the holder of a key, take keys, and free them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["end", "free", "holder_of", "leave", "shift"]
 
 
 def holder_of(memory: MemoryState, queue: MemoryQueue, key: str, now: int) -> Holder | None:
-    """Who has this unique key; one whose period is over loses it here."""
+    """Return the holder of this unique key; a key whose period is over is freed here."""
     holder = queue.holders.get(key)
     if holder is not None and holder.until is not None and holder.until <= now:
         free(memory, holder.generation)
@@ -21,7 +21,7 @@ def holder_of(memory: MemoryState, queue: MemoryQueue, key: str, now: int) -> Ho
 
 
 def shift(memory: MemoryState, row: Row, before: State | None, now: int) -> None:
-    """What the step from that state to the present one does to the job's key."""
+    """Take or free the unique key of a job that has changed its state from `before`."""
     unique = row.job.spec.unique
     if unique is None:
         return
@@ -40,13 +40,16 @@ def shift(memory: MemoryState, row: Row, before: State | None, now: int) -> None
 
 
 def end(memory: MemoryState, row: Row, unique: UniqueKey) -> None:
-    """The job has ended; its key may be held on."""
+    """Free the unique key of a job that has ended, unless its rule holds the key longer."""
     if not outlives_its_job(unique.states, row.job.state):
         free(memory, row.generation)
 
 
 def leave(memory: MemoryState, row: Row, *, forgotten: bool) -> None:
-    """The job goes. If nobody has asked for that, its key may be held to the end of its period without it."""
+    """Free the unique key of a removed job.
+
+    `forgotten`: removed by its retention, not on request. Then a key with a period may outlive its job.
+    """
     unique = row.job.spec.unique
     if (
         not forgotten
@@ -58,7 +61,7 @@ def leave(memory: MemoryState, row: Row, *, forgotten: bool) -> None:
 
 
 def free(memory: MemoryState, generation: int) -> None:
-    """Whatever key this job holds."""
+    """Free the unique key of this job, if it holds one."""
     if (held := memory.keys.pop(generation, None)) is not None:
         queue, key = held
         del queue.holders[key]

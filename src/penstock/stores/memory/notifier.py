@@ -1,4 +1,4 @@
-"""How a wait is woken: a notifier for a coroutine of an event loop, and one for a thread."""
+"""Notifiers: one for a waiting coroutine of an event loop, and one for a waiting thread."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["Countdown", "LoopNotifier", "MemoryNotifier", "ThreadNotifier"]
 
 class MemoryNotifier(Protocol):
     def notify(self) -> None:
-        """Wake the waiter; from any thread, and under the lock of the state."""
+        """Wake the waiter. Called from any thread, under the lock of the state."""
         ...
 
 
 class Countdown:
-    """The seconds that are left of a timeout in ms."""
+    """A timeout in ms; calling it returns the seconds that are left."""
 
     def __init__(self, timeout: int) -> None:
         self._ends = time.monotonic() + timeout / 1000
@@ -40,11 +40,11 @@ class LoopNotifier:
         self._notified = True
         try:
             self._loop.call_soon_threadsafe(self._event.set)
-        except RuntimeError:  # its loop is closed: nobody waits there any more
+        except RuntimeError:  # the loop is closed, so nothing waits there
             pass
 
     async def wait(self, seconds: float) -> bool:
-        """Whether a notification came since the last wait, or comes within this time."""
+        """Return True if a notification came since the last wait, or comes within `seconds`."""
         try:
             async with asyncio.timeout(max(0.0, seconds)):
                 await self._event.wait()

@@ -1,4 +1,4 @@
-"""Partitions: which jobs of a key are admitted, and which is next. Jobs without one never come here."""
+"""Partitions: which jobs of a concurrency key are admitted, and which job is next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["advance", "enter", "forget_idle", "has_room", "leave", "start", "thr
 
 
 def has_room(memory: MemoryState, row: Row) -> bool:
-    """Whether its partition lets this parked job start at once."""
+    """Return True if the partition of a parked job, if it has one, lets it start now."""
     terms = row.job.spec.partition
     if terms is None or row.admitted:
         return True
@@ -23,7 +23,7 @@ def has_room(memory: MemoryState, row: Row) -> bool:
 
 
 def enter(memory: MemoryState, row: Row, terms: Partition, partition: OpenPartition) -> None:
-    """What the job's new state means for its partition; a job that finds no room waits."""
+    """Admit a job, or release its admission, as its new state requires; a full partition makes it wait."""
     match row.job.state:
         case State.AVAILABLE:
             if row.admitted or _may_enter(memory, row, terms, partition):
@@ -31,7 +31,7 @@ def enter(memory: MemoryState, row: Row, terms: Partition, partition: OpenPartit
             else:
                 row.job = replace(row.job, state=State.WAITING)
         case State.RUNNING:
-            row.admitted = True  # a parked one may not have been
+            row.admitted = True  # a parked job may not have been admitted
             partition.admitted[row.generation] = row
         case State.SCHEDULED | State.RETRYABLE | State.PARKED if terms.ordered:
             partition.ready.discard(row.generation)
@@ -40,14 +40,14 @@ def enter(memory: MemoryState, row: Row, terms: Partition, partition: OpenPartit
 
 
 def leave(row: Row, partition: OpenPartition) -> None:
-    """It is none of those that may run; `advance` lets others in."""
+    """Release the admission of a job; `advance` then admits others."""
     row.admitted = False
     partition.admitted.pop(row.generation, None)
     partition.ready.discard(row.generation)
 
 
 def start(row: Row, terms: Partition, now: int) -> None:
-    """It is fetched: a start, if the partition has a rate."""
+    """Count the start of a fetched job, if its partition has a rate."""
     if terms.rate is not None:
         partition = row.queue.partition(terms.key)
         partition.ready.discard(row.generation)
@@ -55,16 +55,19 @@ def start(row: Row, terms: Partition, now: int) -> None:
 
 
 def throttle(row: Row, to: Transition, now: int) -> None:
-    """Nothing of the partition is admitted for as long as this transition says."""
+    """Throttle the job's partition for the time that this transition gives."""
     if to.throttle_partition > 0 and (terms := row.job.spec.partition) is not None:
         partition = row.queue.partition(terms.key)
         partition.throttled_until = max(partition.throttled_until, now + to.throttle_partition)
-        if to.state is State.AVAILABLE:  # else it would keep its room
+        if to.state is State.AVAILABLE:  # the job is throttled, too: it must not keep its admission
             leave(row, partition)
 
 
 def advance(memory: MemoryState, queue: MemoryQueue, partition: OpenPartition, now: int) -> int:
-    """Admit the jobs that may be; how many. Then note when the next one may, or forget the partition."""
+    """Admit waiting jobs while there is room; return their number.
+
+    Then store when the next job may be admitted, or delete the partition if it is unused.
+    """
     partition.due, admitted = None, 0
     while (first := partition.waiting.first()) is not None:
         row = memory.rows[first[1]]
@@ -87,7 +90,7 @@ def advance(memory: MemoryState, queue: MemoryQueue, partition: OpenPartition, n
 
 
 def forget_idle(queue: MemoryQueue, now: int) -> None:
-    """The partitions of which nothing is left but a rate that is as it was."""
+    """Delete unused partitions: no jobs, no throttle, and no recent starts that count against a rate."""
     for partition in list(queue.partitions.values()):
         _forget_if_idle(queue, partition, now)
 

@@ -1,4 +1,4 @@
-"""What a memory store keeps: queues, their jobs and partitions, and the holders of their unique keys."""
+"""The data of a memory store: queues, their jobs and partitions, and the holders of unique keys."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from penstock.stores.rate_limiter import RateLimiter
 
 __all__ = ["DAY", "Holder", "MemoryQueue", "OpenPartition", "Row"]
 
-#: A day (ms), for what is counted by the day.
+#: A day (ms), for the daily counts.
 DAY = 86_400_000
 
 
 class Row:
-    """A job and what only its store knows of it."""
+    """A job, with data that only the store uses."""
 
     __slots__ = (
         "admitted",
@@ -40,10 +40,10 @@ class Row:
         self.generation = job.generation
         self.queue = queue
         self.place = place  # among available jobs of its priority, the least first
-        self.at_tail = True  # its place is at the tail; in a fair queue its tenant's next one
-        self.admitted = False  # one of those of its partition that may run
-        self.cancel_reason: str | None = None  # why it was asked to stop while it ran
-        self.charged = False  # whether the fetch of the current lease counted the attempt up
+        self.at_tail = True  # its place is at the tail; with a fair share, at the tail of its tenant
+        self.admitted = False  # True if its partition has admitted it
+        self.cancel_reason: str | None = None  # the reason of a request to stop while it ran
+        self.charged = False  # True if the fetch of the current lease counted an attempt
         self.lease_until = 0  # by the clock of leases
         self.over_at = 0  # end of the retention of an ended job
 
@@ -56,7 +56,7 @@ class Row:
 
     @property
     def fair_share(self) -> FairShare | None:
-        """The fair share that gave this available job its place, if one did."""
+        """The fair share that gave this available job its place; None if none did."""
         queue = self.queue
         if queue.fair is None or self.place <= queue.fair:
             return None
@@ -64,7 +64,7 @@ class Row:
 
     @property
     def members(self) -> list[Row]:
-        """The members of a batch that are still there."""
+        """The members of a batch that still exist."""
         found = (self.queue.rows.get(id) for id in self.job.members)
         return [member for member in found if member is not None and member.job.batch == self.job.id]
 
@@ -73,7 +73,7 @@ class Row:
 
 
 class Holder(NamedTuple):
-    """Who has a unique key, and until when; the job itself may be kept no more."""
+    """The holder of a unique key, and until when it holds the key; the job itself may have been removed."""
 
     generation: int
     id: str
@@ -81,29 +81,28 @@ class Holder(NamedTuple):
 
 
 class OpenPartition:
-    """A partition of a queue, while there is anything to know about it."""
+    """A partition of a queue. It exists as long as it has jobs or other state."""
 
     __slots__ = ("admitted", "due", "key", "ready", "spent", "throttled_until", "waiting")
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.admitted: dict[int, Row] = {}
-        self.ready: set[int] = set()  # of these, with a rate: those that have not started
+        self.ready: set[int] = set()  # with a rate: the admitted jobs that have not started
         self.waiting: Sorted[int, tuple[int, int]] = Sorted()  # by rank and place
-        self.spent = 0.0  # until when starts count against its rate
-        self.throttled_until = 0  # until when nothing of it is admitted
-        self.due: int | None = None  # when the first one waiting is admitted, if it waits for that alone
+        self.spent = 0.0  # until when recent starts count against its rate
+        self.throttled_until = 0  # until when no job is admitted
+        self.due: int | None = None  # when the first waiting job is admitted, if that depends on time alone
 
     def allowed_at(self, terms: Partition, now: int) -> int | None:
-        """From when on one more of these terms may be admitted; None: not before another one leaves or
-        starts."""
+        """Return when the partition may admit one more job; None: only after another job leaves or starts."""
         if len(self.admitted) >= terms.most:
             return None
         return terms.allowed_at(len(self.ready), self.spent, self.throttled_until, now)
 
 
 class MemoryQueue:
-    """The jobs of one queue, each in the order in which one of the verbs will ask for it."""
+    """One queue: its indexes of jobs in the orders that the verbs need, and its settings and counts."""
 
     def __init__(self, name: str, rate_limiter: RateLimiter) -> None:
         self.name = name
@@ -123,11 +122,11 @@ class MemoryQueue:
         self.partitions: dict[str, OpenPartition] = {}
         self.partition_due: Sorted[str, int] = Sorted()  # by key: when the next job is admitted
         self.fair: int | None = (
-            None  # set when the first job with a tenant came: places of the fair share lie behind it
+            None  # set by the first job with a tenant: places of the fair share begin after it
         )
         self.fair_share: dict[int, FairShare] = {}  # by priority
-        self.entries: dict[str, Entry] = {}  # periodic ones
-        self.batch_buffer = BatchBuffer()  # collecting, and in no batch yet
+        self.entries: dict[str, Entry] = {}  # periodic entries
+        self.batch_buffer = BatchBuffer()  # collecting batches
         self.enqueued = self.processed = self.failed = 0
         self.days: dict[int, tuple[int, int]] = {}  # days since the epoch: processed, failed
 
@@ -136,28 +135,28 @@ class MemoryQueue:
         return self.counts[State.RUNNING]
 
     def room(self, now: int) -> int | None:
-        """How many jobs its limits let it give now; None: any number."""
+        """Return how many jobs may be fetched from the queue now; None: any number."""
         return self.rate_limiter.room(self.running, now)
 
     def gives(self, now: int, *, parked: bool = False) -> bool:
-        """Whether a fetch would get something that is ready, or from one who knows its tasks, `parked`."""
+        """Return True if a fetch would get an available job now, or, with `parked`, a parked one."""
         some = self.ready.first() or (parked and self.parked)
         return not self.paused and bool(some) and self.room(now) != 0
 
     def full_for(self, info: WorkerInfo | None) -> bool:
-        """Whether parked jobs that this worker knows wait for the end of one that runs."""
+        """Return True if parked jobs of this worker's tasks wait, because `max_running` jobs run."""
         return (
             not self.paused and self.rate_limiter.full(self.running) and self.first_parked(info) is not None
         )
 
     def opens(self, now: int, info: WorkerInfo | None = None) -> int | None:
-        """When it gives what it keeps back now, by the time that passes; to this worker parked jobs, too."""
+        """Return when a rate or throttle admits the next job that it blocks now; `info`: for parked jobs."""
         if self.paused or not (self.ready.first() or self.first_parked(info)):
             return None
         return None if self.room(now) != 0 else self.rate_limiter.opens(self.running, now)
 
     def first_parked(self, info: WorkerInfo | None) -> tuple[tuple[int, int], int] | None:
-        """The first of the parked jobs that this worker can run; it goes before all that are ready."""
+        """Return the first parked job that this worker can run; it comes before all available jobs."""
         if not self.parked or info is None:
             return None
         tasks = self.parked if self.name in info.handled else info.tasks
@@ -165,7 +164,10 @@ class MemoryQueue:
         return min((first for first in firsts if first is not None), default=None)
 
     def full(self, now: int, refused: int) -> tuple[int, int] | None:
-        """If it has no room: its size, and when there may be some, behind `refused` others."""
+        """Return `max_size` and `retry_after` if the queue has no room, else None.
+
+        `refused`: the number of other jobs that were refused before in the same call.
+        """
         most = self.rate_limiter.limits.max_size
         size = 0 if most is None else sum(self.counts[state] for state in QUEUED)
         if most is None or size < most:
@@ -173,7 +175,7 @@ class MemoryQueue:
         return most, self.rate_limiter.drain.wait(size - most + 1 + refused, now)
 
     def fair_share_of(self, priority: int, first: int) -> FairShare:
-        """Those of this priority; new ones begin behind the place `first`."""
+        """Return the fair share of this priority; a new one begins after the place `first`."""
         share = self.fair_share.get(priority)
         if share is None:
             share = self.fair_share[priority] = FairShare(first)
@@ -186,7 +188,7 @@ class MemoryQueue:
         return partition
 
     def count(self, now: int, processed: int, failed: int) -> None:
-        """So many attempts are over, and so many of them failed."""
+        """Count processed attempts, and the failed ones among them."""
         self.processed += processed
         self.failed += failed
         if processed or failed:

@@ -1,4 +1,4 @@
-"""An order of jobs, or of whatever else has a name, by a key: who is first, at little cost."""
+"""A sorted collection of members by key, with cheap access to the first one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ K = TypeVar("K", int, tuple[int, int])
 
 
 class Sorted(Generic[M, K]):
-    """Members in the order of their keys (ties: the lower member first).
+    """Members in the order of their keys; members with equal keys are ordered by themselves.
 
-    A heap. What is dropped lies on in it as a ghost until it comes up, or until ghosts are the most.
+    A heap. The entries of dropped members stay in the heap until they reach its top, or until most entries
+    are outdated.
     """
 
     __slots__ = ("_heap", "_keys")
@@ -30,12 +31,12 @@ class Sorted(Generic[M, K]):
         return self._keys.get(member)
 
     def put(self, member: M, key: K) -> None:
-        """One that is not there."""
+        """Add a member, which must not be in the collection."""
         self._keys[member] = key
         heappush(self._heap, (key, member))
 
     def drop(self, member: M) -> None:
-        """One that may be there."""
+        """Remove a member, if it is in the collection."""
         if self._keys.pop(member, None) is not None and len(self._heap) > 2 * len(self._keys) + 64:
             self._heap = [(key, member) for member, key in self._keys.items()]
             heapify(self._heap)
@@ -45,17 +46,17 @@ class Sorted(Generic[M, K]):
         self.put(member, key)
 
     def first(self) -> tuple[K, M] | None:
-        """The least key and whose it is; None when empty."""
+        """Return the least key and its member; None if the collection is empty."""
         heap = self._heap
         while heap and self._keys.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
         return heap[0] if heap else None
 
     def greatest(self) -> K | None:
-        """The greatest key, or None. Looks at all."""
+        """Return the greatest key; None if the collection is empty. O(n)."""
         return max(self._keys.values(), default=None)
 
     def rank(self, member: M) -> int:
-        """How many stand before it. Counts: for a look, not for a verb that is in a hurry."""
+        """Return the number of members before this one. O(n): only for operators' reads."""
         mine = self._keys[member], member
         return sum((key, other) < mine for other, key in self._keys.items())

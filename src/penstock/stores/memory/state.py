@@ -1,4 +1,4 @@
-"""All the data of one memory store, and the one lock under which every verb works on it."""
+"""The data of one memory store, and the lock under which every verb runs."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ R = TypeVar("R")
 
 
 class MemoryState:
-    """The data of one store. Verbs are functions of it; each runs whole, under the lock."""
+    """The data of one store. Verbs are functions of a MemoryState; each runs under the lock."""
 
     def __init__(self, clock: Clock, rate_limiters: Callable[[], RateLimiter] = RateLimiter) -> None:
         self.pid = os.getpid()
         self.rate_limiters = rate_limiters
         self.clock = clock
-        #: Reentrant: while a verb runs, the garbage collector may end an abandoned wait, which runs a verb in
-        #: the same thread.
+        #: Reentrant, because the garbage collector may end an abandoned wait while a verb runs, and the end
+        #: of a wait runs a verb in the same thread.
         self.lock = forks.rlock()
         self.boot = clock.boot_id()
         self.queues: dict[str, MemoryQueue] = {}
         self.rows: dict[int, Row] = {}  # by generation, rising
-        self.listing: list[int] = []  # the generations, rising, with ghosts
+        self.listing: list[int] = []  # the generations, ascending; may contain removed jobs
         self.workers: dict[str, WorkerInfo] = {}
-        self.tokens: dict[str, dict[int, Row]] = {}  # what is leased under a token
-        self.held: dict[str, dict[int, Row]] = {}  # what is leased to a worker
+        self.tokens: dict[str, dict[int, Row]] = {}  # leased jobs by token
+        self.held: dict[str, dict[int, Row]] = {}  # leased jobs by worker
         self.keys: dict[
             int, tuple[MemoryQueue, str]
-        ] = {}  # the unique key that a job holds, by its generation
-        self.over: Sorted[int, int] = Sorted()  # ended: by the end of their retention
-        self.expiring: Sorted[int, int] = Sorted()  # queued: by expires_at
+        ] = {}  # the unique key that a job holds, by the job's generation
+        self.over: Sorted[int, int] = Sorted()  # ended jobs by the end of their retention
+        self.expiring: Sorted[int, int] = Sorted()  # queued jobs by expires_at
         self.waiters = Waiters()
         self.generation = self.tail = self.head = 0
 
@@ -54,14 +54,14 @@ class MemoryState:
     # ── finding ──
 
     def queue(self, name: str) -> MemoryQueue:
-        """This queue, which comes to be if it is not there."""
+        """Return this queue, created if it does not exist."""
         queue = self.queues.get(name)
         if queue is None:
             queue = self.queues[name] = MemoryQueue(name, self.rate_limiters())
         return queue
 
     def known(self, names: Iterable[str] | None) -> list[MemoryQueue]:
-        """Those of these queues that are there; None: all, by name."""
+        """Return those of these queues that exist; None: all queues, by name."""
         names = sorted(self.queues) if names is None else names
         return [self.queues[name] for name in names if name in self.queues]
 
@@ -70,7 +70,7 @@ class MemoryState:
         return None if queue is None else queue.rows.get(ref.id)
 
     def leased(self, lease: Lease | Ref) -> Row | None:
-        """The running job, if this is its lease: the check that all fencing comes down to."""
+        """Return the running job if this is its current lease, else None: the fencing check of all verbs."""
         queue = self.queues.get(lease.queue)
         row = None if queue is None else queue.rows.get(lease.id)
         if row is None or row.job.state is not State.RUNNING:
@@ -80,25 +80,25 @@ class MemoryState:
         return row
 
     def under(self, token: str) -> list[Job]:
-        """What a fetch of this token was given, as far as it still has it."""
+        """Return the jobs that are still leased under this token."""
         return [row.job for row in self.tokens.get(token, {}).values()]
 
-    # ── numbers, and rows come and gone ──
+    # ── adding and removing rows ──
 
     def next_place(self) -> int:
-        """A place behind all others."""
+        """Return a place after all others."""
         self.tail += 1
         return self.tail
 
     def add(self, job: Job, queue: MemoryQueue) -> Row:
-        """A new job of the next generation, which lies in no order yet."""
+        """Add a new job, with the next generation; it is in no index yet."""
         generation = self.generation = job.generation
         queue.rows[job.id] = self.rows[generation] = row = Row(job, queue, self.next_place())
         self.listing.append(generation)
         return row
 
     def discard(self, row: Row) -> None:
-        """One that lies in no order any more."""
+        """Remove a row that was taken out of all indexes."""
         del row.queue.rows[row.job.id]
         del self.rows[row.generation]
         if len(self.listing) > 2 * len(self.rows) + 64:
@@ -110,9 +110,9 @@ _states_lock = forks.lock()
 
 
 def named(name: str, namespace: str, clock: Clock) -> MemoryState:
-    """The state of this name, which lives as long as the process."""
+    """Return the state with this name, created if needed; it exists as long as the process."""
     with _states_lock:
         memory = _states.get((name, namespace))
-        if memory is None or memory.pid != os.getpid():  # a fork's copy belongs to nobody
+        if memory is None or memory.pid != os.getpid():  # do not use the copy in a forked child
             memory = _states[name, namespace] = MemoryState(clock)
         return memory

@@ -1,7 +1,7 @@
 """The memory store: `MemoryStore` for event loops, `MemoryStore.sync` for threads.
 
-The verbs stand in `verb_table.py`; here are waiting and the life of the store. Nothing survives the process,
-and nothing leaves it: in a fork of the process every verb raises StoreError.
+The verbs are in `verb_table.py`; this module has the verbs that wait. No job survives the process, and no
+other process can see the jobs: in a forked child every verb raises StoreError.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ __all__ = ["MemoryStore"]
 
 
 class MemoryStore(StoreFacade):
-    """Jobs in the memory of this process. Those of one name and namespace share one state, and the clock of
-    the first of them; one without a name has a state of its own. `exact`: a rate gives no start ahead."""
+    """A store in the memory of this process.
+
+    Stores with the same name and namespace share one state, and the clock of the first one. A store without a
+    name has its own state. `exact`: with a rate, jobs cannot be fetched ahead of their start.
+    """
 
     def __init__(
         self, name: str = "", *, namespace: str = "", clock: Clock | None = None, exact: bool = False
@@ -44,11 +47,11 @@ class MemoryStore(StoreFacade):
         return _SyncMemoryStore(self._owned, self._verbs)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Do nothing: a memory store has no resources to release."""
 
     @property
     def memory(self) -> MemoryState:
-        """The data; a fork of the process is refused."""
+        """The data; raises StoreError in a forked child."""
         return self._owned.memory
 
     async def checkup(self) -> list[Finding]:
@@ -100,13 +103,13 @@ class MemoryStore(StoreFacade):
             memory.run(waiting.unwatch, queues, notifier)
 
     def _note(self, heard: WakeCounts) -> None:
-        """What has been told is not told again; several waits may end at once, the latest news count."""
+        """Store the counts that a wait has reported; if several waits end at once, the highest stay."""
         with self._heard_lock:
             self._heard = WakeCounts(*map(max, zip(self._heard, heard, strict=True)))
 
 
 class _SyncMemoryStore(SyncFacade):
-    """The verbs for callers without an event loop."""
+    """The sync verbs, for callers without an event loop."""
 
     def __init__(self, owned: OwnedMemory, verbs: VerbTable) -> None:
         super().__init__(verbs)

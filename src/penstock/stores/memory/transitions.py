@@ -1,4 +1,4 @@
-"""A job is put where its state calls for, or goes: what this means for its partition, batch and members."""
+"""Move a job to another state, or remove it, and update its partition, its batch and its members."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def put(memory: MemoryState, row: Row) -> None:
-    """Into every order that its state calls for; a partition may make it wait, and may admit others."""
+    """Put a job into all indexes of its state; its partition may make it wait, and may admit others."""
     terms, partition = row.job.spec.partition, None
     if terms is not None:
         partition = row.queue.partition(terms.key)
@@ -46,7 +46,7 @@ def put(memory: MemoryState, row: Row) -> None:
 
 
 def put_available(memory: MemoryState, row: Row, now: int, place: int | None = None) -> None:
-    """To the tail, unless there is a place; a member joins its batch instead."""
+    """Make a job available, at `place` or the tail; a member joins its collecting batch instead."""
     row.place, row.at_tail = memory.next_place() if place is None else place, True
     if row.job.is_member:
         row.job = replace(row.job, state=State.COLLECTING, run_at=now)
@@ -62,7 +62,7 @@ def make_available(memory: MemoryState, row: Row, now: int, place: int | None = 
 
 
 def move(memory: MemoryState, row: Row, job: Job, now: int) -> None:
-    """A queued job becomes this one, of another partition, fair share or batch."""
+    """Replace a queued job by one with another partition, tenant or batch key."""
     before, queue = row.job, row.queue
     indexes.take(memory, row)
     left = None if before.spec.partition is None else queue.partition(before.spec.partition.key)
@@ -80,7 +80,7 @@ def move(memory: MemoryState, row: Row, job: Job, now: int) -> None:
 
 
 def end_queued(memory: MemoryState, row: Row, reason: str, now: int) -> None:
-    """A job that was not running is cancelled."""
+    """Cancel a job that is not running."""
     indexes.take(memory, row)
     row.over_at = now + kept(row.job.spec, State.CANCELLED)
     row.job = replace(row.job, state=State.CANCELLED, ended_at=now, reason=reason)
@@ -88,13 +88,13 @@ def end_queued(memory: MemoryState, row: Row, reason: str, now: int) -> None:
 
 
 def drop(memory: MemoryState, row: Row, *, forgotten: bool = False) -> None:
-    """It goes, wherever it lies. Forgotten: nobody has asked for that."""
+    """Remove a job from all indexes and from the store. `forgotten`: by its retention, not on request."""
     indexes.take(memory, row)
     remove(memory, row, forgotten=forgotten)
 
 
 def remove(memory: MemoryState, row: Row, *, forgotten: bool = False) -> None:
-    """A row that was taken out does not come back; the members of a batch go with it."""
+    """Remove a row that was taken out of all indexes, with the members of a batch."""
     for member in row.members:
         drop(memory, member, forgotten=forgotten)
     keys.leave(memory, row, forgotten=forgotten)
@@ -111,7 +111,7 @@ def remove(memory: MemoryState, row: Row, *, forgotten: bool = False) -> None:
 
 
 def batch_if_due(memory: MemoryState, row: Row, now: int) -> None:
-    """Start the batch that this row has joined if it is full or due now."""
+    """Make a batch job of the collecting batch that this row has joined, if it is full or due now."""
     if row.job.state is not State.COLLECTING:
         return
     name, batch_buffer = row.batch_name, row.queue.batch_buffer
@@ -120,7 +120,7 @@ def batch_if_due(memory: MemoryState, row: Row, now: int) -> None:
 
 
 def batch(memory: MemoryState, queue: MemoryQueue, generations: Sequence[int], now: int) -> str | None:
-    """Start a batch of these members and return its id; expired members are cancelled."""
+    """Make a batch job of these members and return its id; cancel expired members."""
     members: list[Row] = []
     for row in [memory.rows[generation] for generation in generations]:
         if row.expired(now):
@@ -132,7 +132,7 @@ def batch(memory: MemoryState, queue: MemoryQueue, generations: Sequence[int], n
 
 
 def become_batch(memory: MemoryState, queue: MemoryQueue, members: list[Row], now: int) -> str:
-    """Members that were taken out of where they lay."""
+    """Make a batch job of members that were taken out of all indexes; return its id."""
     spec = batch_of(_free_id(queue, members[0]), [row.job.spec for row in members])
     for row in members:
         row.job = replace(row.job, state=State.COLLECTING, batch=spec.id, expires_at=None)
@@ -145,7 +145,7 @@ def become_batch(memory: MemoryState, queue: MemoryQueue, members: list[Row], no
 
 
 def bring_back_members(memory: MemoryState, row: Row, now: int) -> None:
-    """A batch that had ended runs again, and its members are its members again."""
+    """Make the members of a retried batch COLLECTING again."""
     for member in row.members:
         indexes.take(memory, member)
         before = member.job.state
@@ -155,7 +155,7 @@ def bring_back_members(memory: MemoryState, row: Row, now: int) -> None:
 
 
 def _end_members(memory: MemoryState, row: Row) -> None:
-    """A batch has ended, and its members end with it."""
+    """End the members of a batch that has ended."""
     batch, ended_at = row.job, row.job.ended_at
     for member in row.members:
         indexes.take(memory, member)

@@ -1,4 +1,4 @@
-"""The verbs of the memory store: which function does each, under the lock of the data."""
+"""The verbs of the memory store: the function of each verb, run under the lock of the data."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class OwnedMemory:
 
     @property
     def memory(self) -> MemoryState:
-        """The data; refused to a fork, whose copy of it no worker would ever look at."""
+        """The data; raises StoreError in a forked child, because no worker would see its copy."""
         if self._memory.pid != os.getpid():
             raise StoreError(
-                f"{self.url} lives in one process, and this is a fork of it: what is stored here is lost; "
+                f"{self.url} belongs to one process, and this is a fork of it: jobs stored here are lost; "
                 "use sqlite:///FILE to share jobs between processes"
             )
         return self._memory
 
 
 class _Locked(Generic[P, R]):
-    """A function of the data, run as one step."""
+    """A function of the data, run as one atomic step."""
 
     __slots__ = ("_act", "_owned")
 
@@ -73,7 +73,7 @@ class _Locked(Generic[P, R]):
 
 
 def verb_table(owned: OwnedMemory) -> VerbTable:
-    """The verbs, done with this data."""
+    """Return all verbs, bound to this data."""
     return VerbTable(
         enqueue=_Locked(owned, producing.enqueue),
         get=_Locked(owned, producing.get),

@@ -1,4 +1,4 @@
-"""Who waits for what: for work in a queue, for news to workers, for the ends of jobs."""
+"""The waits of a memory store: for work in a queue, for events of workers, for the ends of jobs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 class EndWatch:
-    """A wait for the end of these jobs: of all, or of `each` of them, and then for what it was told."""
+    """A wait for the end of jobs. It is notified when all have ended or, with `each`, whenever one ends."""
 
     __slots__ = ("each", "notifier", "open", "told")
 
     def __init__(self, notifier: MemoryNotifier, found: Mapping[Ref, Job | None], each: bool) -> None:
-        """`found`: the jobs as they are; None for one that is gone."""
+        """`found`: the jobs as they are now; None for a job that does not exist."""
         over = {ref: job for ref, job in found.items() if job is None or job.ended}
         self.notifier = notifier
         self.each = each
@@ -30,7 +30,7 @@ class EndWatch:
 
 
 class Waiters:
-    """Whom a change may wake, and what workers are told of. All of it under the lock of the state."""
+    """All waits, and the counts of events for workers. Used only under the lock of the state."""
 
     def __init__(self) -> None:
         self.heard = WakeCounts(0, 0)
@@ -38,10 +38,10 @@ class Waiters:
         self.queue_notifiers: dict[str, set[MemoryNotifier]] = {}
         self.end_watches: dict[Ref, set[EndWatch]] = {}
 
-    # ── those who wait ──
+    # ── waits ──
 
     def watch(self, queues: Iterable[str], notifier: MemoryNotifier) -> None:
-        """Notify when one of the queues may have work, and at every request to stop or change of settings."""
+        """Notify when one of the queues may have work, and at each request to stop or change of settings."""
         self.notifiers.add(notifier)
         for name in queues:
             self.queue_notifiers.setdefault(name, set()).add(notifier)
@@ -59,24 +59,24 @@ class Waiters:
         for ref in watch.open:
             _discard(self.end_watches, ref, watch)
 
-    # ── what they are told ──
+    # ── notifications ──
 
     def tell_work(self, queue: str) -> None:
-        """This queue may have work."""
+        """Notify the waits of this queue: it may have work."""
         _notify(self.queue_notifiers.get(queue, ()))
 
     def tell_stop(self) -> None:
-        """A running job shall stop."""
+        """Notify all waits of a request to stop a running job."""
         self.heard = self.heard._replace(cancels=self.heard.cancels + 1)
         _notify(self.notifiers)
 
     def tell_settings(self) -> None:
-        """Settings or entries are others now."""
+        """Notify all waits of a change of settings or periodic entries."""
         self.heard = self.heard._replace(changes=self.heard.changes + 1)
         _notify(self.notifiers)
 
     def tell_ended(self, job: Job, *, gone: bool = False) -> None:
-        """The job as it ended, or as it was before it went."""
+        """Notify the waits for this job: it has ended, or (`gone`) was removed."""
         ref = job.ref
         for watch in self.end_watches.pop(ref, ()):
             watch.open.discard(ref)

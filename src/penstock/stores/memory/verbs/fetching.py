@@ -1,4 +1,4 @@
-"""Fetching: which jobs a worker gets, by quota and cap, through the gates of their queues, under a lease."""
+"""fetch: lease the first available jobs of some queues, up to each queue's share and limits."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ def fetch(
 def _pick(
     memory: MemoryState, queues: Sequence[Share], limit: int, info: WorkerInfo | None, now: int
 ) -> Iterator[Row]:
-    """The rows to lease: up to each quota, then up to each cap. Whoever asks for the next one has
-    leased the one before."""
+    """Yield the rows to lease: up to each quota, then up to each cap.
+
+    The caller must lease each row before it takes the next one.
+    """
     given = dict.fromkeys((share.queue for share in queues), 0)
     for to_cap in (False, True):
         for share in queues:

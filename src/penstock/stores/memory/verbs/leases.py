@@ -1,4 +1,4 @@
-"""Leases: they are extended while their holder is alive, and reclaimed when he is not."""
+"""extend and reclaim: extend leases that are still held, and lease lost jobs to another worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.stores.text_encoding import storable_progress
 
 __all__ = ["extend", "notice_reboot", "reclaim"]
 
-_VOID = -1  # the end of a lease from another boot: before that of any other
+_VOID = -1  # the end of a lease from an earlier boot: before the end of any other lease
 
 
 def extend(memory: MemoryState, requests: Sequence[HeartbeatRequest]) -> list[LeaseStatus]:
@@ -70,7 +70,7 @@ def _run_out(memory: MemoryState, queues: Sequence[str], limit: int, steady: int
         if first is None or first[0] > steady:
             break
         row = memory.rows[first[1]]
-        row.queue.leases.drop(row.generation)  # its new lease may be over at once: not twice in one call
+        row.queue.leases.drop(row.generation)  # its new lease may run out at once: only once per call
         rows.append(row)
     return rows
 
@@ -81,7 +81,7 @@ def _held_by(memory: MemoryState, workers: Sequence[str], limit: int) -> list[Ro
 
 
 def notice_reboot(memory: MemoryState) -> None:
-    """A lease of another run of the machine is void: its clock says nothing any more."""
+    """Void all leases if the machine has rebooted: they are on the clock of an earlier boot."""
     boot = memory.clock.boot_id()
     if boot == memory.boot:
         return

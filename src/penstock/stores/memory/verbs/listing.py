@@ -1,4 +1,4 @@
-"""What an operator sees: jobs page by page, queues with their counts, partitions, and batches."""
+"""Listings for operators: pages of jobs, queues with their counts, partitions, and batches."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def list_jobs(
 
 def _cursor(after: str) -> int:
     if not after.isascii() or not after.isdigit() or len(after) > 30:
-        raise ConfigError(f"after={after!r} is not a cursor: pass on the `next` of the page before")
+        raise ConfigError(f"after={after!r} is not a cursor: pass the `next` of the previous page")
     return int(after)
 
 

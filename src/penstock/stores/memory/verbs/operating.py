@@ -1,4 +1,4 @@
-"""What an operator does: settings of queues, and jobs that are run again, moved, deleted, or batched now."""
+"""Change queues and jobs: settings, drop, retry, reschedule, delete, purge, flush_batch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _retry(memory: MemoryState, ref: Ref, now: int) -> State | None:
     if row is None:
         return None
     before = row.job.state
-    if row.job.batch in row.queue.rows:  # the members of a batch come back with it, and all together
+    if row.job.batch in row.queue.rows:  # a retry of one member retries the whole batch
         _retry(memory, Ref(ref.queue, row.job.batch), now)
     elif before is not State.RUNNING:
         _run_again(memory, row, before, now)
@@ -66,7 +66,7 @@ def _retry(memory: MemoryState, ref: Ref, now: int) -> State | None:
 
 
 def _run_again(memory: MemoryState, row: Row, before: State, now: int) -> None:
-    """As if it were new; a member, whose batch is no more, in a batch of its own."""
+    """Make a job available as if it were new; a member without a batch job becomes a batch of one."""
     indexes.take(memory, row)
     row.job = replace(
         row.job,

@@ -1,4 +1,4 @@
-"""Periodic entries: they are put, paused and deleted, and a tick enqueues what is due of one."""
+"""Periodic entries: list, put, pause and delete them; tick enqueues their jobs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _pause_entry(memory: MemoryState, ref: Ref, paused: bool, now: int) -> Entry
 
 
 def _revised(entry: Entry, now: int, *, from_now: bool) -> Entry:
-    """Another revision of it; from now: what was due before is let go."""
+    """Return the next revision of an entry. `from_now`: runs that were due before are skipped."""
     watermark = max(entry.watermark, now) if from_now else entry.watermark
     return replace(entry, revision=max(entry.revision + 1, now), watermark=watermark)
 

@@ -1,4 +1,4 @@
-"""Enqueueing, looking a job up, and cancelling it."""
+"""enqueue, get and cancel."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ def enqueue(memory: MemoryState, jobs: Sequence[NewJob]) -> list[Enqueued]:
 def enqueue_one(
     memory: MemoryState, new: NewJob, now: int, *, follows: bool = False, refused: Counter[str] | None = None
 ) -> Enqueued:
-    """`follows`: an attempt leaves it behind, and no queue refuses that. `refused`: how many of the same call
-    found their queue full."""
+    """Enqueue one job.
+
+    `follows`: it follows a settled job, so a closed or full queue takes it. `refused`: counts, by queue, the
+    jobs of the same call that found their queue full.
+    """
     queue = memory.queue(new.queue)
     if new.id in queue.rows:
         return Enqueued(EnqueueStatus.EXISTS, new.id)
@@ -57,7 +60,7 @@ def enqueue_one(
 
 
 def _replace(memory: MemoryState, queue: MemoryQueue, holder: Holder, new: NewJob, now: int) -> Enqueued:
-    """Let a new job take the place of the holder of its key, if it is one that can be replaced."""
+    """Replace the content of the key's holder by that of the new job, if the holder can be replaced."""
     row = memory.rows.get(holder.generation)
     job = None if row is None else replaced(row.job, new, now)
     if row is None or job is None:
@@ -65,7 +68,7 @@ def _replace(memory: MemoryState, queue: MemoryQueue, holder: Holder, new: NewJo
     if moves(row.job.spec, job.spec):
         transitions.move(memory, row, job, now)
         return Enqueued(EnqueueStatus.REPLACED, holder.id)
-    if job.state is State.COLLECTING is row.job.state:  # it stays where it stands
+    if job.state is State.COLLECTING is row.job.state:  # the job keeps its place
         memory.expiring.drop(row.generation)
         if job.expires_at is not None:
             memory.expiring.put(row.generation, job.expires_at)

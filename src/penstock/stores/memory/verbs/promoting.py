@@ -1,4 +1,4 @@
-"""promote: jobs whose time has come, partitions that may admit again, and batches become available."""
+"""promote: make due jobs and batches available, and let partitions admit waiting jobs that are due."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["next_due", "promote"]
 
 
 class _NextDue(NamedTuple):
-    """What a promotion looks at next: a job by its generation, a partition, or a batch."""
+    """The next item of a promotion: a job by its generation, a partition, or a collecting batch."""
 
     at: int
     generation: int | None
-    task: str | None  # None: it is a job, or a partition
+    task: str | None  # None: the item is a job or a partition
     key: str
     queue: str
 
     def order(self) -> tuple[Any, ...]:
-        """Of one instant partitions go before jobs, and these before collecting batches."""
+        """The sort key: by instant; with the same instant partitions, then jobs, then collecting batches."""
         kind = 1 if self.generation is not None else 0 if self.task is None else 2
         return self.at, kind, self.generation or 0, self.task or "", self.key, self.queue
 
@@ -38,7 +38,7 @@ def promote(memory: MemoryState, queues: Sequence[str], limit: int) -> Due:
 
 
 def next_due(memory: MemoryState, queues: Iterable[str]) -> int | None:
-    """When there is something to promote."""
+    """Return when the next promotion of these queues is due; None if nothing has a due time."""
     first = _first_due(memory, queues)
     return None if first is None else first.at
 
@@ -59,7 +59,7 @@ def _first_due(memory: MemoryState, queues: Iterable[str]) -> _NextDue | None:
 
 
 def _promote(memory: MemoryState, due: _NextDue, now: int) -> int:
-    """How many became available."""
+    """Promote one item; return how many jobs moved."""
     queue = memory.queues[due.queue]
     if due.generation is not None:
         row = memory.rows[due.generation]

@@ -1,4 +1,4 @@
-"""Pruning: what has been kept for long enough goes, so that nothing grows for ever."""
+"""prune: remove old jobs, unique keys, daily counts and workers; cancel expired jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.stores.memory.verbs.workers import silent
 
 __all__ = ["DAYS_KEPT", "prune"]
 
-#: For so many days the counts of a queue are kept.
+#: Number of days for which daily counts are kept.
 DAYS_KEPT = 90
 
 
@@ -73,7 +73,7 @@ def _prune_keys(memory: MemoryState, limit: int, now: int) -> int:
 
 
 def _forget_idle(queue: MemoryQueue, now: int) -> None:
-    """Forget partitions whose rate is as it was, and the fair shares of a queue with no available job."""
+    """Delete unused partitions, and the fair shares of a queue without available jobs."""
     partitions.forget_idle(queue, now)
     if not queue.counts[State.AVAILABLE]:
         for share in queue.fair_share.values():

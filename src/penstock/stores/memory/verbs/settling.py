@@ -1,4 +1,4 @@
-"""Settling: a transition is applied to a running job, if it is the one that its lease was for."""
+"""settle: apply transitions to running jobs whose lease is still held."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def settle(memory: MemoryState, settlements: Sequence[Settlement]) -> list[Settl
     now = memory.clock.now()
     heads = sum(one.transition.place is QueuePosition.HEAD for one in settlements)
     memory.head -= heads
-    places = iter(range(memory.head, memory.head + heads))  # the first of them is the first out
+    places = iter(range(memory.head, memory.head + heads))  # jobs at the head keep the order of the call
     return [
         _settle(memory, one, next(places) if one.transition.place is QueuePosition.HEAD else 0, now)
         for one in settlements
@@ -53,7 +53,7 @@ def _settle(memory: MemoryState, one: Settlement, head: int, now: int) -> Settle
 
 
 def _apply(memory: MemoryState, row: Row, to: Transition, result: bytes | None, head: int, now: int) -> None:
-    """The facts after this transition."""
+    """Apply a transition to a row."""
     job, ended = row.job, to.state in TERMINAL
     if to.place is not QueuePosition.OWN:
         row.place = head if to.place is QueuePosition.HEAD else memory.next_place()

@@ -1,4 +1,4 @@
-"""Waiting: what a wait is for, and what there is for it when it looks."""
+"""wait, wait_for_end, stream_ends: register waits, and query what they wait for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["look", "told", "unwatch", "unwatch_ends", "watch", "watch_ends"]
 
 
 def watch(memory: MemoryState, queues: Sequence[str], notifier: MemoryNotifier) -> None:
-    """Notify when one of the queues may have work, and at every request to stop or change of settings."""
+    """Notify when one of the queues may have work, and at each request to stop or change of settings."""
     memory.waiters.watch(queues, notifier)
 
 
@@ -28,7 +28,10 @@ def unwatch(memory: MemoryState, queues: Sequence[str], notifier: MemoryNotifier
 def look(
     memory: MemoryState, queues: Sequence[str], until: int, before: WakeCounts, parked: Sequence[str] = ()
 ) -> tuple[Wake, WakeCounts]:
-    """What there is for a wait that ends at `until` and had heard of `before`; `parked`: as `wait` says."""
+    """Return the flags of a wait that ends at `until`, and the counts so far.
+
+    `before`: the counts that were reported last; `parked`: as in `Consuming.wait`.
+    """
     wake, now, heard = Wake.NOTHING, memory.clock.now(), memory.waiters.heard
     known = memory.known(queues)
     if any(queue.gives(now, parked=queue.name in parked) for queue in known):
@@ -44,7 +47,7 @@ def look(
 
 
 def watch_ends(memory: MemoryState, refs: Sequence[Ref], notifier: MemoryNotifier, each: bool) -> EndWatch:
-    """Notify when all of these have ended or are gone; `each`: whenever one is, and `told` says of which."""
+    """Notify when all jobs have ended or do not exist; `each`: whenever one ends (`told` returns which)."""
     watch = EndWatch(notifier, dict(zip(refs, get(memory, refs), strict=True)), each)
     memory.waiters.watch_ends(watch)
     return watch
@@ -55,6 +58,6 @@ def unwatch_ends(memory: MemoryState, watch: EndWatch) -> None:
 
 
 def told(_: MemoryState, watch: EndWatch) -> dict[Ref, Job | None]:
-    """Those that have ended since this was asked last."""
+    """Return the jobs that have ended since the last call."""
     told, watch.told = watch.told, {}
     return told

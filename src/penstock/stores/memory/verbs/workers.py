@@ -1,4 +1,4 @@
-"""Who works: workers announce themselves again and again, and one that is silent is not shown any more."""
+"""Workers: announce, retire and list them. A worker that has stopped announcing itself is not listed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.stores.memory.state import MemoryState
 
 __all__ = ["announce", "retire", "silent", "workers"]
 
-_SILENT = 60_000  # after so long (ms) it is taken to be away
+_SILENT = 60_000  # a worker that has not announced itself for this long (ms) counts as stopped
 
 
 def announce(memory: MemoryState, worker: WorkerInfo) -> None:

@@ -1,1 +1,1 @@
-"""What each verb asks of the server, and what it makes of the answers."""
+"""The verbs: each is a generator that yields calls, and makes the verb's answer from the server's answers."""

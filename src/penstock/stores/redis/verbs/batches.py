@@ -1,4 +1,4 @@
-"""List collecting batches, and start one early."""
+"""List collecting batches, and make one available early."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["flush_batch", "list_batches"]
 
 @isolated
 def list_batches(context: Context, queue: str | None, limit: int) -> CallPlan[list[BatchInfo]]:
-    """Batches that are still collecting, in all queues or one."""
+    """List collecting batches of one queue, or of all."""
     names = (yield from known(context)) if queue is None else [queue]
     calls = [(name, context.call("batches", [name], [limit])) for name in names]
     answers = (yield from any_of(context, calls)) if names else []
@@ -38,7 +38,7 @@ def _batches_of(queue: str, answer: list[Any]) -> list[BatchInfo]:
 
 
 def flush_batch(context: Context, queue: str, task: str, key: str) -> CallPlan[str | None]:
-    """Start a collecting batch now; returns the id of the batch, None if it is empty."""
+    """Make a collecting batch available now; return the id of its job, None if it has no members."""
     if context.clustered and context.steered:
         yield from highest(context)
     call = context.call("flush_batch", [queue], [context.floor, f"{task}\0{key}"], repeatable=False)

@@ -23,7 +23,7 @@ from penstock.stores.redis.verbs.leases import leased_rows, under_token
 
 __all__ = ["fetch", "jobs_of_dispatched", "take_dispatched"]
 
-#: The quota of a queue that is only asked for leases under the token.
+#: The quota of a queue that is only searched for leases under the token.
 _TOKEN_ONLY = -1
 
 
@@ -37,7 +37,7 @@ def fetch(
     token: str,
     charge: bool,
 ) -> CallPlan[Fetched]:
-    """Lease available jobs of these queues to a worker; a repeated token returns the leases it has."""
+    """Lease available jobs of these queues to a worker; a repeated token returns its existing leases."""
     others = context.used_before(token, [share.queue for share in queues])
     queues = [*queues, *(Share(queue, _TOKEN_ONLY, 0) for queue in others)] if others else queues
     ask_for = _Fetching(context, lease, worker, token, charge)
@@ -58,13 +58,13 @@ class _Fetching:
         self._worker = worker
         self.token = token
         self._charge = int(charge)
-        self._again = False  # whether the last script found this fetch repeated
-        #: Parked jobs are fetched by workers that can run them. A script reads itself what the worker can
-        #: run ("!"); on a Cluster that key is in another slot, and the script asks for it ("?").
+        self._again = False  # True if the last script found leases under the token
+        #: The tasks of the worker, for parked jobs. "!": the script reads the announcement of the worker.
+        #: "?": on a Cluster that key is in another slot, and the script asks for the tasks if it needs them.
         self._known: bytes | str = "?" if context.clustered else "!"
 
     def all(self, shares: Sequence[Share], limit: int, *, anew: bool = True) -> CallPlan[Fetched]:
-        """Fetch up to `limit` jobs, in as many scripts as that takes."""
+        """Fetch up to `limit` jobs, with as many scripts as necessary."""
         found = yield from self._some(shares, limit, anew=anew)
         while not self._again and 0 < len(found.jobs) < limit and len(found.jobs) % BATCH == 0:
             given = Counter(job.queue for job in found.jobs)
@@ -76,9 +76,10 @@ class _Fetching:
         return found
 
     def _some(self, shares: Sequence[Share], limit: int, *, anew: bool) -> CallPlan[Fetched]:
-        """Fetch with one script. `anew=False`: leases under the token are of this same fetch.
+        """Fetch with one script. `anew=False`: leases under the token belong to this same fetch.
 
-        Such a script would lease twice if it were repeated; if its reply is lost the whole fetch is repeated.
+        Such a script would lease twice if it were repeated. If its reply is lost, the whole fetch is
+        repeated.
         """
         names = [share.queue for share in shares]
         while True:
@@ -105,12 +106,12 @@ class _Fetching:
         return Fetched(jobs, now, due, int(answer[3]) if answer[3] else None, kept=kept)
 
     def _announced(self) -> CallPlan[bytes]:
-        """The tasks that the worker has announced, as msgpack, for a script that found parked jobs."""
+        """Return the tasks that the worker has announced, as msgpack, for a script that found parked jobs."""
         key = self._context.keys.workers
         (said,) = yield from each(self._context, [(SHARED, command(key, "HGET", key, self._worker))])
         try:
             info = _read_announced((b"" if said in (None, AWAY) else said)[8:])
-        except UNDECODABLE:  # the next time that it announces itself it is well again
+        except UNDECODABLE:  # the next announcement replaces it
             info = _Announced()
         return msgspec.msgpack.encode(info)
 
@@ -121,7 +122,7 @@ class _Fetching:
         at = 4
         while at < len(answer) and answer[at]:
             queue, n = names[answer[at] - 1], answer[at + 1]
-            if n < 0:  # of a limited queue: with their instants
+            if n < 0:  # a limited queue: its jobs come with their starts
                 end = at + 2 - 3 * n
                 jobs += [
                     leased(profiles, queue, id, record, int(start), worker, token, charge)
@@ -136,7 +137,7 @@ class _Fetching:
                     for i in range(at + 2, end, 2)
                 ]
             at = end
-        if at < len(answer):  # and this was set aside
+        if at < len(answer):  # the rest was set aside
             self._context.note_set_aside(answer[at + 2 :])
         return jobs
 
@@ -175,7 +176,7 @@ _read_announced = msgspec.msgpack.Decoder(_Announced).decode
 
 
 def _rest_of(share: Share, given: int) -> Share:
-    """The share of a queue that is left after it has given some jobs."""
+    """Return the rest of a queue's share after it has given some jobs."""
     free = None if share.free is None else max(0, share.free - given)
     return Share(share.queue, max(0, share.quota - given), share.cap - given, free)
 
@@ -183,7 +184,7 @@ def _rest_of(share: Share, given: int) -> Share:
 def _fetch_over_slots(
     context: Context, ask_for: _Fetching, queues: Sequence[Share], limit: int
 ) -> CallPlan[Fetched]:
-    """Fetch queue by queue: first the quotas, then what the limit has left."""
+    """Fetch queue by queue: first the quotas, then the rest of the limit."""
     repeated = yield from under_token(context, [share.queue for share in queues], ask_for.token)
     queues = [share for share in queues if context.why(share.queue) is None]
     jobs: list[Job] = []
@@ -205,7 +206,7 @@ def _fetch_over_slots(
         jobs += found.jobs
     for share in queues:
         room = 0 if repeated else min(share.cap - given[share.queue], limit - len(jobs))
-        if room > 0 and given[share.queue] >= min(share.quota, share.cap):  # it may have more
+        if room > 0 and given[share.queue] >= min(share.quota, share.cap):  # the queue may have more
             rest = Share(share.queue, room, room, _rest_of(share, given[share.queue]).free)
             found = yield from alone(context, share.queue, ask_for.all([rest], room, anew=False))
             if found is AWAY:
@@ -227,7 +228,7 @@ def take_dispatched(context: Context, came: Sequence[DispatchedJob], worker: str
 
 
 def jobs_of_dispatched(context: Context, came: Sequence[DispatchedJob], worker: str) -> list[Job]:
-    """Read jobs that arrived leased to this worker; raises UnknownProfile if the server has to be asked."""
+    """Read jobs that arrived leased to this worker; raises UnknownProfile if a profile must be read first."""
     return [
         leased(context.profiles, one.queue, one.stored, one.record, one.now, worker, one.token, 1)
         for one in came

@@ -10,17 +10,17 @@ from penstock.stores.redis.verbs.known_queues import known
 
 __all__ = ["report_unread_settings", "unread_settings", "wrong_types"]
 
-_UNREAD = "somebody has written over them"
+_UNREAD = "another program has overwritten them"
 
 
 @isolated
 def unread_settings(context: Context) -> CallPlan[list[Finding]]:
-    """Findings about queues whose settings cannot be read."""
+    """Return findings about queues whose settings cannot be read."""
     return [unreadable_settings_of(name, _UNREAD) for name in (yield from _unread_settings(context))]
 
 
 def report_unread_settings(context: Context) -> CallPlan[None]:
-    """Report each queue with unreadable settings once, until they are set anew."""
+    """Report each queue with unreadable settings once, until they are set again."""
     found = set((yield from _unread_settings(context)))
     for name in sorted(found - context.unread):
         context.set_asides.add(SetAside("settings", name, "", _UNREAD))
@@ -28,7 +28,7 @@ def report_unread_settings(context: Context) -> CallPlan[None]:
 
 
 def _unread_settings(context: Context) -> CallPlan[list[str]]:
-    """Queues whose stored limits cannot be read."""
+    """Return the queues whose stored limits cannot be read."""
     names = yield from known(context)
     calls = []
     for name in names:
@@ -50,7 +50,7 @@ _TYPES = {
 
 
 def wrong_types(context: Context) -> CallPlan[list[Finding]]:
-    """Findings about keys of a type that no verb can use."""
+    """Return findings about keys of a wrong type."""
     names = yield from known(context)
     wanted = [(name, what, type) for name in names for type, all in _TYPES.items() for what in all]
     calls = []
@@ -64,7 +64,7 @@ def wrong_types(context: Context) -> CallPlan[list[Finding]]:
             f"queue {name}",
             f"its key {context.keys.queue(name).decode()}:{what} is a {answer.decode()}: "
             "none of its jobs run",
-            "somebody else writes under this prefix: delete or rename that key, or use another prefix",
+            "another program writes under this prefix: delete or rename that key, or use another prefix",
         )
         for (name, what, type), answer in zip(wanted, answers, strict=True)
         if isinstance(answer, bytes) and answer not in (type, b"none")

@@ -1,4 +1,4 @@
-"""The list of all queues of a namespace, and what is asked of each of them."""
+"""The list of all queues of a namespace, and reads that span all of them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["highest", "known", "now_of", "probes", "register", "register_call"]
 
-#: The names that a queue may have.
+#: Matches valid names of queues.
 _NAME = re.compile(rb"[A-Za-z0-9._:@+=~-]{1,128}").fullmatch
 
 
 def known(context: Context) -> CallPlan[list[str]]:
-    """Names of all queues, sorted; while the list is away, of those that this store object has used."""
+    """Return the names of all queues, sorted; while the list is away, those used by this store object."""
     key = context.keys.queues
     (names,) = yield from each(context, [(SHARED, command(key, "SMEMBERS", key))])
     if names is AWAY:
@@ -29,14 +29,15 @@ def known(context: Context) -> CallPlan[list[str]]:
 
 
 def _is_name(name: bytes) -> bool:
-    """Whether this is a queue's name: the list may hold entries that Penstock did not write."""
+    """Return True for a valid name: the list may contain entries that Penstock did not write."""
     return _NAME(name) is not None
 
 
 def highest(context: Context) -> CallPlan[None]:
-    """Learn the highest generation of all queues.
+    """Read the highest generation of all queues.
 
-    Time orders jobs over queues; this does so where a test has stopped the clock.
+    Generations follow the clock, which orders jobs over queues; this call does so while a test stops the
+    clock.
     """
     names = yield from known(context)
     calls = []
@@ -57,12 +58,12 @@ def register(context: Context, queues: set[str]) -> CallPlan[None]:
 
 
 def register_call(context: Context, queues: set[str]) -> Call:
-    """The call that puts names on the list of all queues."""
+    """Return the call that puts names on the list of all queues."""
     return command(context.keys.queues, "SADD", context.keys.queues, *sorted(queues))
 
 
 def probes(context: Context, names: Sequence[str]) -> list[Call]:
-    """Calls that succeed if these queues are served again; the list of all queues learns the missed names."""
+    """Return calls that succeed if these queues are served again; missed names are put on the list."""
     calls = []
     for name in names:
         if name == SHARED and (met := (context.met | context.listed) - {SHARED}):
@@ -73,12 +74,12 @@ def probes(context: Context, names: Sequence[str]) -> list[Call]:
     return [call._replace(brief=True) for call in calls]
 
 
-#: Most queues that are asked for the time if the server of the namespace does not answer.
+#: Most queues whose servers are asked for the time if the server of the namespace does not answer.
 _CLOCKS = 5
 
 
 def now_of(context: Context) -> CallPlan[int]:
-    """The time of the namespace's server, or of any other server while that one is away."""
+    """Return the time of the namespace's server, or of another server while that one is away."""
     keys = [(SHARED, context.keys.news)]
     keys += [
         (queue, context.keys.queue(queue) + b":meta") for queue in sorted(context.met - {SHARED})[:_CLOCKS]

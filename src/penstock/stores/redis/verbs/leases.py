@@ -1,4 +1,4 @@
-"""extend and reclaim: prolong the leases of living workers, take over those of lost ones."""
+"""extend and reclaim: extend leases that are still held, and lease lost jobs to another worker."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def reclaim(
     token: str,
     of: Sequence[str] | None,
 ) -> CallPlan[Fetched]:
-    """Lease expired jobs, or (`of`) jobs of these workers, to the reclaimer."""
+    """Lease jobs whose lease has run out, or (`of`) jobs of these workers, to the reclaimer."""
     limit = max(0, min(limit, BATCH))
     if of is not None:
         return (yield from _reclaim_of(context, limit, lease, worker, token, of))
@@ -104,7 +104,7 @@ def reclaim(
 def _again_anywhere(
     context: Context, queues: Sequence[str], limit: int, facts: list[bytes | str | int]
 ) -> CallPlan[Fetched]:
-    """The leases that a repeated token has, also in queues that this call does not name."""
+    """Return the leases of a repeated token, including those in queues that this call does not name."""
     jobs: list[Job] = []
     now = 0
     for names in context.servers(queues):
@@ -155,7 +155,7 @@ def _reclaim_of(
 def held_by(
     context: Context, queues: Sequence[str], workers: set[str]
 ) -> CallPlan[list[tuple[int, str, bytes]]]:
-    """Jobs that these workers hold, as (generation, queue, stored id); reads the leases in steps."""
+    """Find jobs that these workers hold: (generation, queue, stored id). Reads the leases in steps."""
     found: set[tuple[int, str, bytes]] = set()
     cursors: dict[str, bytes] = dict.fromkeys(queues, b"0")
     while cursors:
@@ -183,7 +183,7 @@ def held_by(
 
 
 def under_token(context: Context, queues: Sequence[str], token: str) -> CallPlan[bool]:
-    """Whether any of these queues has leases under this token."""
+    """Return True if one of these queues has leases under this token."""
     calls = []
     for queue in queues:
         key = context.keys.queue(queue) + b":tokens"
@@ -192,9 +192,9 @@ def under_token(context: Context, queues: Sequence[str], token: str) -> CallPlan
 
 
 def leased_rows(context: Context, names: Sequence[str], answer: list[Any]) -> CallPlan[list[Job]]:
-    """Jobs from rows of four: number of the queue, id, record, lease.
+    """Read jobs from rows of four values: number of the queue, id, record, lease.
 
-    A row that begins with 0 is a job that was set aside: id, the queue's key, cause.
+    A row that begins with 0 is a job that was set aside: 0, id, the queue's key, cause.
     """
     rows: list[Row] = []
     for i in range(0, len(answer), 4):

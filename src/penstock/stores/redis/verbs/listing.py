@@ -1,4 +1,4 @@
-"""Reads of operators: jobs, queues, parked jobs, statistics."""
+"""Listings for operators: jobs, queues, parked jobs, statistics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PAGE = 500
 
 
 class _Lister:
-    """Jobs of one queue, newest first, read page by page."""
+    """Reads the jobs of one queue, newest first, page by page."""
 
     def __init__(self, context: Context, queue: str, states: str, before: int, page: int) -> None:
         self._context = context
@@ -59,7 +59,7 @@ class _Lister:
             self._before = jobs[-1].generation
 
     def at_least(self, wanted: int, task: str | None, worker: str | None) -> CallPlan[list[Job]]:
-        """At least `wanted` jobs of this task and worker, or all there are."""
+        """Return at least `wanted` jobs of this task and worker, or all if there are fewer."""
         found: list[Job] = []
         while len(found) < wanted and not self.done:
             yield from self.more()
@@ -81,7 +81,7 @@ def list_jobs(
     after: str | None,
     limit: int,
 ) -> CallPlan[Page]:
-    """A page of jobs, newest first, over one queue or all of them."""
+    """Return a page of jobs, newest first, of one queue or of all queues."""
     limit = max(1, limit)
     before, last = _cursor(after)
     names = (yield from known(context)) if queue is None else [queue]
@@ -92,7 +92,7 @@ def list_jobs(
     page = min(_PAGE, limit + 1) if task is None and worker is None else _PAGE
     parts: list[list[tuple[int, str, Job]]] = []
     for name in names:
-        # of equal generations, which several queues may have given, the queue that sorts first goes first
+        # jobs with equal generations, which different queues may give, are ordered by queue
         lister = _Lister(context, name, states, before + (name > last), page)
         listed = lister.at_least(limit + 1, task, worker)
         found = yield from listed if queue is not None else alone(context, name, listed)
@@ -104,18 +104,18 @@ def list_jobs(
 
 
 def _cursor(after: str | None) -> tuple[int, str]:
-    """The generation and queue that a cursor names; raises ConfigError if it is none."""
+    """Return the generation and queue of a cursor; raises ConfigError if it is not one."""
     if after is None:
         return _NEWEST, "~~"
     number, colon, queue = after.partition(":")
     if not colon or not number.isascii() or not number.isdigit() or len(number) > 30:
-        raise ConfigError(f"after={after!r} is not a cursor: pass on the `next` of the page before")
+        raise ConfigError(f"after={after!r} is not a cursor: pass the `next` of the previous page")
     return int(number), queue
 
 
 @isolated
 def find(context: Context, id: str) -> CallPlan[list[Job]]:
-    """Jobs of this id, in any queue."""
+    """Find the jobs with this id in all queues."""
     names = yield from known(context)
     if not context.apart:
         jobs = yield from get(context, [Ref(name, id) for name in names])
@@ -128,21 +128,21 @@ def find(context: Context, id: str) -> CallPlan[list[Job]]:
             away = True
         else:
             found += [job for job in answer if job is not None]
-    if away and not found:  # it may be there
+    if away and not found:  # the job may be in a queue that is away
         raise context.unavailable(names)
     return found
 
 
 @isolated
 def queues(context: Context) -> CallPlan[list[QueueInfo]]:
-    """All queues with their counts and settings."""
+    """Return all queues with their counts and settings."""
     names = yield from known(context)
     infos = yield from infos_of(context, names)
     return [info for info in infos if info is not None]
 
 
 def infos_of(context: Context, names: Sequence[str]) -> CallPlan[list[QueueInfo | None]]:
-    """Counts and settings of these queues, None for each that does not exist."""
+    """Return the counts and settings of these queues, None for each that does not exist."""
     calls = [(name, context.call("info", [name], [])) for name in names]
     answers = (yield from any_of(context, calls)) if names else []
     return [
@@ -170,7 +170,7 @@ def _info(name: str, answer: list[Any]) -> QueueInfo | None:
 
 @isolated
 def parked(context: Context) -> CallPlan[list[Parked]]:
-    """Numbers of parked jobs, by queue and task."""
+    """Count parked jobs, by queue and task."""
     names = yield from known(context)
     calls = []
     for name in names:
@@ -187,7 +187,7 @@ def parked(context: Context) -> CallPlan[list[Parked]]:
 
 @isolated
 def stats(context: Context, days: int) -> CallPlan[list[QueueStats]]:
-    """Totals and daily counts of each queue."""
+    """Return the totals and daily counts of each queue."""
     names = yield from known(context)
     now = yield from now_of(context)
     calls = []
@@ -209,7 +209,7 @@ def stats(context: Context, days: int) -> CallPlan[list[QueueStats]]:
 
 
 def _days(daily: list[bytes], oldest: int) -> list[DayCount]:
-    """Daily counts, newest first, of days after `oldest`."""
+    """Return the daily counts of the days after `oldest`, newest first."""
     counts: dict[int, dict[bytes, int]] = {}
     for field, n in zip(daily[0::2], daily[1::2], strict=True):
         day, _, what = field.partition(b"/")

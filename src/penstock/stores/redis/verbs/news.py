@@ -1,4 +1,4 @@
-"""Notices to all waiters: how many stop requests and changes of settings there have been."""
+"""Counts of requests to stop and of changes of settings, and the notification of all waiters about them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["begin", "news_call", "tell_news"]
 
 
 def news_call(context: Context) -> Call:
-    """The call that reads how many stop requests and changes of settings there have been."""
+    """Return the call that reads the counts of requests to stop and of changes of settings."""
     key = context.keys.news
     return command(key, "HMGET", key, "cancels", "changes")
 
 
 def tell_news(context: Context, what: str) -> CallPlan[None]:
-    """Count a stop request or a change, then notify all waiters.
+    """Count a request to stop or a change of settings, then notify all waiters.
 
-    If this process dies in between, heartbeats and the waiters' own checks find it.
+    If this process dies in between, heartbeats and the re-checks of waiters find the change.
     """
     keys = context.keys
     count = command(keys.news, "HINCRBY", keys.news, what, 1)
@@ -33,7 +33,7 @@ def tell_news(context: Context, what: str) -> CallPlan[None]:
         yield from each(context, [(SHARED, count), (SHARED, tell)])
     except StoreUnavailable:
         raise
-    except StoreError:  # somebody has written over the count: it goes on from more than anybody has heard
+    except StoreError:  # another program has overwritten the count: continue above all counts reported so far
         (now,) = yield from each(context, [(SHARED, context.shared_call("now", keys.news, ()))])
         if now is not AWAY:
             anew = command(keys.news, "HSET", keys.news, what, int(now))
@@ -41,7 +41,7 @@ def tell_news(context: Context, what: str) -> CallPlan[None]:
 
 
 def begin(context: Context) -> CallPlan[Any]:
-    """The first question of a store object: the counts so far, of which no wait reports anything.
+    """Read the counts at the first verb of a store object; no wait reports events from before it.
 
     Raises StoreTooOld if the namespace has queues in the layout of an earlier version.
     """

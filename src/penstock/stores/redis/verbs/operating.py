@@ -1,4 +1,4 @@
-"""Acts of operators: settings, retry, reschedule, delete, purge, drop."""
+"""The verbs by which operators change jobs and queues: settings, retry, reschedule, delete, purge, drop."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def settings(
 
 
 def retry(context: Context, refs: Sequence[Ref]) -> CallPlan[list[State | None]]:
-    """Make ended or queued jobs available now, as new."""
+    """Make ended or queued jobs available now, as if they were new."""
     found, _ = yield from states_of(context, "retry", refs, [context.floor])
     return found
 
@@ -62,7 +62,7 @@ def delete(context: Context, refs: Sequence[Ref]) -> CallPlan[list[State | None]
 
 
 def purge(context: Context, queue: str, states: Sequence[State], limit: int) -> CallPlan[int]:
-    """Remove the oldest jobs of these states, in steps."""
+    """Remove the oldest jobs in these states, in steps."""
     wanted = ",".join(str(NUMBER[state]) for state in sorted(set(states) - {State.RUNNING}))
     gone = 0
     while gone < limit and wanted:
@@ -75,7 +75,7 @@ def purge(context: Context, queue: str, states: Sequence[State], limit: int) -> 
 
 
 def drop(context: Context, queue: str) -> CallPlan[bool]:
-    """Remove an empty queue with its settings; False if it holds jobs."""
+    """Remove an empty queue with its settings; return False if it has jobs."""
     (answer,) = raise_errors((yield [context.call("drop", [queue], [])]))
     if answer < 0:
         return False
@@ -85,9 +85,7 @@ def drop(context: Context, queue: str) -> CallPlan[bool]:
     context.met.discard(queue)
     meta = context.keys.queue(queue) + b":meta"
     (again,) = raise_errors((yield [command(meta, "EXISTS", meta)]))
-    if (
-        again
-    ):  # it has come to be once more, and who did that may have put it on the list before we took it off
+    if again:  # the queue was created again, perhaps before it was taken off the list
         yield from register(context, {queue})
     if answer:
         yield from tell_news(context, "changes")

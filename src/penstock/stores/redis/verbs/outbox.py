@@ -26,7 +26,7 @@ _read_new = msgspec.msgpack.Decoder(NewJob).decode
 def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[None]:
     """Enqueue jobs that follow a job of another slot; until then they are in the `out` hash of its queue.
 
-    If this process dies in between, any prune of that queue delivers them: at least once.
+    Delivery is at least once: if this process dies in between, the next prune of that queue delivers them.
     """
     keys = [(queue, context.keys.queue(queue) + b":out", name) for queue, name in lying]
     texts = yield from each(context, [(queue, command(key, "HGET", key, name)) for queue, key, name in keys])
@@ -40,7 +40,7 @@ def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[No
             calls.append((new.queue, _follower_call(context, new, generation)))
         except UNDECODABLE as error:
             yield from _keep_unread(
-                context, queue, name, text, f"what follows a job cannot be read ({error})"
+                context, queue, name, text, f"a job that follows another one cannot be read ({error})"
             )
             continue
         found.append((queue, key, name))
@@ -49,7 +49,7 @@ def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[No
         gone: list[tuple[str, Call]] = []
         answers = yield from each(context, calls)
         for (queue, key, name), highest in zip(found, answers, strict=True):
-            if highest is not AWAY:  # else it lies there until its queue is back
+            if highest is not AWAY:  # else the entry stays until its queue is back
                 context.floor = max(context.floor, int(highest))
                 gone.append((queue, command(key, "HDEL", key, name)))
         yield from each(context, gone)
@@ -65,7 +65,7 @@ def _keep_unread(context: Context, queue: str, name: bytes, text: bytes, cause: 
 
 
 def _follower_call(context: Context, new: NewJob, generation: int) -> Call:
-    """The call that stores a follower, with the generation that the settlement reserved for it."""
+    """Return the call that stores a follower, with the generation that the settlement reserved for it."""
     digest, text = context.profiles.write(new)
     facts = (packed(new.id), form_of(new, 1), tail_of(new, digest))
     return context.call("follow", [new.queue], [generation - 1, 1, digest, text, *facts])

@@ -1,4 +1,4 @@
-"""Periodic entries: list, put, pause, delete; and tick, which enqueues their jobs."""
+"""Periodic entries: list, put, pause and delete them; tick enqueues their jobs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def entries(context: Context, queues: Sequence[str] | None) -> CallPlan[Timetabl
         for name, text in zip(answer[0::2], answer[1::2], strict=True)
     ]
     found.sort(key=lambda one: (one[1].spec.job.queue, one[0]))
-    # the clocks of several servers may differ; who goes by the last of them is nowhere early
+    # the clocks of several servers may differ: by the earliest one, no tick comes too early on any server
     return Timetable([entry for _, entry in found], min(int(answer[0]) for _, answer in there))
 
 
@@ -83,7 +83,7 @@ def _sized(text: bytes, at: int) -> tuple[bytes, int]:
     return text[at + 2 : ends], ends
 
 
-# ── what operators do ────────────────────────────────────────────────────────────────────────────
+# ── changing entries ─────────────────────────────────────────────────────────────────────────────
 
 
 def put_entries(context: Context, specs: Sequence[NewEntry]) -> CallPlan[list[Entry]]:
@@ -111,7 +111,7 @@ def put_entries(context: Context, specs: Sequence[NewEntry]) -> CallPlan[list[En
         found.update(zip(places, map(_entry_of, answer[1:]), strict=True))
     if any(answer is not AWAY and answer[0] for answer in answers):
         yield from tell_news(context, "changes")
-    if AWAY in answers:  # the others are put
+    if AWAY in answers:  # the entries of the other queues are stored
         raise context.unavailable([queue for queue, _ in parts])
     return [found[place] for place in range(len(specs))]
 
@@ -155,7 +155,7 @@ def delete_entries(context: Context, refs: Sequence[Ref]) -> CallPlan[list[bool]
 
 @isolated
 def tick(context: Context, ticks: Sequence[Tick]) -> CallPlan[list[TickResult]]:
-    """One script each. It may be sent again: what it has done, it does not do twice."""
+    """Run one script per tick. A script may be sent again, because it does nothing the second time."""
     if not ticks:
         return []
     if context.clustered and context.steered:

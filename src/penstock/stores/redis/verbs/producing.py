@@ -33,20 +33,20 @@ _STATUSES = {
 }
 _OF_ANOTHER = (EnqueueStatus.DUPLICATE, EnqueueStatus.REPLACED)
 _N, _NEW = ord("n"), EnqueueStatus.NEW
-#: A queue, and the places of its refs in the call.
+#: A queue, and the positions of its refs in the call.
 Part = tuple[str, Sequence[int]]
-#: Generations that are left free after each job of a call over several servers, for batches.
+#: Generations reserved after each job of a call over several servers, for batch jobs.
 _BATCHES = 32
-#: Most queues of one script: their numbers are bytes.
+#: Most queues of one script, because their numbers are single bytes.
 MOST_QUEUES = 250
 
 
 def enqueue(context: Context, jobs: Sequence[NewJob]) -> CallPlan[list[Enqueued]]:
-    """Store new jobs. A call that was split answers per job; one that was not raises its error."""
+    """Store new jobs. A call of one step raises its error; a call of several steps answers it per job."""
     if not jobs:
         return []
     unlisted = {job.queue for job in jobs} - context.listed
-    if unlisted:  # first: a queue that has jobs is on the list
+    if unlisted:  # first, so that every queue with jobs is on the list
         yield from register(context, unlisted)
     if context.clustered and context.steered:
         yield from highest(context)
@@ -64,34 +64,34 @@ def enqueue(context: Context, jobs: Sequence[NewJob]) -> CallPlan[list[Enqueued]
     except UNWRITABLE:
         return (yield from _without_unwritable(context, jobs))
     answers = yield calls
-    if any(isinstance(answer, StoreCorrupt) for answer in answers):  # the next ones go queue by queue
+    if any(isinstance(answer, StoreCorrupt) for answer in answers):  # the next verbs run queue by queue
         context.spoiled.met()
     _raise_whole(answers, jobs)
     for part, batch, answer in zip(parts, batches, answers, strict=True):
         for place, one in zip(part, _answers(context, batch, answer, new), strict=True):
             enqueued[place] = one
-    if new:  # somebody may have dropped the queue since it was put on the list
+    if new:  # the queue may have been dropped since it was put on the list
         try:
             yield from register(context, new)
-        except StoreUnavailable:  # they are stored all the same; the next enqueue puts it on the list
+        except StoreUnavailable:  # the jobs are stored; the next enqueue puts the queue on the list
             context.listed -= new
     return [one for one in enqueued if one is not None]
 
 
 def _without_unwritable(context: Context, jobs: Sequence[NewJob]) -> CallPlan[list[Enqueued]]:
-    """Enqueue all jobs but those that a record cannot hold, which are answered FAILED."""
+    """Enqueue all jobs except those that a record cannot hold, which are answered FAILED."""
     failed: dict[int, Enqueued] = {}
     for n, job in enumerate(jobs):
         try:
             _enqueue_call(context, [job], ())
         except UNWRITABLE as error:
-            failed[n] = Enqueued(EnqueueStatus.FAILED, job.id, cause=f"it cannot be written: {error}")
+            failed[n] = Enqueued(EnqueueStatus.FAILED, job.id, cause=f"the job cannot be written: {error}")
     stored = iter((yield from enqueue(context, [job for n, job in enumerate(jobs) if n not in failed])))
     return [failed[n] if n in failed else next(stored) for n in range(len(jobs))]
 
 
 def _parts(context: Context, jobs: Sequence[NewJob]) -> list[Sequence[int]]:
-    """Places of jobs that go together in one script, by count and bytes."""
+    """Split positions of jobs into parts for one script each, by count and bytes."""
     parts = _parts_by_count(context, jobs)
     sizes = [len(job.payload) for job in jobs]
     if sum(sizes) <= MOST_BYTES:
@@ -100,7 +100,7 @@ def _parts(context: Context, jobs: Sequence[NewJob]) -> list[Sequence[int]]:
 
 
 def _parts_by_count(context: Context, jobs: Sequence[NewJob]) -> list[Sequence[int]]:
-    """Places of jobs that go together in one script, by count."""
+    """Split positions of jobs into parts for one script each, by count."""
     first = jobs[0].queue
     places = range(len(jobs))
     if all(job.queue == first for job in jobs):
@@ -113,7 +113,7 @@ def _parts_by_count(context: Context, jobs: Sequence[NewJob]) -> list[Sequence[i
 
 
 def _enqueue_call(context: Context, jobs: Sequence[NewJob], places: Sequence[int]) -> Call:
-    """The call for one part. `places`: where its jobs stand in a call over several servers."""
+    """Return the call for one part. `places`: the positions of its jobs in a call over several servers."""
     numbers: dict[str, int] = {}
     profiles: dict[bytes, bytes] = {}
     args: list[bytes | str | int] = []
@@ -132,7 +132,7 @@ def _enqueue_call(context: Context, jobs: Sequence[NewJob], places: Sequence[int
 
 
 def _raise_whole(answers: Sequence[Any], jobs: Sequence[NewJob]) -> None:
-    """Raise an error that concerns the whole call: nothing was stored, or the outcome of no job is known."""
+    """Raise an error of the whole call: no job was stored, or the outcome is unknown for all jobs."""
     kinds = {isinstance(answer, ReplyLost) for answer in answers if isinstance(answer, Exception)}
     if len(kinds) != 1 or not all(isinstance(answer, Exception) for answer in answers):
         return
@@ -143,7 +143,7 @@ def _raise_whole(answers: Sequence[Any], jobs: Sequence[NewJob]) -> None:
 
 
 def _answers(context: Context, jobs: Sequence[NewJob], answer: Any, new: set[str]) -> list[Enqueued]:
-    """The answer for each job of one part; adds the names of new queues to `new`."""
+    """Return the answer for each job of one part; add the names of new queues to `new`."""
     if isinstance(answer, Exception):
         status = EnqueueStatus.UNKNOWN if isinstance(answer, ReplyLost) else EnqueueStatus.FAILED
         return [Enqueued(status, job.id, cause=str(answer)) for job in jobs]
@@ -179,7 +179,7 @@ def _answer(job: NewJob, code: int, holders: list[bytes]) -> Enqueued:
 
 
 def get(context: Context, refs: Sequence[Ref]) -> CallPlan[list[Job | None]]:
-    """Jobs as they are now, None for each that does not exist."""
+    """Read jobs as they are now, None for each that does not exist."""
     parts = parts_of(refs, BATCH)
     found: list[Job | None] = [None] * len(refs)
     while parts:
@@ -192,7 +192,7 @@ def get(context: Context, refs: Sequence[Ref]) -> CallPlan[list[Job | None]]:
             jobs = yield from shown(context, queue, rows)
             for n, job in zip(there, jobs, strict=True):
                 found[part[n]] = job
-            if told < len(part):  # the answer became so large that it stopped
+            if told < len(part):  # the script ended early, because its answer was large
                 rest.append((queue, part[told:]))
         parts = rest
     return found
@@ -201,7 +201,7 @@ def get(context: Context, refs: Sequence[Ref]) -> CallPlan[list[Job | None]]:
 def states_of(
     context: Context, script: str, refs: Sequence[Ref], args: Sequence[bytes | str | int]
 ) -> CallPlan[tuple[list[State | None], int]]:
-    """Run a script that answers one status code per job; returns the states, and the sum of its counts."""
+    """Run a script that answers one status code per job; return the states, and the sum of its counts."""
     parts = parts_of(refs, HEAVY)
     found: list[State | None] = [None] * len(refs)
     total = 0
@@ -217,14 +217,14 @@ def states_of(
                 answer = answer[1]
             for place, code in zip(part, answer.decode(), strict=False):
                 found[place] = None if code == "-" else STATES[int(code)]
-            if len(answer) < len(part):  # it had to do with so many members of batches that it stopped
+            if len(answer) < len(part):  # the script ended early, because batches have many members
                 rest.append((queue, part[len(answer) :]))
         parts = rest
     return found, total
 
 
 def cancel(context: Context, refs: Sequence[Ref], reason: str) -> CallPlan[list[State | None]]:
-    """Cancel jobs that wait, and ask running ones to stop."""
+    """Cancel queued jobs, and ask running jobs to stop."""
     found, asked = yield from states_of(context, "cancel", refs, [storable(reason).encode()])
     if asked:
         yield from tell_news(context, "cancels")

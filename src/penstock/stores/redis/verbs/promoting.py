@@ -24,7 +24,7 @@ def promote(context: Context, queues: Sequence[str], limit: int) -> CallPlan[Due
         return msgspec.structs.replace(due, set_aside=context.set_asides.take())
     moved, now, again = 0, 0, True
     dues: list[int] = []
-    while again:  # what one queue has left of its share of the limit goes to all of them once more
+    while again:  # the parts of the limit that some queues did not use are offered to all queues again
         firsts = yield from first_in_order(context, queues, ":due", limit)
         dues, again, left = [], False, limit
         for queue in queues:
@@ -41,9 +41,9 @@ def promote(context: Context, queues: Sequence[str], limit: int) -> CallPlan[Due
 
 
 def _promote(context: Context, queues: Sequence[str], limit: int) -> CallPlan[tuple[Due, int, bool]]:
-    """Promote in steps that hold the server for at most 5 ms.
+    """Promote in steps that block the server for at most 5 ms.
 
-    Returns the result, how much of the limit was used, and whether some entries were not due any more.
+    Returns the result, how much of the limit was used, and whether some entries became due later meanwhile.
     """
     moved, used = 0, 0
     while True:
@@ -58,7 +58,7 @@ def _promote(context: Context, queues: Sequence[str], limit: int) -> CallPlan[tu
 
 
 def first_in_order(context: Context, queues: Sequence[str], order: str, limit: int) -> CallPlan[list[str]]:
-    """The queues of the first `limit` entries of an order, over several slots."""
+    """Return the queues of the first `limit` entries of an index, over several slots."""
     calls = []
     for queue in queues:
         key = context.keys.queue(queue) + order.encode()

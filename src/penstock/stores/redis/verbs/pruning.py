@@ -1,4 +1,4 @@
-"""prune: take away jobs, keys and workers whose time is over."""
+"""prune: remove old jobs, unique keys and workers; cancel expired jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["prune"]
 
 @isolated
 def prune(context: Context, limit: int, keep_finished: int, keep_dead: int) -> CallPlan[Pruned]:
-    """Remove jobs, unique keys and workers whose time is over; survey all queues first, then go over them."""
+    """Remove old jobs, unique keys and workers: first survey all queues, then prune those that need it."""
     yield from report_unread_settings(context)
     names = yield from known(context)
     args = [max(0, limit), keep_finished, keep_dead]
@@ -62,7 +62,7 @@ def _tell(context: Context, queue: str, kept: Sequence[bytes]) -> None:
 
 
 def _prune_keys(context: Context, over: dict[str, int], limit: int) -> CallPlan[int]:
-    """Remove unique keys whose period is over; returns how many."""
+    """Remove unique keys whose period is over; return their number."""
     gone = 0
     for name, many in over.items():
         while many > 0 and gone < limit:
@@ -76,7 +76,7 @@ def _prune_keys(context: Context, over: dict[str, int], limit: int) -> CallPlan[
 
 
 class _Sweep:
-    """The jobs that a prune has removed so far, and what is left of its limit."""
+    """The progress of a prune: the jobs removed so far, and the rest of its limit."""
 
     def __init__(self, context: Context, limit: int, keep_finished: int, keep_dead: int) -> None:
         self._context = context
@@ -86,7 +86,7 @@ class _Sweep:
         self.expired = 0
 
     def passes(self, due: dict[str, list[Any]], *, over: bool) -> CallPlan[None]:
-        """Remove what is overdue longest first, over all queues."""
+        """Remove or cancel jobs, the longest overdue first, over all queues."""
         entries = sorted(
             (float(found[i + 1]), found[i], name)
             for name, found in due.items()

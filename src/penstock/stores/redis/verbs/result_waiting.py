@@ -1,4 +1,4 @@
-"""Wait for results: which of these jobs have ended, and a notification when the others do."""
+"""Wait for jobs to end: find those that have ended, and request a notification about the others."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ __all__ = ["find_ended"]
 def find_ended(
     context: Context, refs: Sequence[Ref], channel: str, seconds: float
 ) -> CallPlan[dict[Ref, Job | None]]:
-    """Jobs that have ended or are gone, each once; the channel is notified of the others for `seconds`."""
+    """Return the jobs that have ended, None for those that do not exist.
+
+    The channel is notified of the ends of the others for `seconds`.
+    """
     open = yield from _open_ones(
         context, refs, channel, max(0, int(seconds * 1000))
-    )  # or of which nobody knows
+    )  # or whose state is unknown
     over = [ref for ref in refs if ref not in open]
     jobs = (yield from get(context, over)) if over else []
-    # one that was retried in this moment is open again
+    # a job that was retried meanwhile has not ended any more
     return {ref: job for ref, job in zip(over, jobs, strict=True) if job is None or job.ended}
 
 
 def _open_ones(context: Context, refs: Sequence[Ref], channel: str, timeout: int) -> CallPlan[set[Ref]]:
-    """The jobs that have not ended, and those of queues that cannot be asked now."""
+    """Return the jobs that have not ended, and those of queues that cannot be used now."""
     groups = _together(context, parts_of(refs, BATCH))
     calls = []
     for group in groups:
@@ -49,7 +52,7 @@ def _open_ones(context: Context, refs: Sequence[Ref], channel: str, timeout: int
 
 
 def _together(context: Context, parts: list[Part]) -> list[list[Part]]:
-    """Groups of parts that one script can take: a few queues together, or on a Cluster each alone."""
+    """Combine parts for one script each: a few queues together, or on a Cluster each queue alone."""
     groups: list[list[Part]] = []
     room = 0
     for part in parts:

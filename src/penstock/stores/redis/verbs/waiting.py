@@ -1,4 +1,4 @@
-"""wait: check for work, offer to take a job directly, pass a wake-up on."""
+"""wait: check for work, offer to take a job directly, pass wake-ups on."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["look", "pass_on"]
 
 
 def offer_of(context: Context, queues: Sequence[str], offer: WorkerOffer) -> str:
-    """A worker's offer as producers read it; empty if there can be none.
+    """Return a worker's offer in the form that producers read; "" on a Cluster.
 
-    There are no offers on a Cluster: no script could withdraw one from the queues of other slots.
+    There are no offers on a Cluster, because no script could withdraw one from the queues of other slots.
     """
     if context.clustered:
         return ""
@@ -26,7 +26,7 @@ def offer_of(context: Context, queues: Sequence[str], offer: WorkerOffer) -> str
 
 
 def withdraw(context: Context, queues: Sequence[str], channel: str) -> CallPlan[None]:
-    """Take a channel off the waiters and offers of these queues."""
+    """Remove a channel from the waiters and offers of these queues."""
     calls = []
     for key in map(context.keys.queue, queues):
         calls.append(command(key, "ZREM", key + b":waiters", channel))
@@ -44,9 +44,10 @@ def look(
     offer: str,
     parked: Sequence[str] = (),
 ) -> CallPlan[tuple[bool, str, tuple[int, int]]]:
-    """Check for work; if there is none, put the channel on the waiters of these queues.
+    """Check for work; if there is none, add the channel to the waiters of these queues.
 
-    Returns whether there is work, the instant until which the wait lasts, and the counts of notices so far.
+    Returns whether there is work, the instant at which the wait ends, and the counts of requests to stop and
+    changes of settings so far.
     """
     args: list[bytes | str | int] = [timeout, till, channel, offer]
     if context.apart:
@@ -69,5 +70,5 @@ def look(
 
 
 def pass_on(context: Context, queue: str, kind: bytes) -> CallPlan[None]:
-    """Give a wake-up that concerns no wait any more to the next waiter of its queue."""
+    """Pass a wake-up whose wait has ended on to the next waiter of its queue."""
     raise_errors((yield [context.call("pass", [queue], [kind])]))

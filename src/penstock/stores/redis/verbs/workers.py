@@ -1,4 +1,4 @@
-"""announce, retire and workers: the list of living workers."""
+"""announce, retire and workers: the list of running workers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _worker_decode = msgspec.msgpack.Decoder(WorkerInfo).decode
 
 
 def announce(context: Context, worker: WorkerInfo) -> CallPlan[None]:
-    """Store what a worker says of itself, with the time."""
+    """Store the announcement of a worker, with the time."""
     text = msgspec.msgpack.encode(worker)
     context.met.update(worker.queues)
     yield from _of_workers(context, context.shared_call("announce", context.keys.workers, [worker.id, text]))
 
 
 def _of_workers(context: Context, call: Call) -> CallPlan[Any]:
-    """Call about the list of workers; AWAY if only that list is away on a Cluster."""
+    """Run a call on the list of workers; return AWAY if only that list is away on a Cluster."""
     (answer,) = yield from each(context, [(SHARED, call)])
     if answer is AWAY:
         others = sorted(context.met - {SHARED})
@@ -40,13 +40,13 @@ def _of_workers(context: Context, call: Call) -> CallPlan[Any]:
 
 
 def retire(context: Context, worker: str) -> CallPlan[None]:
-    """Take a worker off the list."""
+    """Remove a worker from the list."""
     key = context.keys.workers
     yield from each(context, [(SHARED, command(key, "HDEL", key, worker))])
 
 
 def workers(context: Context) -> CallPlan[list[WorkerInfo]]:
-    """Living workers, the oldest first."""
+    """Return the workers announced within the last minute, the oldest first."""
     answer = yield from _of_workers(
         context, context.shared_call("workers", context.keys.workers, [SILENT, 0])
     )
@@ -57,7 +57,7 @@ def workers(context: Context) -> CallPlan[list[WorkerInfo]]:
 
 
 def _worker_of(id: bytes, text: bytes) -> WorkerInfo:
-    """Read an entry of the list of workers."""
+    """Decode an entry of the list of workers."""
     seen = int(struct.unpack_from("<d", text)[0])
     try:
         return msgspec.structs.replace(_worker_decode(text[8:]), seen_at=seen)
