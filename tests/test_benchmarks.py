@@ -72,7 +72,7 @@ def test_redis_is_measured_with_an_append_only_file_when_asked(tmp_path: Path) -
     assert set(found["setups"]) == {"redis, aof"}
 
 
-def test_a_slow_wire_is_measured_beside_the_usual_one(tmp_path: Path) -> None:
+def test_a_delayed_connection_is_measured_beside_the_usual_one(tmp_path: Path) -> None:
     redis_program()
     found, printed = measured(tmp_path, "--store", "redis", "--delay-ms", "5", "--only", "enqueue,size")
     assert set(found["setups"]) == {"redis", "redis, +5 ms"}

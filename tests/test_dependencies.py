@@ -32,7 +32,7 @@ def extras(*without: str) -> list[str]:
     ]
 
 
-def test_whatever_is_imported_is_declared() -> None:
+def test_every_import_is_a_declared_dependency() -> None:
     declared = {named(one) for one in [*PROJECT["dependencies"], *extras("dev")]}
     declared.add("pytest")  # penstock.testing is its plugin, and is there only with it
     foreign = {arrow.foreign.partition(".")[0] for arrow in imports() if arrow.foreign}

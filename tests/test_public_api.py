@@ -83,7 +83,7 @@ def test_each_public_verb_of_what_users_hold_says_what_it_does(name: str) -> Non
     assert not silent
 
 
-def test_checkers_are_told_of_the_same_names_as_the_interpreter() -> None:
+def test_type_checkers_see_the_same_names_as_the_interpreter() -> None:
     told = imported_for_checkers()
     assert set(told) == set(penstock.__all__)
     for name, home in told.items():
@@ -111,7 +111,7 @@ def test_a_module_is_reached_through_a_plain_import() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_imports_from_the_front_door_is_offered_there(page: Path) -> None:
+def test_every_public_name_that_a_docs_page_imports_exists(page: Path) -> None:
     code = "\n".join(re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S))
     names = {
         alias.name
@@ -122,5 +122,5 @@ def test_what_a_page_imports_from_the_front_door_is_offered_there(page: Path) ->
     assert names <= set(penstock.__all__)
 
 
-def test_the_page_of_errors_may_say_that_all_are_at_the_front_door() -> None:
+def test_all_errors_of_the_docs_page_are_public() -> None:
     assert penstock.NoCurrentJob.__mro__[1] is penstock.PenstockError

@@ -41,7 +41,7 @@ def test_a_job_is_shown_to_who_has_the_key(penstock: Cli, job: str, monkeypatch:
 
 
 @pytest.mark.parametrize("key", ["", new_key()], ids=["none", "another"])
-def test_others_are_told_which_key_they_lack(
+def test_a_process_without_the_key_is_told_which_key_it_lacks(
     penstock: Cli, job: str, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if key:

@@ -237,7 +237,7 @@ def test_a_running_job_is_asked_to_stop_and_cannot_be_deleted(penstock, store):
     assert store.sync.get([Ref("default", "a")])[0].cancel_asked
 
 
-def test_what_was_not_found_decides_the_exit_code_and_the_rest_is_done(penstock, store):
+def test_missing_jobs_decide_the_exit_code_and_the_others_are_processed(penstock, store):
     put(store, "a")
     document = penstock.json("jobs", "cancel", "a", "nowhere", "default/neither", code=3)
     assert [(c["id"], c["outcome"]) for c in document["jobs"]] == [

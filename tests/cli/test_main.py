@@ -105,7 +105,7 @@ def test_the_real_command_imports_only_what_it_needs(shell):
     assert len(ours) < 40
 
 
-def test_the_version_is_told(shell):
+def test_the_version_is_printed(shell):
     ran = shell("--version")
     assert ran.stdout.startswith("penstock 0.")
 
@@ -161,7 +161,7 @@ def test_a_url_that_leads_nowhere_is_one_line(url, says):
     assert says in Cli(url).says(2, "queues", "list")
 
 
-def test_settings_that_are_wrong_are_all_told(penstock, monkeypatch):
+def test_all_wrong_settings_are_reported(penstock, monkeypatch):
     monkeypatch.setenv("PENSTOCK_LEESE", "1s")
     monkeypatch.setenv("PENSTOCK_CONCURRENCY", "many")
     result = penstock("queues", "list")

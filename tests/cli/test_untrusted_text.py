@@ -137,7 +137,7 @@ def test_what_is_typed_is_answered_in_valid_json(penstock, filled, text):
         assert result.exit_code == 0 or "error" in document or result.stderr, command
 
 
-def test_json_tells_every_character_that_is_stored(penstock, filled):
+def test_json_output_keeps_every_stored_character(penstock, filled):
     (job,) = penstock.json("jobs", "show", "dead")["jobs"]
     assert job["payload"] == {"x": HOSTILE}
     assert job["errors"][0]["message"] == HOSTILE

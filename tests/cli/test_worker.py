@@ -200,7 +200,7 @@ def test_what_is_not_code_of_ours_is_not_watched(here):
 
 
 @pytest.mark.system
-def test_a_reloading_worker_starts_anew_when_the_code_changes_and_ends_when_told(here):
+def test_a_reloading_worker_restarts_on_code_changes_and_ends_on_a_signal(here):
     (here / "tasks.py").write_text("raise SystemExit('first')\n")
     worker = subprocess.Popen(
         [sys.executable, "-m", "penstock", "worker", "tasks:app", "--reload"],

@@ -70,7 +70,7 @@ def test_several_stand_in_a_list_or_between_commas() -> None:
     "wrong",
     ["correct horse battery staple", "c2VjcmV0", b"secretsecret", 7, None, {"secret": 1}, ["secret!"], ""],
 )
-def test_what_is_no_key_is_told_so_and_not_repeated(wrong: Any) -> None:
+def test_an_invalid_key_gives_an_error_that_does_not_quote_it(wrong: Any) -> None:
     with pytest.raises(ConfigError, match="penstock keygen") as caught:
         read_keys(wrong, "App(): key")
     said = str(caught.value)
@@ -172,7 +172,7 @@ def test_what_is_encrypted_is_json() -> None:
         assert name in ("$sealed", "$signed")
 
 
-def test_equal_bytes_do_not_look_equal_unless_they_shall() -> None:
+def test_equal_bytes_have_equal_ciphertexts_only_on_request() -> None:
     one = cipher()
     assert one.encrypt(b"{}", HERE) != one.encrypt(b"{}", HERE)
     assert one.encrypt(b"{}", HERE, deterministic=True) == one.encrypt(b"{}", HERE, deterministic=True)
@@ -200,7 +200,7 @@ def test_clear_bytes_are_as_they_are_unless_a_key_is_required() -> None:
         cipher(required=True).decrypt(b"{}", HERE)
 
 
-def test_texts_are_encrypted_with_whatever_is_in_them() -> None:
+def test_texts_are_encrypted_with_all_their_contents() -> None:
     one = cipher()
     for text in ("boom", "ünï", "$sealed:1.", "x" * 9_000):
         encrypted = one.encrypt_text(text, HERE)
@@ -214,7 +214,7 @@ def test_texts_are_encrypted_with_whatever_is_in_them() -> None:
     assert cipher(encrypt=False).encrypt_text("boom", HERE) == "boom"
 
 
-def test_people_without_the_key_are_told_where_something_is_encrypted() -> None:
+def test_users_without_the_key_see_which_values_are_encrypted() -> None:
     text = cipher().encrypt_text("boom", HERE)
     assert shown_text(f"ValueError: {text}") == f"ValueError: (encrypted with the key {Key(SECRET).id})"
     assert shown_text("ValueError: $5") == "ValueError: $5"

@@ -326,7 +326,7 @@ async def test_results_come_also_one_by_one(with_greet: WithGreet) -> None:
     assert sorted(found.values()) == ["hello ada", "hello grace"]
 
 
-def test_the_sync_door_opens_too(with_greet: WithGreet) -> None:
+def test_sync_calls_open_the_store_too(with_greet: WithGreet) -> None:
     app = with_greet(key=KEY)
     handle = app.tasks["greet"].enqueue("ada")
     asyncio.run(in_a_burst(app))
@@ -335,7 +335,7 @@ def test_the_sync_door_opens_too(with_greet: WithGreet) -> None:
     assert [one.result() for one in app.as_completed([handle])] == ["hello ada"]
 
 
-async def test_why_a_job_failed_is_told_without_what_is_encrypted_of_it(new_app: NewApp) -> None:
+async def test_the_reason_of_a_failure_is_shown_without_encrypted_values(new_app: NewApp) -> None:
     app, keyless = new_app(key=KEY), new_app()
 
     @app.task(name="fail", max_attempts=1, retention="1h")

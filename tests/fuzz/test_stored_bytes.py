@@ -183,7 +183,7 @@ def test_a_text_opens_or_says_that_it_does_not(text: str) -> None:
 
 @fuzzed(50)
 @given(payload=stored | envelopes, members=st.lists(st.sampled_from("123"), max_size=3))
-def test_whatever_a_batch_carries_it_is_opened_or_closed(payload: bytes, members: list[str]) -> None:
+def test_every_batch_is_decrypted_or_unreadable(payload: bytes, members: list[str]) -> None:
     clear = MemoryStore()
     batch = Job(NewJob("b", "t", payload), State.AVAILABLE, members=tuple(members))
     cipher: Any = encrypted_store(clear, CIPHERS[0])

@@ -43,7 +43,7 @@ async def test_close_runs_what_is_queued_and_takes_no_more(front) -> None:
     assert pool.cancel() == []
 
 
-async def test_a_closed_pool_is_at_rest(front) -> None:
+async def test_a_closed_pool_uses_no_cpu(front) -> None:
     """Nobody spins: the process burns no time while one job keeps a closed pool open."""
     pool, work = await pool_of_50(front, workers=4)
     pool.cancel()
@@ -489,7 +489,9 @@ def test_a_signal_handler_may_end_a_pool_whose_lock_its_own_thread_holds() -> No
     assert pool.wait(20)
 
 
-def test_a_thread_that_cannot_be_started_is_told_and_nothing_was_put(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_be_started_is_an_error_and_no_call_is_queued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def no_more(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -202,7 +202,7 @@ async def test_after_close_or_cancel_nothing_goes_in(front) -> None:
         assert len(pool) == 0
 
 
-async def test_those_who_are_blocked_are_told_of_the_close(front) -> None:
+async def test_blocked_callers_are_notified_of_the_close(front) -> None:
     for end in ("close", "cancel"):
         pool, work = await full_pool(front)
         putting = [await blocked_put(front, pool, f"p{n}") for n in range(3)]

@@ -201,7 +201,7 @@ async def test_wait_says_whether_all_have_ended_and_leaves_nothing_behind(front)
     assert work.finished == [1]
 
 
-async def test_all_who_wait_are_told(front) -> None:
+async def test_all_waiters_are_notified(front) -> None:
     work = front.work(held=True)
     pool = front.pool(work)
     pool.try_put(1)
@@ -234,7 +234,7 @@ async def test_a_job_may_not_wait_for_its_own_pool() -> None:
     assert told == ["a job of the pool 'pool' would wait for its own end"] * 6
 
 
-async def test_a_failing_job_is_told_and_counted_and_the_worker_goes_on(front) -> None:
+async def test_a_failing_job_is_reported_and_counted_and_the_worker_continues(front) -> None:
     work, told = front.work(), []
     work.fails = {2, 5}
     pool = front.pool(work, on_error=lambda job, error: told.append((job, str(error))))

@@ -420,7 +420,7 @@ async def test_a_stale_holder_ends_nobody(store: Store) -> None:
     assert [await the(store, one) for one in members] == members
 
 
-async def test_a_lost_batch_is_judged_as_a_whole(store: Store, clock: ManualClock) -> None:
+async def test_a_lost_batch_is_decided_as_a_whole(store: Store, clock: ManualClock) -> None:
     batch, members = await a_running_batch(store)
     clock.advance(LEASE)
     found = await store.reclaim(["default"], limit=9, lease=LEASE, worker="w2", token=token())
@@ -436,7 +436,7 @@ async def test_no_attempt_ends_collecting(store: Store) -> None:
     assert (await the(store, batch)).state is R
 
 
-async def test_who_waits_for_members_hears_of_their_end(store: Store) -> None:
+async def test_a_wait_for_members_of_a_batch_gets_their_end(store: Store) -> None:
     batch, members = await a_running_batch(store, 2)
     refs = [one.ref for one in members]
     heard = store.stream_ends(refs, timeout=5_000)

@@ -112,7 +112,7 @@ async def test_answers_come_in_the_order_of_the_jobs(store: Store) -> None:
 
 
 @pytest.mark.parametrize("state", State)
-async def test_a_taken_id_exists_whatever_became_of_its_job(store: Store, state: State) -> None:
+async def test_a_used_id_exists_in_any_state_of_its_job(store: Store, state: State) -> None:
     job = await in_state(store, state)
     again = new(job.id, task="another")
     assert await store.enqueue([again]) == [Enqueued(EnqueueStatus.EXISTS, job.id)]

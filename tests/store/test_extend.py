@@ -126,7 +126,7 @@ async def test_progress_is_still_there_when_the_job_has_ended(store: Store) -> N
     assert (ended.progress, ended.started) == (Progress(2, 2), False)
 
 
-async def test_a_request_to_stop_is_told_with_every_heartbeat(store: Store, clock: ManualClock) -> None:
+async def test_a_cancellation_is_reported_with_every_heartbeat(store: Store, clock: ManualClock) -> None:
     job = await running(store)
     await store.cancel([job.ref])
     for _ in range(2):

@@ -77,7 +77,7 @@ async def test_others_that_come_without_end_do_not_starve_a_keys_next_job(store:
     assert seen.count("a") == 2
 
 
-async def test_what_stood_there_before_comes_first_as_it_stood(store: Store) -> None:
+async def test_jobs_from_before_the_setting_come_first_in_order(store: Store) -> None:
     before = some(3)
     await add(store, *before)
     await add(store, *of("a", 2), *of("b", 1))
@@ -94,7 +94,7 @@ async def test_priorities_come_before_turns(store: Store) -> None:
     assert await order(store) == "babaaa"
 
 
-async def test_released_jobs_are_first_and_those_put_back_where_they_stood(store: Store) -> None:
+async def test_released_jobs_come_first_and_returned_jobs_keep_their_places(store: Store) -> None:
     jobs = [*of("a", 3), *of("b", 3)]
     await add(store, *jobs)
     first, second, third = await take(store, 3)
@@ -141,7 +141,7 @@ async def test_a_job_of_a_partition_takes_its_turn_when_it_is_admitted(store: St
     assert await order(store) == "abb"
 
 
-async def test_who_rests_is_forgotten_and_all_begin_alike(store: Store) -> None:
+async def test_an_idle_tenant_is_removed_and_all_start_equal(store: Store) -> None:
     await add(store, *of("a", 5), *of("b", 1))
     await order(store)
     await store.prune()

@@ -113,7 +113,7 @@ async def test_the_limit_holds(store: Store) -> None:
     assert len((await fetch(store, Share("default", 9, 9), limit=9)).jobs) == 2
 
 
-async def test_first_quotas_in_order_then_the_rest_in_order_up_to_the_caps(store: Store) -> None:
+async def test_first_quotas_in_order_then_the_others_in_order_up_to_the_caps(store: Store) -> None:
     await add(store, *(new(f"{queue}{i}", queue=queue) for i in range(1, 6) for queue in "abc"))
     fetched = await fetch(store, Share("b", 2, 3), Share("a", 1, 4), Share("c", 1, 1), limit=7)
     assert ids(fetched.jobs) == ["b1", "b2", "a1", "c1", "b3", "a2", "a3"]
@@ -187,7 +187,7 @@ async def test_a_thousand_jobs_may_be_leased_at_once(store: Store) -> None:
 # ── the next due ──
 
 
-async def test_fetch_tells_when_the_next_job_of_its_queues_is_due(store: Store, clock: ManualClock) -> None:
+async def test_fetch_returns_when_the_next_job_of_its_queues_is_due(store: Store, clock: ManualClock) -> None:
     share = Share("default", 1, 1)
     assert (await fetch(store, share)).due is None
     await add(store, new(delay=9), new(delay=5), new(delay=1, queue="other"))
@@ -211,7 +211,7 @@ async def test_retries_and_snoozes_count_for_the_next_due(store: Store, clock: M
     assert (await fetch(store, share)).due is None
 
 
-async def test_a_paused_queue_still_tells_its_next_due(store: Store, clock: ManualClock) -> None:
+async def test_a_paused_queue_still_reports_its_next_due_job(store: Store, clock: ManualClock) -> None:
     await add(store, new(delay=5))
     await store.settings("default", paused=True)
     assert (await fetch(store, Share("default", 1, 1))).due == clock.now() + 5

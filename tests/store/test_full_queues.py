@@ -54,7 +54,7 @@ async def test_a_full_queue_takes_no_more_and_says_so_per_item_in_order(store: S
     assert statuses(await store.enqueue(some(2))) == "ff"
 
 
-async def test_the_rule_to_wait_is_told(store: Store) -> None:
+async def test_a_full_queue_reports_whether_enqueues_wait(store: Store) -> None:
     await bounded(store, 1, on_full="wait")
     _, refused = await store.enqueue(some(2))
     assert refused.waits

@@ -97,7 +97,7 @@ async def test_odd_bytes_in_a_job_keep_nobody_from_being_reclaimed(store: Store,
 
 
 @pytest.mark.parametrize("text", ODD_TEXTS, ids=ascii)
-async def test_whatever_an_error_says_its_attempt_is_settled(store: Store, text: str) -> None:
+async def test_an_attempt_with_any_error_text_is_settled(store: Store, text: str) -> None:
     odd, plain = await running(store), await running(store)
     error = AttemptError(1, 1_700_000_000_000, "ValueError", text, f"Traceback … {text}")
     transition = Transition(State.RETRYABLE, delay=MINUTE, error=error, reason=text)

@@ -125,9 +125,7 @@ async def test_limits_are_those_of_one_queue_and_go_with_it(store: Store) -> Non
 # ── max_running ──
 
 
-async def test_no_more_run_at_once_than_the_limit_whoever_fetches(
-    store: Store, open_store: OpenStore
-) -> None:
+async def test_the_limit_holds_for_all_workers_together(store: Store, open_store: OpenStore) -> None:
     jobs = some(10)
     await add(store, *jobs)
     await limit(store, max_running=3)
@@ -154,7 +152,9 @@ async def test_however_an_attempt_ends_it_makes_room(store: Store, ending: Trans
     assert len(await take(store, 5)) == 1
 
 
-async def test_a_job_whose_lease_ran_out_runs_until_it_is_judged(store: Store, clock: ManualClock) -> None:
+async def test_a_job_with_an_expired_lease_runs_until_it_is_reclaimed(
+    store: Store, clock: ManualClock
+) -> None:
     await limit(store, max_running=1)
     await add(store, *some(2))
     (job,) = await take(store, 2)
@@ -524,7 +524,7 @@ async def test_a_wait_knows_when_the_next_start_is_allowed(
 @pytest.mark.parametrize(
     "ending", [COMPLETED, REMOVED, retryable(), AGAIN, PARKED, RELEASED], ids=lambda e: e.state
 )
-async def test_who_waits_hears_that_a_running_job_of_a_full_queue_ended(
+async def test_a_waiter_is_woken_when_a_running_job_of_a_full_queue_ends(
     store: Store, open_store: OpenStore, ending: Transition
 ) -> None:
     job = await full_one(store)
@@ -550,7 +550,7 @@ async def test_so_it_is_for_jobs_that_ran_before_the_limit_was_set(
     assert await asyncio.wait_for(waiting, SOON) is Wake.WORK
 
 
-async def test_a_lost_job_that_is_judged_wakes_too(
+async def test_the_decision_about_a_lost_job_wakes_a_waiter_too(
     store: Store, open_store: OpenStore, clock: ManualClock
 ) -> None:
     await full_one(store)
@@ -579,7 +579,7 @@ async def test_a_raised_limit_wakes_who_waits(
     assert len(await take(store, 1)) == 1
 
 
-async def test_a_setting_that_changes_nothing_is_not_told(store: Store) -> None:
+async def test_an_unchanged_setting_notifies_no_worker(store: Store) -> None:
     await limit(store, max_running=2, rate="1/s")
     await look(store)
     await limit(store, max_running=2, rate="1/s")
@@ -654,7 +654,9 @@ async def test_parked_jobs_are_work_for_who_knows_them_once_there_is_room(store:
     assert await look(store, parked=["default"]) is Wake.NOTHING
 
 
-async def test_who_knows_parked_jobs_hears_that_there_is_room(store: Store, open_store: OpenStore) -> None:
+async def test_a_worker_with_the_task_of_parked_jobs_is_woken_when_there_is_room(
+    store: Store, open_store: OpenStore
+) -> None:
     (job,) = await full_of_parked(store)
     others = [sleeping(open_store()) for _ in range(2)]
     await asleep(others[0])

@@ -53,7 +53,7 @@ async def counts_of(store: Store) -> dict[State, int]:
     return (await store.queues())[0].counts
 
 
-async def test_two_doors_to_one_namespace_see_the_same(open_store: OpenStore) -> None:
+async def test_two_stores_on_one_namespace_see_the_same(open_store: OpenStore) -> None:
     one, two = open_store(namespace="team-a"), open_store(namespace="team-a")
     job = await running(one)
     assert await all_jobs(two) == [job]

@@ -175,7 +175,7 @@ async def test_a_lost_attempt_may_go_to_the_head_too(store: Store) -> None:
 # ── one's own place ──
 
 
-async def test_a_job_that_is_put_back_stands_where_it_stood(store: Store) -> None:
+async def test_a_returned_job_keeps_its_place(store: Store) -> None:
     await add(store, *(new(id) for id in "abcd"))
     a, b, c = await take(store, 3)
     await end(store, c, PUT_BACK)
@@ -290,7 +290,7 @@ async def test_retries_and_snoozes_are_promoted_by_their_times_together(
     assert await drained(store) == ["c", "b", "d", "a"]
 
 
-async def test_the_order_is_the_same_through_every_door(store: Store, open_store: OpenStore) -> None:
+async def test_the_order_is_the_same_in_every_store_object(store: Store, open_store: OpenStore) -> None:
     other = open_store()
     await add(store, new("a"))
     await add(other, new("b"))

@@ -81,7 +81,7 @@ async def test_a_cursor_past_the_end_finds_nothing(store: Store) -> None:
     assert (rest.jobs, rest.next) == ([], None)
 
 
-async def test_a_cursor_is_good_through_every_door(store: Store, open_store: OpenStore) -> None:
+async def test_a_cursor_works_in_every_store_object(store: Store, open_store: OpenStore) -> None:
     jobs = some(4)
     await add(store, *jobs)
     first = await store.list_jobs(limit=2)

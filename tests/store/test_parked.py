@@ -32,7 +32,7 @@ async def parked(store: Store, *queues_and_tasks: tuple[str, str]) -> None:
         await in_state(store, State.PARKED, queue=queue, task=task)
 
 
-async def test_where_nothing_is_parked_there_is_nothing_to_tell(store: Store) -> None:
+async def test_without_parked_jobs_nothing_is_reported(store: Store) -> None:
     assert await store.parked() == []
     jobs = await one_of_each(store)
     await store.delete([jobs[State.PARKED].ref])

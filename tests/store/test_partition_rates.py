@@ -47,7 +47,7 @@ async def test_no_more_start_than_the_rate_allows_and_no_fewer(
     assert len(starts) == burst + 11
 
 
-async def test_the_instant_of_the_next_start_is_told(store: Store, clock: ManualClock) -> None:
+async def test_the_instant_of_the_next_start_is_returned(store: Store, clock: ManualClock) -> None:
     await add(store, *some(2, partition=partition(1)), new(delay=MINUTE))
     await take(store, 9)
     next = clock.now() + SECOND
@@ -56,7 +56,7 @@ async def test_the_instant_of_the_next_start_is_told(store: Store, clock: Manual
     assert fetched.due == next
 
 
-async def test_the_fetch_that_starts_a_job_tells_when_the_next_one_may(
+async def test_the_fetch_that_starts_a_job_returns_when_the_next_one_may_start(
     store: Store, clock: ManualClock
 ) -> None:
     await add(store, *some(2, partition=partition(1)))
@@ -132,7 +132,7 @@ async def test_what_became_available_by_its_rate_counts_as_moved(store: Store, c
 
 
 @pytest.mark.parametrize("how", ["delete", "prune"])
-async def test_whoever_looks_at_a_key_lets_in_whom_its_time_lets_in(
+async def test_delete_and_prune_admit_jobs_of_a_due_partition(
     store: Store, clock: ManualClock, how: str
 ) -> None:
     first, second = some(2, partition=partition(1))

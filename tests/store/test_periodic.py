@@ -200,7 +200,7 @@ async def test_namespaces_keep_their_entries_apart(open_store: OpenStore) -> Non
     assert await other.delete_entries([Ref("default", "report")]) == [False]
 
 
-async def test_changes_of_entries_are_told_as_changes_of_settings(open_store: OpenStore) -> None:
+async def test_changes_of_entries_are_notified_as_changes_of_settings(open_store: OpenStore) -> None:
     one, other = open_store(), open_store()
     await one.queues()
 
@@ -239,7 +239,7 @@ async def test_a_tick_enqueues_its_jobs_and_moves_the_watermark(store: Store, cl
     assert [job.id for job in await take(store, 9)] == ["past", "ahead"]
 
 
-async def test_of_many_callers_one_is_heard(open_store: OpenStore) -> None:
+async def test_of_many_concurrent_ticks_one_is_applied(open_store: OpenStore) -> None:
     stores = [open_store() for _ in range(4)]
     first = await put(stores[0], entry())
     for n in range(5):

@@ -308,7 +308,7 @@ async def test_a_holder_keeps_its_lease_until_somebody_reclaims_it(store: Store,
     assert (await the(store, job)).state is State.COMPLETED
 
 
-async def test_a_bare_ref_settles_whoever_runs_and_nobody_else(store: Store) -> None:
+async def test_a_bare_ref_settles_the_running_attempt_only(store: Store) -> None:
     job = await running(store)
     bare = Settlement(job.ref, AGAIN)
     assert await store.settle([bare]) == [Settled.APPLIED]

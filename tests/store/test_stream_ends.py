@@ -72,24 +72,26 @@ async def next_of(told: AsyncGenerator[Ended, None]) -> Ended:
     return await asyncio.wait_for(anext(told), SOON)
 
 
-async def test_what_has_ended_or_is_not_there_is_told_at_once(store: Store, ends: Ends) -> None:
+async def test_ended_and_missing_jobs_are_reported_at_once(store: Store, ends: Ends) -> None:
     dead, done = await in_state(store, State.DEAD), await in_state(store, State.COMPLETED)
     nobody, nowhere = Ref("default", "nobody"), Ref("nowhere", "x")
     found = await all_of(ends(store, [dead.ref, nobody, done.ref, nowhere, dead.ref], MINUTE))
     assert found == {dead.ref: dead, done.ref: done, nobody: None, nowhere: None}
 
 
-async def test_of_nothing_there_is_nothing_to_tell(store: Store, ends: Ends) -> None:
+async def test_an_empty_call_returns_nothing(store: Store, ends: Ends) -> None:
     assert await all_of(ends(store, [], MINUTE)) == {}
 
 
 @pytest.mark.parametrize("timeout", [0, 30])
-async def test_what_has_not_ended_in_time_is_not_told(store: Store, ends: Ends, timeout: int) -> None:
+async def test_jobs_that_have_not_ended_in_time_are_not_reported(
+    store: Store, ends: Ends, timeout: int
+) -> None:
     open, done = await running(store), await in_state(store, State.COMPLETED)
     assert await all_of(ends(store, [open.ref, done.ref], timeout)) == {done.ref: done}
 
 
-async def test_each_end_is_told_when_it_comes_whatever_the_queue(store: Store, ends: Ends) -> None:
+async def test_each_end_is_reported_when_it_happens_in_any_queue(store: Store, ends: Ends) -> None:
     jobs = [await running(store, queue=queue) for queue in ("a", "b", "a")]
     told = ends(store, [job.ref for job in jobs], MINUTE)
     for job, how in zip(reversed(jobs), [DEAD, Transition(State.COMPLETED), COMPLETED], strict=True):
@@ -102,7 +104,7 @@ async def test_each_end_is_told_when_it_comes_whatever_the_queue(store: Store, e
     assert await all_of(told) == {}
 
 
-async def test_what_ends_while_nobody_reads_is_told_later(store: Store, ends: Ends) -> None:
+async def test_an_end_between_two_reads_is_reported_later(store: Store, ends: Ends) -> None:
     jobs = [await running(store) for _ in range(4)]
     told = ends(store, [job.ref for job in jobs], MINUTE)
     await end(store, jobs[0])
@@ -166,7 +168,7 @@ async def test_a_wait_amid_another_takes_none_of_its_news(store: Store) -> None:
     assert await asyncio.wait_for(reading, SOON) == outer
 
 
-async def test_another_store_object_tells_too(open_store: OpenStore, ends: Ends) -> None:
+async def test_another_store_object_notifies_too(open_store: OpenStore, ends: Ends) -> None:
     here, there = open_store(), open_store()
     job = await running(here)
     told = ends(there, [job.ref], MINUTE)
@@ -179,7 +181,7 @@ async def test_another_store_object_tells_too(open_store: OpenStore, ends: Ends)
     await told.aclose()
 
 
-async def test_a_thousand_waits_at_once_all_hear_of_their_own(store: Store) -> None:
+async def test_a_thousand_concurrent_waits_each_get_their_own_end(store: Store) -> None:
     specs = some(1_000)
     await store.enqueue(specs)
     waits = [asyncio.create_task(store.wait_for_end([spec.ref], timeout=4 * MINUTE)) for spec in specs]

@@ -56,7 +56,7 @@ def test_without_any_event_loop(store: Store, clock: ManualClock) -> None:
     assert (door.enqueue([]), door.get([]), door.cancel([]), door.retry([])) == ([], [], [], [])
 
 
-async def test_both_doors_lead_to_the_same_jobs(store: Store) -> None:
+async def test_sync_and_async_calls_see_the_same_jobs(store: Store) -> None:
     a, b = some(2)
     store.sync.enqueue([a])
     await add(store, b)
@@ -97,7 +97,7 @@ async def test_wait_for_end_returns_at_once_for_what_has_ended(store: Store) -> 
     assert store.sync.wait_for_end([job.ref, Ref("default", "nobody")], timeout=MINUTE) == [job, None]
 
 
-def test_the_store_may_be_opened_by_its_sync_door_and_used_by_two_loops(store: Store) -> None:
+def test_the_store_may_be_opened_synchronously_and_used_by_two_loops(store: Store) -> None:
     jobs = some(3)
     store.sync.enqueue(jobs)
     for n in range(2):
@@ -107,7 +107,7 @@ def test_the_store_may_be_opened_by_its_sync_door_and_used_by_two_loops(store: S
     assert asyncio.run(counts(store)) == {State.COMPLETED: 2, State.AVAILABLE: 1}
 
 
-def test_many_threads_through_one_door(store: Store) -> None:
+def test_many_threads_use_one_sync_store(store: Store) -> None:
     per_thread, threads = 40, 8
     start = threading.Barrier(threads)
 

@@ -143,7 +143,7 @@ async def test_a_key_held_through_loss_and_reclaim(store: Store, clock: ManualCl
 # ── periods ──
 
 
-async def test_a_period_ends_the_hold_whatever_its_job_does(store: Store, clock: ManualClock) -> None:
+async def test_a_period_releases_the_key_in_any_state_of_its_job(store: Store, clock: ManualClock) -> None:
     key = UniqueKey("k", MINUTE)
     first, second, third = new(unique=key), new(unique=key), new(unique=key)
     await add(store, first)

@@ -311,7 +311,7 @@ async def test_a_waiter_that_was_given_up_takes_nothing_with_it(store: Store) ->
 # ── requests to stop ──
 
 
-async def test_a_request_to_stop_wakes_the_waiter_whatever_its_queues(store: Store) -> None:
+async def test_a_cancellation_wakes_a_waiter_of_any_queues(store: Store) -> None:
     job = await running(store)
     for queues in ([], ["other"], ["default"]):
         wait = asyncio.create_task(store.wait(queues, timeout=MINUTE))
@@ -323,7 +323,7 @@ async def test_a_request_to_stop_wakes_the_waiter_whatever_its_queues(store: Sto
         (job,) = await take(store)
 
 
-async def test_a_request_to_stop_between_two_waits_is_told_once(store: Store) -> None:
+async def test_a_cancellation_between_two_waits_is_reported_once(store: Store) -> None:
     job = await running(store)
     await look(store)
     await store.cancel([job.ref])
@@ -341,7 +341,7 @@ async def test_only_running_jobs_are_asked_to_stop(store: Store, clock: ManualCl
     assert await sleeps_through(store)
 
 
-async def test_each_store_object_is_told(open_store: OpenStore) -> None:
+async def test_each_store_object_is_notified(open_store: OpenStore) -> None:
     here, there = open_store(), open_store()
     job = await running(here)
     await look(here)
@@ -353,7 +353,7 @@ async def test_each_store_object_is_told(open_store: OpenStore) -> None:
     assert await sleeps_through(there)
 
 
-async def test_several_waits_at_once_are_all_told(store: Store) -> None:
+async def test_several_concurrent_waits_are_all_notified(store: Store) -> None:
     job = await running(store)
     waits = [
         sleeping(store, "default"),
@@ -367,7 +367,7 @@ async def test_several_waits_at_once_are_all_told(store: Store) -> None:
     assert await sleeps_through(store)
 
 
-async def test_a_wait_that_came_back_for_work_has_told_all_it_knew(store: Store) -> None:
+async def test_a_wait_that_returned_for_work_reported_everything(store: Store) -> None:
     job = await running(store)
     await look(store)
     await add(store, new())

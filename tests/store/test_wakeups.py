@@ -76,7 +76,7 @@ async def test_of_those_whose_time_may_be_over_one_who_sleeps_is_woken(
 
 
 @pytest.mark.parametrize("moment", range(8))
-async def test_who_stops_waiting_while_woken_keeps_nobody_asleep(open_store: OpenStore, moment: int) -> None:
+async def test_a_cancelled_wait_passes_its_wake_up_on(open_store: OpenStore, moment: int) -> None:
     one, other, producer = open_store(), open_store(), open_store()
     gone = asyncio.create_task(one.wait(["default"], timeout=50_000))
     await asleep(gone)
@@ -90,7 +90,7 @@ async def test_who_stops_waiting_while_woken_keeps_nobody_asleep(open_store: Ope
     assert await woken(waiter) == Wake.WORK
 
 
-async def test_who_waits_for_a_queue_that_is_dropped_hears_of_its_next_job(open_store: OpenStore) -> None:
+async def test_a_waiter_of_a_dropped_queue_is_woken_by_its_next_job(open_store: OpenStore) -> None:
     store, other = open_store(), open_store()
     await add(other, new())
     job = await take_one(other)
@@ -102,7 +102,7 @@ async def test_who_waits_for_a_queue_that_is_dropped_hears_of_its_next_job(open_
     assert await woken(waiter) == Wake.WORK
 
 
-async def test_a_job_that_many_have_asked_after_is_told_of_still(open_store: OpenStore) -> None:
+async def test_a_job_with_many_waits_is_still_reported(open_store: OpenStore) -> None:
     store, worker = open_store(), open_store()
     job = new()
     await add(store, job)

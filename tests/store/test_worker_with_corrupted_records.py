@@ -71,7 +71,7 @@ async def _spoil_in_every_state(store: Store, corruptor: Corruptor) -> tuple[lis
     return good, bad
 
 
-async def test_a_worker_lives_runs_the_others_tells_of_each_and_rests(
+async def test_a_worker_survives_runs_all_other_jobs_reports_each_record_and_idles(
     open_store: OpenStore, corruptor: Corruptor
 ) -> None:
     store = open_store()
@@ -111,7 +111,7 @@ async def test_a_worker_lives_runs_the_others_tells_of_each_and_rests(
     assert sorted(told) == sorted(ref.id for ref in bad)
 
 
-async def test_app_take_tells_of_what_it_meets_and_takes_the_next(
+async def test_app_take_reports_an_unreadable_job_and_takes_the_next(
     open_store: OpenStore, corruptor: Corruptor
 ) -> None:
     store = open_store()

@@ -105,7 +105,7 @@ def in_a_fork(act: Callable[[], None]) -> int:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_fork_is_told_that_nobody_would_see_its_jobs() -> None:
+def test_a_fork_cannot_use_the_stores_of_its_parent() -> None:
     shared = name()
     private, named = MemoryStore(), MemoryStore(shared)
 

@@ -45,7 +45,7 @@ def test_the_other_child_goes_on_at_once(place):
 
 
 @pytest.mark.parametrize(("how", "says"), _HOW)
-def test_the_death_of_a_child_is_told_as_what_it_was(place, how, says):
+def test_the_death_of_a_child_is_reported_with_its_cause(place, how, says):
     place.worker()
     handle = place.tasks.crash.using(max_attempts=2).enqueue(how)
     (job,) = place.until_ended([handle])
@@ -53,7 +53,7 @@ def test_the_death_of_a_child_is_told_as_what_it_was(place, how, says):
     assert [(error.kind, error.message) for error in job.errors] == [("WorkerLost", says)] * 2
 
 
-def test_the_death_of_a_task_in_a_process_is_told_as_what_it_was(place):
+def test_the_death_of_a_process_task_is_reported_with_its_cause(place):
     worker = place.worker()
     tasks = place.tasks
     beside = [tasks.held.enqueue("go"), tasks.held_thread.enqueue("go")]
@@ -69,7 +69,7 @@ def test_the_death_of_a_task_in_a_process_is_told_as_what_it_was(place):
     assert {job.state for job in place.until_ended([after])} == {State.COMPLETED}
 
 
-def test_a_job_that_always_kills_its_worker_ends_dead_and_harms_no_neighbour(place):
+def test_a_job_that_always_kills_its_worker_ends_dead_without_harm_to_others(place):
     place.worker("--processes", "2", "--concurrency", "3", ready=2)
     tasks = place.tasks
     poison = tasks.crash.using(max_attempts=3).enqueue("kill")

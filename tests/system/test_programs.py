@@ -106,7 +106,7 @@ asyncio.run(Worker(app, burst=True).run())
 """
 
 
-def test_a_script_that_starts_its_worker_when_it_is_imported_is_told_so(place):
+def test_a_script_that_starts_its_worker_on_import_gets_a_clear_error(place):
     _write(place, "worker.py", _UNGUARDED)
     said = _run(place, "worker.py", ENQUEUE="1")
     assert said.returncode == 0
@@ -253,7 +253,7 @@ def _indented(text: str) -> str:
     return "".join(f"    {line}" if line.strip() else line for line in text.splitlines(keepends=True))
 
 
-def test_a_task_that_forks_harms_nobody(place):
+def test_a_task_that_forks_affects_no_other_job(place):
     """A child of a task, forked or started, does not keep its worker's proof of life or control socket."""
     worker = place.worker("--processes", "2", "--concurrency", "4", ready=2)
     tasks = place.tasks

@@ -173,7 +173,7 @@ def test_a_key_that_is_none_is_not_repeated(place: Place) -> None:
     assert at.leaks() == []
 
 
-def test_a_child_is_not_told_the_key(place: Place) -> None:
+def test_a_child_process_does_not_get_the_key(place: Place) -> None:
     """Its environment can be read by others of the same user, and outlives it in a core dump."""
     at = Silence(place, place.url, new_key())
     worker = place.start("-m", "penstock", "worker", "tasks:app", PENSTOCK_URL=place.url)

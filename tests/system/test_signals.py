@@ -200,7 +200,7 @@ def test_a_quiet_worker_does_not_replace_a_child(place):
     assert place.counts() == {State.AVAILABLE: 1}
 
 
-def test_a_worker_that_is_told_to_be_quiet_while_it_starts_is_quiet(place):
+def test_a_worker_that_gets_a_quiet_signal_during_its_start_is_quiet(place):
     worker = place.worker(ready=0)
     place.until(worker.children, "the supervisor has started its child")
     worker.signal(signal.SIGUSR1)

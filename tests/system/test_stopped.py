@@ -104,7 +104,7 @@ def test_a_stopped_child_keeps_its_leases_by_its_supervisor(place):
     assert set(place.runs().values()) == {1}
 
 
-def test_a_stopped_supervisor_harms_nobody(place):
+def test_a_stopped_supervisor_costs_no_job(place):
     """Its child beats for itself; woken up, it finds all as it was."""
     worker = place.worker(**_LEASE)
     handles = hold(place)

@@ -11,7 +11,7 @@ from penstock.core.job import State
 SOON = 10.0
 
 
-def test_whoever_takes_the_place_of_a_dead_child_tells_how_it_died(place):
+def test_the_successor_of_a_dead_child_reports_how_it_died(place):
     (place.folder / "listen").touch()
     place.worker("--concurrency", "1")
     bad = place.tasks.crash.using(max_attempts=1).enqueue("segv")
@@ -23,7 +23,7 @@ def test_whoever_takes_the_place_of_a_dead_child_tells_how_it_died(place):
     assert line["pid"] != started["pid"]
 
 
-def test_whoever_takes_its_place_calls_back_for_a_job_that_died_with_it(place):
+def test_a_successor_calls_the_callback_of_a_job_that_died_with_its_worker(place):
     (place.folder / "call back").touch()
     place.worker("--concurrency", "1")
     bad = place.tasks.crash.using(max_attempts=1).enqueue("segv")
@@ -35,7 +35,7 @@ def test_whoever_takes_its_place_calls_back_for_a_job_that_died_with_it(place):
     assert line["pid"] != started["pid"]
 
 
-def test_whoever_takes_its_place_tells_of_a_job_that_died_with_it(place):
+def test_a_successor_reports_a_job_that_died_with_its_worker(place):
     (place.folder / "listen").touch()
     place.worker("--concurrency", "1")
     bad = place.tasks.crash.using(max_attempts=1).enqueue("segv")
@@ -44,7 +44,7 @@ def test_whoever_takes_its_place_tells_of_a_job_that_died_with_it(place):
     assert (line["id"], line["attempt"], line["error"]) == (bad.id, 1, "WorkerLost: killed by SIGSEGV")
 
 
-def test_a_job_that_dies_as_its_supervisor_stops_is_told_of_by_the_next_worker(place):
+def test_a_job_that_dies_as_its_supervisor_stops_is_reported_by_the_next_worker(place):
     """There is no next child, so nobody here could tell of a death: it is left to one who can."""
     (place.folder / "listen").touch()
     (place.folder / "call back").touch()
@@ -64,7 +64,7 @@ def test_a_job_that_dies_as_its_supervisor_stops_is_told_of_by_the_next_worker(p
     assert line["id"] == held.id
 
 
-def test_a_lone_worker_that_was_killed_is_told_of_by_another(place):
+def test_the_death_of_a_lone_worker_is_reported_by_another_worker(place):
     (place.folder / "listen").touch()
     alone = place.lone()
     (dead,) = place.workers()

@@ -243,7 +243,7 @@ def test_a_paused_queue_stays_as_it_is(shop: Shop) -> None:
         assert handle.status() is State.AVAILABLE
 
 
-def test_listeners_have_heard_of_everything_when_a_run_is_over(shop: Shop) -> None:
+def test_all_events_are_delivered_when_a_run_is_over(shop: Shop) -> None:
     heard: list[str] = []
     shop.app.on(JobCompleted)(lambda event: heard.append(event.id))
     with inline(shop.app) as box:
@@ -516,7 +516,7 @@ async def test_so_is_one_that_is_awaited(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("key", [True, False])
-def test_time_passes_for_what_is_told_to_slow_down(key: bool) -> None:
+def test_the_clock_moves_for_throttled_jobs(key: bool) -> None:
     app = App("sqlite:///must-not-be-made.db")
     did: list[tuple[str, int]] = []
 

@@ -23,7 +23,7 @@ did = []
 async def greet(name: str) -> None:
     did.append(name)
 
-def test_it_runs_when_told(penstock_inline):
+def test_it_runs_on_request(penstock_inline):
     box = penstock_inline(app)
     greet.using(delay="5m").enqueue("Ada")
     box.assert_enqueued(greet, "Ada", delay="5m")

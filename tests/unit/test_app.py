@@ -57,7 +57,7 @@ def test_a_url_that_makes_no_sense_is_refused_when_the_app_is_made() -> None:
         App("memry://")
 
 
-def test_a_missing_driver_is_told_when_the_app_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_reported_when_the_app_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.stores.connect.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match="pip install"):
         App("redis://localhost")
@@ -81,7 +81,7 @@ def test_a_store_of_ones_own_takes_the_place_of_the_url() -> None:
     assert app.store_url == "memory://"
 
 
-def test_the_store_is_made_once_whoever_asks_first() -> None:
+def test_the_store_is_created_once_with_several_callers() -> None:
     app = App("memory://")
     start = threading.Barrier(8)
     seen: list[object] = []
@@ -285,7 +285,7 @@ def test_hooks_are_kept_in_order() -> None:
     assert App("memory://").hooks.on_startup == []
 
 
-def test_a_listener_hears_its_kind_of_event() -> None:
+def test_a_listener_gets_its_type_of_event() -> None:
     app = App("memory://")
     heard = threading.Event()
 
@@ -320,7 +320,7 @@ def test_a_raw_job_keeps_its_bytes() -> None:
     assert (job.spec.retention, job.spec.headers) == (FINISHED_KEPT, {"a": "b"})
 
 
-async def test_a_raw_job_goes_through_the_async_door_and_in_bulk_too() -> None:
+async def test_raw_jobs_may_be_enqueued_async_and_in_bulk() -> None:
     app = App("memory://")
     one = await app.aenqueue_raw("legacy", b"1")
     two, three = await app.aenqueue_many(
@@ -417,7 +417,7 @@ async def test_waiting_for_a_queue_is_refused_where_a_loop_runs() -> None:
 # ── the front door ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_name_of_the_front_door_is_there() -> None:
+def test_every_public_name_exists() -> None:
     for name in penstock.__all__:
         assert getattr(penstock, name).__name__.removeprefix("penstock.") == name
     assert set(penstock.__all__) <= set(dir(penstock))

@@ -109,7 +109,7 @@ def test_an_enqueued_job_is_there_under_the_handles_id(app: App) -> None:
     assert (job.id, job.queue, job.task, job.spec.payload) == (handle.id, "default", "add", b'{"a":1}')
 
 
-async def test_both_doors_lead_to_the_same_store(app: App) -> None:
+async def test_sync_and_async_calls_use_the_same_store(app: App) -> None:
     one, two = app.tasks["add"].enqueue(1), await app.tasks["add"].aenqueue(2)
     assert [job.id for job in (await app.store.list_jobs()).jobs] == [two.id, one.id]
 
@@ -121,7 +121,7 @@ def test_an_id_that_is_taken_raises_job_exists(app: App) -> None:
         task.enqueue(2)
 
 
-async def test_an_id_that_is_taken_raises_job_exists_by_the_async_door_too(app: App) -> None:
+async def test_an_existing_id_raises_job_exists_in_async_calls_too(app: App) -> None:
     task = app.tasks["add"].using(id="order-17")
     await task.aenqueue(1)
     with pytest.raises(JobExists):
@@ -189,7 +189,7 @@ async def test_a_cancelled_caller_takes_nobody_elses_job_back(app: App, store: R
     assert sum(info.counts.values()) == 2
 
 
-async def test_a_lost_reply_tells_each_caller_of_its_own_job(app: App, store: Recording) -> None:
+async def test_a_lost_reply_is_reported_to_each_caller_for_its_own_job(app: App, store: Recording) -> None:
     store.fails = {1: EnqueueUnknown(["all"], "connection reset")}
     answers = await asyncio.gather(
         *(app.tasks["add"].using(id=f"j{n}").aenqueue(n) for n in range(3)), return_exceptions=True
@@ -295,7 +295,7 @@ def test_the_ids_of_many_rise_in_their_order(app: App, many: Any) -> None:
     assert ids == sorted(ids)
 
 
-def test_what_is_refused_among_many_is_told_and_the_rest_is_stored(app: App, many: Any) -> None:
+def test_refused_jobs_of_a_bulk_call_are_reported_and_the_others_are_stored(app: App, many: Any) -> None:
     add = app.tasks["add"]
     add.using(id="taken").enqueue(0)
     with pytest.raises(
@@ -371,7 +371,7 @@ def test_a_job_call_knows_its_id_before_it_is_sent(app: App) -> None:
 # ── middleware and events ────────────────────────────────────────────────────────────────────────
 
 
-def test_middleware_rewrites_what_is_stored_by_every_door(app: App) -> None:
+def test_middleware_rewrites_jobs_of_every_kind_of_enqueue(app: App) -> None:
     @app.around_enqueue(task="add")
     def stamp(new: NewJob) -> NewJob:
         return msgspec.structs.replace(new, queue="stamped", headers={"by": "me"})
@@ -449,7 +449,7 @@ def test_middleware_that_returns_no_proper_job_is_named(app: App, returned: Any,
         ({"batch_terms": BatchTerms("k", 5)}, "batch_terms"),
     ],
 )
-def test_middleware_that_makes_a_job_that_no_worker_could_read_is_told_so(
+def test_middleware_that_makes_a_job_unreadable_gets_an_error(
     app: App, facts: dict[str, Any], says: str
 ) -> None:
     @app.around_enqueue
@@ -461,7 +461,7 @@ def test_middleware_that_makes_a_job_that_no_worker_could_read_is_told_so(
     assert app.store.sync.queues() == []
 
 
-def test_listeners_hear_of_each_stored_job_and_of_no_other(app: App, many: Any) -> None:
+def test_listeners_get_an_event_for_each_stored_job_and_no_other(app: App, many: Any) -> None:
     heard: list[JobEnqueued] = []
     app.on(JobEnqueued)(heard.append)
     once = app.tasks["add"].using(unique=True)

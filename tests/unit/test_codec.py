@@ -462,7 +462,7 @@ def test_a_parameter_that_nobody_can_store_may_be_left_out() -> None:
     assert through(ArgsCodec(task, name="task"), 1, None) == ((1, None), {})
 
 
-def test_an_annotation_that_cannot_be_told_apart_in_json_says_so() -> None:
+def test_an_annotation_that_is_ambiguous_in_json_is_refused() -> None:
     with pytest.raises(ArgumentError, match="Literal may only contain"):
         taking(Literal[Colour.RED]).encode((Colour.RED,), {})
 
@@ -838,7 +838,7 @@ def test_sets_without_annotation_are_stored_in_order() -> None:
     assert taking(Any).encode((words,), {}) == b'{"value":{"$set":["a","x","y","z"]}}'
 
 
-def test_canonical_tells_a_tagged_value_from_its_text() -> None:
+def test_canonical_distinguishes_a_tagged_value_from_its_text() -> None:
     codec = taking(str | bytes)
     assert codec.canonical(codec.encode(("aGk=",), {})) != codec.canonical(codec.encode((b"hi",), {}))
 
@@ -985,7 +985,7 @@ def functions_and_calls(draw: st.DrawFn) -> tuple[Callable[..., Any], list[int],
 @pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(functions_and_calls())
-def test_whatever_python_accepts_is_called_alike_and_all_else_is_refused(case: Any) -> None:
+def test_calls_are_accepted_and_refused_as_in_python(case: Any) -> None:
     task, args, kwargs = case
     codec = ArgsCodec(task, name="task")
     try:
@@ -1019,7 +1019,7 @@ def test_what_is_passed_without_annotation_is_what_arrives(value: Any) -> None:
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.one_of([st.just(kind) for kind, _ in LEAVES]), anything)
-def test_whatever_is_passed_arrives_equal_or_is_refused(annotation: Any, value: Any) -> None:
+def test_every_argument_arrives_equal_or_is_refused(annotation: Any, value: Any) -> None:
     try:
         arrived = arrives(annotation, value)
     except ArgumentError:

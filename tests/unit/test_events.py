@@ -39,7 +39,7 @@ class Recorder:
             self.done.set()
 
 
-def test_a_listener_hears_the_kind_it_asked_for_in_order() -> None:
+def test_a_listener_gets_its_type_of_event_in_order() -> None:
     bus, recorder = EventBus(), Recorder(3)
     bus.listen(JobStarted, recorder)
     events = [started(1), JobDied(1, "x", "q", "t", 1, "no"), started(2), started(3)]
@@ -61,7 +61,7 @@ def test_a_kind_stands_for_all_that_derive_from_it() -> None:
     assert len(every.heard) == 3
 
 
-def test_several_listeners_hear_the_same_event() -> None:
+def test_several_listeners_get_the_same_event() -> None:
     bus, recorders = EventBus(), [Recorder(), Recorder()]
     for recorder in recorders:
         bus.listen(JobStarted, recorder)
@@ -85,7 +85,7 @@ def test_without_listeners_nothing_is_kept_and_no_thread_runs() -> None:
     assert recorder.heard == [started(2)]
 
 
-def test_a_listener_that_raises_is_logged_and_the_next_one_still_hears(
+def test_a_listener_that_raises_is_logged_and_the_next_one_is_called(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def bad(event: Event) -> None:

@@ -62,7 +62,7 @@ def test_a_call_gets_its_turn(app: App, options: dict[str, Any], tenant: Tenant 
     assert made(app, "d1", **options).tenant == tenant
 
 
-def test_a_long_key_and_a_strange_one_are_told_apart_and_kept_short(app: App) -> None:
+def test_long_and_unusual_keys_are_shortened_and_stay_distinct(app: App) -> None:
     keys = set()
     for device in ("x" * 201, "x" * 202, "\ud800"):
         partition = (

@@ -313,7 +313,7 @@ def last_of(kit: Kit) -> list[Any]:
     return kit.told
 
 
-def test_a_job_whose_id_is_taken_is_told(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_with_an_existing_id_is_reported(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
     kit.add.using(id="one").enqueue(1)
     kit.listen()
     kit.store.down()
@@ -333,7 +333,7 @@ def test_a_job_whose_id_is_taken_is_told(kit: Kit, caplog: pytest.LogCaptureFixt
     assert "not stored: a job of this id exists: one (add)" in caplog.text
 
 
-def test_a_duplicate_is_told(kit: Kit) -> None:
+def test_a_duplicate_is_reported(kit: Kit) -> None:
     first = kit.add.using(unique=True).enqueue(1)
     kit.listen()
     kit.store.down()
@@ -344,7 +344,7 @@ def test_a_duplicate_is_told(kit: Kit) -> None:
     assert told.error == f"not stored: the unique job {first.id} exists"
 
 
-def test_a_closed_queue_is_told(kit: Kit) -> None:
+def test_a_closed_queue_is_reported(kit: Kit) -> None:
     asyncio.run(kit.kept.settings("default", closed=True))
     kit.listen()
     kit.store.down()
@@ -355,7 +355,9 @@ def test_a_closed_queue_is_told(kit: Kit) -> None:
     assert (told.id, told.error) == (handle.id, "not stored: its queue is closed")
 
 
-def test_a_lost_reply_is_told_and_not_sent_again(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_reply_is_reported_and_the_call_is_not_repeated(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
     kit.listen()
     kit.store.down()
     handle = kit.add.enqueue(1)
@@ -369,7 +371,9 @@ def test_a_lost_reply_is_told_and_not_sent_again(kit: Kit, caplog: pytest.LogCap
     assert kit.stored() == [handle.id]
 
 
-def test_too_few_replicas_are_told_and_the_job_is_stored(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+def test_too_few_replicas_are_reported_and_the_job_is_stored(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
     kit.kept.statuses = {2: EnqueueStatus.UNREPLICATED}
     kit.listen()
     kit.store.down()
@@ -544,7 +548,7 @@ def test_a_failed_one_without_room_stays_failed() -> None:
     assert kit.app.outbox.pending == 0
 
 
-async def test_each_caller_hears_of_his_own_job_when_replicas_are_missing() -> None:
+async def test_missing_replicas_are_reported_to_each_caller_for_its_own_job() -> None:
     kit = Kit(limit=0)
     kit.listen()
     kit.kept.statuses = {0: EnqueueStatus.UNREPLICATED, 2: EnqueueStatus.FAILED}

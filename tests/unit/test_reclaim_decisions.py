@@ -27,7 +27,7 @@ def test_no_wait_is_longer_than_any_store_can_add_to_its_time() -> None:
     assert wait_ms(Fixed(2**63), 1, 0.5) < 2**50
 
 
-async def test_a_job_that_cannot_be_judged_is_dead_and_the_others_are_judged() -> None:
+async def test_a_job_that_cannot_be_decided_is_dead_and_the_others_are_decided() -> None:
     store = MemoryStore("judging")
     await store.enqueue([NewJob("bad", "t", max_attempts=9), NewJob("good", "t", max_attempts=9)])
     found = await store.fetch([Share("default", 9, 9)], limit=9, lease=1, worker="w", token="1")

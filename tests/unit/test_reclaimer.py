@@ -46,7 +46,7 @@ def reclaimer(disk: Disk) -> Reclaimer:
     return Reclaimer(disk, ["default"], "w", lease=15_000, heartbeat=_BEAT, every=1.0, **options)  # type: ignore[arg-type]
 
 
-async def test_in_peace_every_tick_judges():
+async def test_without_outages_every_tick_reclaims():
     disk = Disk()
     one = reclaimer(disk)
     for n in range(1, 4):

@@ -338,7 +338,7 @@ def test_a_thread_may_follow_too(app: App, each: Ask) -> None:
     )
 
 
-def test_the_end_is_heard_at_once_whatever_the_interval(app: App, each: Ask) -> None:
+def test_the_end_is_noticed_at_once_with_any_interval(app: App, each: Ask) -> None:
     handle = app.tasks["double"].enqueue(2)
     later = threading.Timer(0.05, lambda: asyncio.run(play(app)))
     later.start()
@@ -367,7 +367,7 @@ def test_to_follow_too_closely_is_refused(app: App, every: Any) -> None:
         app.handle("x").follow_progress(every=every)
 
 
-async def test_a_follower_asks_at_most_as_often_as_it_was_told(app: App) -> None:
+async def test_a_progress_stream_polls_at_most_at_its_interval(app: App) -> None:
     faults = FaultyStore(app.store)
     app.use_store(faults.store)
     handle = await app.tasks["double"].aenqueue(2)

@@ -127,7 +127,7 @@ def test_instants_are_the_same_wherever_one_begins(cron: str, start: int, hours:
         assert schedule.latest(start, end, most) == found[-most:]
 
 
-def test_the_latest_are_found_without_walking_over_the_rest() -> None:
+def test_the_latest_jobs_are_found_without_a_scan() -> None:
     every_second = Schedule.of(every=1)
     assert every_second.latest(0, ms("2026-11-20T00:00:00Z"), 2) == [
         ms("2026-11-19T23:59:59Z"),

@@ -289,7 +289,7 @@ async def test_the_tasks_own_retry_function_is_asked(store: Frail, clock: Manual
     assert (await job_of(handle)).run_at == clock.now() + 42_000
 
 
-async def test_whoever_is_cancelled_gives_the_job_back_uncharged(app: App) -> None:
+async def test_a_cancelled_take_returns_the_job_uncharged(app: App) -> None:
     handle = await enqueued(app)
     taken = asyncio.Event()
 
@@ -307,9 +307,7 @@ async def test_whoever_is_cancelled_gives_the_job_back_uncharged(app: App) -> No
     assert (job.state, job.attempt, job.errors) == (State.AVAILABLE, 0, ())
 
 
-async def test_whoever_is_cancelled_while_a_fetch_is_under_way_gives_the_job_back(
-    app: App, store: Frail
-) -> None:
+async def test_a_take_cancelled_during_its_fetch_returns_the_job(app: App, store: Frail) -> None:
     handle = await enqueued(app)
     store.reply.clear()
 
@@ -337,7 +335,7 @@ async def test_an_outcome_is_sent_until_the_store_answers(app: App, store: Frail
     assert await handle.astatus() is State.COMPLETED
 
 
-async def test_a_store_that_stays_away_is_told_in_the_end(app: App, store: Frail) -> None:
+async def test_a_long_outage_of_the_store_is_reported_in_the_end(app: App, store: Frail) -> None:
     await enqueued(app)
     store.settle_fails = 1_000
     with pytest.raises(StoreUnavailable):
@@ -354,7 +352,7 @@ async def steal(store: Frail, clock: ManualClock) -> None:
     await store.reclaim(["default"], limit=1, lease=60_000, worker="other", token="other")
 
 
-async def test_a_block_whose_lease_is_lost_is_told(app: App, store: Frail, clock: ManualClock) -> None:
+async def test_a_block_is_notified_of_its_lost_lease(app: App, store: Frail, clock: ManualClock) -> None:
     handle = await enqueued(app)
     with pytest.raises(AttemptLost, match=f"the lease of job {handle.id} is lost"):
         async with app.take(lease="100ms"):
@@ -365,7 +363,7 @@ async def test_a_block_whose_lease_is_lost_is_told(app: App, store: Frail, clock
     assert store.settled == 0
 
 
-async def test_a_block_that_ends_before_it_is_told_learns_that_it_was_for_nothing(
+async def test_a_block_that_ends_before_it_notices_a_lost_lease_is_refused(
     app: App, store: Frail, clock: ManualClock
 ) -> None:
     handle = await enqueued(app)

@@ -270,7 +270,7 @@ async def test_the_attempts_timeout_covers_it(app: App, where: str) -> None:
     assert task.cancelling() == 0
 
 
-async def test_a_cancelled_job_is_cancelled_whatever_it_makes_of_that(app: App) -> None:
+async def test_a_cancelled_job_is_cancelled_even_if_it_ignores_the_request(app: App) -> None:
     @app.around_attempt
     async def swallow(job: Job, call: Call) -> Any:
         try:

@@ -289,7 +289,7 @@ def test_raw_jobs_are_the_same_by_payload_or_key(app: App) -> None:
 # ── what a second call gets ──
 
 
-def test_a_rejected_call_is_told_who_is_there(app: App) -> None:
+def test_a_rejected_call_gets_the_existing_job(app: App) -> None:
     @app.task(queue="q", unique=Unique(on_conflict="reject"))
     def f(a: int) -> None: ...
 
@@ -300,7 +300,7 @@ def test_a_rejected_call_is_told_who_is_there(app: App) -> None:
     assert not f.enqueue(2).existing
 
 
-def test_of_many_each_hears_of_itself(app: App) -> None:
+def test_each_job_of_a_bulk_call_gets_its_own_answer(app: App) -> None:
     @app.task(unique=Unique(on_conflict="reject"))
     def f(a: int) -> None: ...
 
@@ -339,7 +339,7 @@ def test_a_replacing_call_pushes_the_run_time_on(app: App) -> None:
     assert first.status() is State.AVAILABLE
 
 
-async def test_the_async_door_says_the_same(app: App) -> None:
+async def test_async_calls_give_the_same_error(app: App) -> None:
     @app.task(unique=Unique(on_conflict="reject"))
     def f(a: int) -> None: ...
 

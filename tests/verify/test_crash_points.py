@@ -41,7 +41,7 @@ async def test_before_the_send_nothing_is_done_and_the_next_call_works() -> None
     assert points.struck == [Point("enqueue", 2, Boundary.BEFORE)]
 
 
-async def test_behind_the_send_it_is_done_and_who_enqueues_is_told_that_nobody_knows() -> None:
+async def test_with_a_lost_reply_the_call_is_done_and_an_enqueue_is_unknown() -> None:
     points = CrashPoints(MemoryStore())
     points.at("enqueue:1:lost")
     with pytest.raises(EnqueueUnknown) as caught:
@@ -78,7 +78,7 @@ async def test_who_is_cancelled_at_a_point_feels_it_there(boundary: str, stored:
     assert len(await points.store.find("a")) == stored
 
 
-def test_the_door_of_threads_has_the_same_points() -> None:
+def test_the_sync_store_has_the_same_points() -> None:
     app = App("memory://")
     points = CrashPoints(app.store)
     app.use_store(points.store)

@@ -49,7 +49,7 @@ def test_a_partition_without_kinds_does_nothing() -> None:
     assert list(plan(7, "store", ["kill-worker"])) == []
 
 
-def test_a_kind_draws_the_same_whatever_is_asked_of_others() -> None:
+def test_the_plan_of_a_fault_type_does_not_depend_on_other_types() -> None:
     alone = list(islice(plan(7, "tasks", ["raise", "hang"]), 5))
     assert alone == list(islice(plan(7, "tasks", ["kill-worker", "raise", "hang", "reset"]), 5))
 

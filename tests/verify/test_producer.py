@@ -16,6 +16,6 @@ def _jobs(seed: str, *beats: int) -> list[tuple[str, str]]:
     return found
 
 
-def test_the_same_seed_enqueues_the_same_jobs_in_whatever_beats() -> None:
+def test_the_same_seed_enqueues_the_same_jobs_at_any_pace() -> None:
     assert _jobs("7/1", 3, 3, 3, 3) == _jobs("7/1", 6, 1, 5) == _jobs("7/1", 12)
     assert _jobs("7/1", 12) != _jobs("7/2", 12)

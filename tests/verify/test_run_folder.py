@@ -21,7 +21,7 @@ def test_leases_are_short_unless_the_user_has_said_something_of_them(monkeypatch
     assert "PENSTOCK_LEASE" not in settings_of_run()
 
 
-def test_workers_serve_the_runs_queues_and_say_so_whatever_the_settings_are(
+def test_workers_serve_the_queues_of_the_run_with_any_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PENSTOCK_QUEUES", "mail")

@@ -200,7 +200,7 @@ async def test_they_hold_no_slot_and_delay_no_settlement(app: App) -> None:
         waits.set()
 
 
-async def test_more_than_can_wait_are_left_out_and_told_of(
+async def test_callbacks_beyond_the_buffer_are_dropped_and_reported(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(callback_runner, "_MAX_WAITING", 10)

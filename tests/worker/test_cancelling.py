@@ -50,7 +50,7 @@ async def test_a_running_job_is_stopped_within_a_second(
         await handle.aresult(10)
 
 
-async def test_whoever_cancels_a_running_job_says_why(app: App, run_in: str, tmp_path: Path) -> None:
+async def test_a_cancellation_of_a_running_job_has_a_reason(app: App, run_in: str, tmp_path: Path) -> None:
     began = tmp_path / "began"
     handle = await made(app, run_in, linger).aenqueue(str(began))
     async with at_work(app, config=patient()):
@@ -87,7 +87,7 @@ async def test_a_thread_that_sees_it_and_comes_back_is_cancelled_not_completed(
     assert (job.state, job.result) == (State.CANCELLED, None)
 
 
-async def test_a_thread_may_be_told_at_a_place_of_its_choice(app: App, tmp_path: Path) -> None:
+async def test_a_thread_task_may_choose_where_it_is_interrupted(app: App, tmp_path: Path) -> None:
     began = tmp_path / "began"
     handle = await made(app, "thread", obey).aenqueue(str(began))
     async with at_work(app, config=quick(thread_grace="5s")):
@@ -202,7 +202,7 @@ async def test_one_on_its_way_to_a_slot_is_not_started(app: App) -> None:
     assert at + 1 not in dam.ran
 
 
-async def test_listeners_hear_of_it(app: App, tmp_path: Path) -> None:
+async def test_listeners_get_an_event_of_a_cancellation(app: App, tmp_path: Path) -> None:
     told = Told(app)
     began = tmp_path / "began"
     handle = await made(app, "async", linger).aenqueue(str(began))

@@ -236,7 +236,7 @@ async def test_a_quiet_worker_finishes_what_it_has_and_takes_nothing_new(app: Ap
         assert await second.astatus() is State.AVAILABLE
 
 
-async def test_a_worker_told_to_be_quiet_before_it_begins_is_quiet(app: App, tmp_path: Path) -> None:
+async def test_a_worker_that_gets_a_quiet_signal_before_its_start_is_quiet(app: App, tmp_path: Path) -> None:
     handle = await made(app, "async", linger).aenqueue(str(tmp_path / "began"), 0.0)
     worker = Worker(app, config=quick())
     worker.quiet()

@@ -27,7 +27,7 @@ from tests.worker.conftest import Told, at_work, in_a_burst, quick, until
 from tests.worker.task_bodies import act, made
 
 
-async def test_each_step_of_a_job_is_told_with_its_facts(app: App, run_in: str) -> None:
+async def test_each_step_of_a_job_is_an_event_with_its_facts(app: App, run_in: str) -> None:
     told = Told(app)
     task = made(app, run_in, act, retry=["1ms"], max_attempts=2)
     good = await task.aenqueue("return")
@@ -124,7 +124,7 @@ async def test_nobody_listens_and_nothing_is_made(app: App) -> None:
     assert app.events._thread is None
 
 
-async def test_a_start_is_told_before_the_function_has_ended(app: App, tmp_path: Path) -> None:
+async def test_a_start_is_reported_before_the_function_has_ended(app: App, tmp_path: Path) -> None:
     told = Told(app)
     go_on = asyncio.Event()
 
@@ -138,7 +138,7 @@ async def test_a_start_is_told_before_the_function_has_ended(app: App, tmp_path:
         go_on.set()
 
 
-async def test_what_a_reclaim_makes_of_a_job_is_told_as_what_its_worker_would_have(app: App) -> None:
+async def test_reclaimed_jobs_give_the_same_events_as_their_worker_would(app: App) -> None:
     told = Told(app)
     task = made(app, "async", act)
     last = await task.using(max_attempts=1).aenqueue("return")

@@ -26,7 +26,7 @@ def test_a_death_is_named_as_what_it_was(code: int | None, cause: str) -> None:
     assert how_it_ended(code, 0) == cause
 
 
-def test_a_kill_for_want_of_memory_is_told_from_another(
+def test_a_kill_for_lack_of_memory_is_distinguished_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vmstat = tmp_path / "vmstat"

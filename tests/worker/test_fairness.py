@@ -280,7 +280,7 @@ async def test_what_stands_aside_is_given_back_for_others_to_take(
 
 
 @pytest.mark.slow
-async def test_a_worker_hoards_few_process_tasks_and_does_not_spin(app: App, tmp_path: Path) -> None:
+async def test_a_worker_keeps_few_process_tasks_and_does_not_busy_loop(app: App, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     heavy = made(app, "process", tell)
     handles = await app.aenqueue_many([heavy.job(str(gate)) for _ in range(200)])

@@ -15,7 +15,7 @@ from penstock.worker import checks
 from tests.worker.conftest import Door, at_work, quick, until
 
 
-async def test_it_is_told_at_the_start_and_then_so_often_with_what_the_worker_has(app: App) -> None:
+async def test_health_is_reported_at_the_start_and_then_at_its_interval(app: App) -> None:
     told: list[Health] = []
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -43,7 +43,7 @@ async def test_it_is_told_at_the_start_and_then_so_often_with_what_the_worker_ha
     assert told == sorted(told, key=lambda health: health.at)
 
 
-async def test_a_store_that_is_away_is_told_of_and_its_return_too(app: App, faults: FaultyStore) -> None:
+async def test_an_outage_of_the_store_is_reported_and_its_end_too(app: App, faults: FaultyStore) -> None:
     told: list[Health] = []
 
     @app.on_health(every="100ms")

@@ -64,7 +64,7 @@ async def test_an_attempt_that_has_lost_its_lease_is_interrupted_and_its_outcome
     assert settled == [Settled.APPLIED]
 
 
-async def test_one_that_ends_before_it_hears_of_its_loss_is_refused_too(
+async def test_an_attempt_that_ends_before_it_notices_its_lost_lease_is_refused_too(
     app: App, run_in: str, tmp_path: Path
 ) -> None:
     told = Told(app)
@@ -173,7 +173,7 @@ async def test_an_outcome_that_is_sent_again_is_not_taken_for_stored_when_the_jo
     assert (completed.id, completed.attempt) == (handle.id, 2)
 
 
-async def test_a_job_that_was_deleted_and_enqueued_anew_is_not_settled_by_its_ghost(
+async def test_a_job_deleted_and_enqueued_again_is_not_settled_by_its_old_attempt(
     app: App, tmp_path: Path
 ) -> None:
     task = made(app, "async", tell)
@@ -314,7 +314,7 @@ async def _fetch(app: App, worker: str) -> bool:
     return bool(fetched.jobs)
 
 
-async def test_a_worker_proven_dead_is_told_of_and_its_jobs_run_at_once(
+async def test_a_worker_proven_dead_is_reported_and_its_jobs_run_at_once(
     app: App, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lease would hold for a minute; the proof of its death (see test_locks.py) does not wait."""

@@ -188,7 +188,7 @@ async def test_a_limit_is_obeyed_under_load(kit: Kit) -> None:
     await running
 
 
-async def test_a_worker_that_is_told_to_slow_down_slows_all(kit: Kit) -> None:
+async def test_a_throttle_slows_all_workers(kit: Kit) -> None:
     refused: list[str] = []
 
     @kit.app.task(name="call", queue=MAIL, retention=None, max_attempts=1)
@@ -223,7 +223,7 @@ async def test_a_worker_that_is_told_to_slow_down_slows_all(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-async def test_a_key_that_is_told_to_slow_down_slows_no_other(kit: Kit, whole: bool) -> None:
+async def test_a_throttled_key_slows_no_other_key(kit: Kit, whole: bool) -> None:
     refused: list[str] = []
     starts: list[tuple[str, float]] = []
 

@@ -124,7 +124,7 @@ cyclic.append(cyclic)
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_whatever_is_said_beside_a_message_is_a_valid_line_of_bounded_length(stderr, value):
+def test_extra_fields_of_a_message_give_a_valid_line_of_bounded_length(stderr, value):
     log.info("x", extra={"value": value, "after": 1})
     line = stderr.text()
     assert line.count("\n") == 1

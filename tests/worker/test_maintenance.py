@@ -87,7 +87,7 @@ class Court:
         return True
 
 
-async def test_a_lease_that_has_run_out_is_judged_by_the_lifecycle(store: Store, clock: ManualClock) -> None:
+async def test_an_expired_lease_is_decided_by_the_lifecycle(store: Store, clock: ManualClock) -> None:
     await leased(
         store, NewJob("a", "t"), NewJob("b", "t", max_attempts=1), NewJob("c", "t", at_most_once=True)
     )
@@ -175,7 +175,7 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> Steady:
 @pytest.mark.parametrize(
     ("lease", "heartbeat", "every", "away"), [(15_000, 5.0, 1.0, 20.0), (1_000, 0.3, 0.2, 0.8)]
 )
-async def test_who_was_out_of_touch_himself_waits_a_heartbeat_before_he_judges(
+async def test_a_reclaimer_waits_one_heartbeat_after_its_own_outage(
     store: Store, clock: ManualClock, steady: Steady, lease: int, heartbeat: float, every: float, away: float
 ) -> None:
     """Stopped for so long that a lease may have run out meanwhile: its holder may have been stopped too."""
@@ -221,7 +221,7 @@ async def test_a_full_batch_is_followed_by_the_next_at_once(store: Store, clock:
     assert {(await found(store, f"j{i}")).state for i in range(5)} == {State.AVAILABLE}
 
 
-async def test_what_was_reclaimed_and_not_judged_is_reclaimed_again(
+async def test_jobs_reclaimed_without_a_decision_are_reclaimed_again(
     store: Store, clock: ManualClock, steady: Steady
 ) -> None:
     faults = FaultyStore(store)
@@ -385,7 +385,7 @@ async def test_what_is_not_the_stores_fault_delays_the_next_tick_too() -> None:
     await run
 
 
-async def test_a_service_that_never_rests_lets_the_others_have_their_turn() -> None:
+async def test_a_busy_service_does_not_block_other_services() -> None:
     busy, other = Loop(*[0.0] * 1_000_000), Loop()
     runs = [asyncio.create_task(one.run()) for one in (busy, other)]
     await until(lambda: other.ticks == 1 and busy.ticks > 3, "both tick")
@@ -394,7 +394,7 @@ async def test_a_service_that_never_rests_lets_the_others_have_their_turn() -> N
     await asyncio.gather(*runs)
 
 
-def test_a_complaint_is_made_once_in_three_seconds_and_counts_the_rest(
+def test_a_warning_is_logged_once_in_three_seconds_and_counts_the_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 0.0

@@ -107,7 +107,7 @@ async def _job(handle: Handle[Any]) -> Job:
     ],
 )
 @pytest.mark.parametrize("run_in", ["async", "thread"])  # for processes test_processes.py has it
-async def test_whatever_a_task_raises_the_worker_goes_on(app: App, run_in: str, how: str, kind: str) -> None:
+async def test_the_worker_continues_after_any_exception(app: App, run_in: str, how: str, kind: str) -> None:
     task = made(app, run_in, act, retry="1h")
     bad = await task.aenqueue(how)
     good = await task.aenqueue("return")
@@ -136,7 +136,7 @@ async def test_a_task_that_cancels_its_own_asyncio_task_fails_alone(app: App) ->
         assert await handle.aresult(10) == "done"
 
 
-async def test_one_that_returns_with_its_cancellation_pending_completes_and_harms_nobody(app: App) -> None:
+async def test_a_return_with_a_pending_cancellation_completes_and_affects_no_other_job(app: App) -> None:
     @app.task
     async def work(selfish: bool) -> str:
         if selfish:

@@ -153,7 +153,7 @@ async def test_one_entry_that_cannot_be_reckoned_stops_no_other(
     assert "the periodic entry 'strange' is skipped: tz='Atlantis/Capital'" in caplog.text
 
 
-async def test_middleware_that_fails_is_told_and_its_job_comes_later(
+async def test_failing_middleware_is_reported_and_its_job_is_enqueued_later(
     store: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     failing = [True]

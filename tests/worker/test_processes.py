@@ -137,7 +137,7 @@ async def test_without_an_app_spec_the_functions_own_module_is_asked() -> None:
     pool.close(5)
 
 
-async def test_the_start_is_told_when_the_function_starts(pool: ProcessPool) -> None:
+async def test_the_start_is_reported_when_the_function_starts(pool: ProcessPool) -> None:
     heard: list[float | None] = []
     ticket = object()
     before = time.monotonic()
@@ -149,7 +149,7 @@ async def test_the_start_is_told_when_the_function_starts(pool: ProcessPool) -> 
     assert pool.busy == 0
 
 
-async def test_progress_is_told_but_never_floods_and_the_last_word_always_comes(pool: ProcessPool) -> None:
+async def test_progress_events_are_rate_limited_and_the_last_one_always_comes(pool: ProcessPool) -> None:
     heard: list[Progress] = []
     await run(pool, tasks.tell, 20_000, on_progress=heard.append)
     assert heard[0] == Progress(0, 20_000)
@@ -211,7 +211,7 @@ async def test_a_module_that_cannot_be_imported_is_the_jobs_failure_not_the_chil
 
 
 @pytest.mark.parametrize("app", ["no_such_module:app", "tests.worker.broken_app:app"])
-async def test_an_app_that_cannot_start_is_told_once_and_starts_no_storm(
+async def test_an_app_that_cannot_start_is_reported_once_without_a_restart_loop(
     app: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spawned = []
@@ -242,7 +242,7 @@ async def test_an_app_that_cannot_start_is_told_once_and_starts_no_storm(
         ("hang up", "killed by its worker: it had closed its socket"),
     ],
 )
-async def test_a_child_that_dies_is_told_at_once_and_why_and_the_next_job_runs(
+async def test_the_death_of_a_child_is_reported_at_once_with_its_cause_and_the_next_job_runs(
     pool: ProcessPool, how: str, cause: str
 ) -> None:
     await run(pool, tasks.add, 1)

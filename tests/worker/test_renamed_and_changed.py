@@ -141,7 +141,7 @@ NONSENSE = [
 ]
 
 
-async def test_whatever_a_payload_holds_the_worker_goes_on(app: App, run_in: str) -> None:
+async def test_the_worker_continues_after_any_payload(app: App, run_in: str) -> None:
     task = made(app, run_in, act)
     bad = [await enqueued(app, "act", payload) for payload in NONSENSE]
     good = await task.aenqueue("return")

@@ -61,7 +61,7 @@ def test_what_is_put_in_one_map_is_read_in_another(table: LeaseTable) -> None:
     assert [e.id for e in supervisor.entries()] == [jobs[i].id for i in (0, 2, 3, 4)]
 
 
-def test_a_slot_that_is_used_again_inherits_nothing(table: LeaseTable) -> None:
+def test_a_reused_slot_keeps_nothing_of_its_last_job(table: LeaseTable) -> None:
     supervisor = reader_of(table)
     first, second = jobs_of(2)
     slot = table.put(first, 1)

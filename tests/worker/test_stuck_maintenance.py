@@ -39,7 +39,7 @@ class _Overdue:
         return Wake.WORK
 
 
-async def test_a_due_job_that_cannot_be_moved_does_not_make_an_idle_worker_spin() -> None:
+async def test_a_due_job_that_cannot_be_promoted_causes_no_tight_loop() -> None:
     app = App("memory://")
     store = _Overdue(app.store)
     app.use_store(cast(Store, store))

@@ -93,7 +93,7 @@ def held() -> LeasedJob:
     return LeasedJob(Job(NewJob("a", "t"), State.RUNNING), NO_PLAN, clock.lease_seconds(), 1_000)
 
 
-async def test_a_worker_sends_a_heartbeat_at_once_when_it_wakes_up(app: App, asleep: Sleep) -> None:
+async def test_a_resumed_worker_sends_a_heartbeat_at_once(app: App, asleep: Sleep) -> None:
     @app.task
     async def work() -> None: ...
 

@@ -452,7 +452,7 @@ async def test_an_idle_thread_keeps_nothing_of_its_last_call_alive() -> None:
     pool.close(5)
 
 
-async def test_close_waits_no_longer_than_it_is_told() -> None:
+async def test_close_waits_at_most_for_its_timeout() -> None:
     pool, _ = pool_of(1)
     running, gate = threading.Event(), threading.Event()
 

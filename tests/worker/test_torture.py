@@ -136,7 +136,7 @@ HOWS = ["return"] * 8 + ["fail", "always fail", "retry", "snooze", "discard", "h
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
-async def test_each_job_comes_to_one_end_whatever_happens(
+async def test_each_job_ends_once_in_any_case(
     new_app: Callable[[], App], seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("CRITICAL")

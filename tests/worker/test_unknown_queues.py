@@ -74,7 +74,7 @@ async def test_many_unknown_queues_are_one_line_of_bounded_length(mail: App, war
     assert "and 990 more" in line
 
 
-async def test_a_store_that_cannot_tell_its_queues_ends_nothing(mail: App, warnings):
+async def test_a_store_that_cannot_list_its_queues_stops_nothing(mail: App, warnings):
 
     faulty = FaultyStore(mail.store)
     faulty.fail("queues", error=StoreCorrupt("damaged"))

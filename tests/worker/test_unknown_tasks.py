@@ -39,7 +39,9 @@ def old(app: App) -> App:
     return app
 
 
-async def test_each_is_told_of_and_all_are_counted(old: App, caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_parked_job_is_reported_and_all_are_counted(
+    old: App, caplog: pytest.LogCaptureFixture
+) -> None:
     healths: list[Health] = []
     old.on_health(every="100ms")(healths.append)
     told = Told(old)
@@ -120,9 +122,7 @@ async def test_an_old_and_a_new_worker_side_by_side_finish_all(old: App, new_app
     assert {job.attempt for job in jobs} == {1}
 
 
-async def test_a_handler_of_the_queue_takes_them_whatever_their_names(
-    old: App, new_app: Callable[[], App]
-) -> None:
+async def test_a_handler_of_the_queue_takes_jobs_with_any_name(old: App, new_app: Callable[[], App]) -> None:
     await put(old, 3)
     await put(old, 2, "later")
     await in_a_burst(old)

@@ -22,9 +22,7 @@ from tests.worker.task_bodies import (
 )
 
 
-async def test_whatever_an_attempt_ends_with_is_an_outcome_and_its_neighbours_complete(
-    app: App, run_in: str
-) -> None:
+async def test_every_end_of_an_attempt_is_an_outcome_and_other_jobs_complete(app: App, run_in: str) -> None:
     odd, plain = made(app, run_in, end_oddly, retry="1h"), made(app, run_in, act)
     handles, good = {}, []
     for how in ODD_ENDS:

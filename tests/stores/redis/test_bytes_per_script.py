@@ -122,7 +122,7 @@ async def test_many_large_jobs_are_looked_at_in_parts(store: RedisStore, sent: d
     assert len(sent["get"]) == 5  # an answer ends behind its eighth megabyte
 
 
-async def test_a_connection_lost_midway_leaves_only_its_own_part_in_doubt(redis: RedisServer) -> None:
+async def test_a_connection_lost_midway_makes_only_its_own_part_unknown(redis: RedisServer) -> None:
     prefix = f"bytes-{mint()}"
     with Proxy(redis.port, bytes_per_second=10 * MB) as wire:
         store = RedisStore(f"redis://127.0.0.1:{wire.port}/0?prefix={prefix}")

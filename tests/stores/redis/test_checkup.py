@@ -156,7 +156,7 @@ def test_memory_that_is_nearly_full_is_a_warning() -> None:
 
 
 @pytest.mark.server
-def test_a_master_and_its_replica_are_told_apart() -> None:
+def test_a_master_and_its_replica_are_distinguished() -> None:
     with redis_server(appendonly=True) as master:
         servant = redis_server(f"replicaof 127.0.0.1 {master.port}", appendonly=True)
         with servant as replica:
@@ -231,7 +231,7 @@ async def test_all_masters_of_a_cluster_are_asked(cluster: Cluster) -> None:
 
 
 @pytest.mark.server
-async def test_where_config_is_forbidden_the_rest_is_said() -> None:
+async def test_without_permission_for_config_the_other_checks_are_reported() -> None:
     with redis_server("user default on nopass ~* &* +@all -config", appendonly=True) as server:
         found = await asked_of(server.url)
         assert bad(found) == {}

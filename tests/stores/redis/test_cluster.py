@@ -112,7 +112,7 @@ async def test_an_async_cluster_client_is_taken_too(ask: Asker, cluster: Cluster
     await client.aclose()
 
 
-async def test_messages_are_heard_whatever_node_they_come_from(cluster: Cluster) -> None:
+async def test_messages_arrive_from_every_node(cluster: Cluster) -> None:
     runner = AsyncRunner(Address.from_url(cluster.url))
     heard: asyncio.Queue[bytes] = asyncio.Queue()
     await runner.listen(b"all", heard.put_nowait, lambda: None)
@@ -124,7 +124,7 @@ async def test_messages_are_heard_whatever_node_they_come_from(cluster: Cluster)
     runner.close()
 
 
-def test_a_thread_hears_them_too(cluster: Cluster) -> None:
+def test_a_thread_listener_gets_messages_too(cluster: Cluster) -> None:
     runner = SyncRunner(Address.from_url(cluster.url))
     with runner.listener(b"thread") as listener:
         runner.run([plain("PUBLISH", "thread", "1")])

@@ -63,7 +63,7 @@ async def test_a_hundred_jobs_are_enqueued_fetched_and_settled_by_three_scripts(
     assert counted.total() <= 100, "less than a command for each job, in all three steps together"
 
 
-async def test_to_settle_one_job_costs_the_same_whatever_runs_beside_it(
+async def test_settling_one_job_costs_the_same_with_any_number_of_running_jobs(
     store: RedisStore, client: driver.Redis
 ) -> None:
     async def settle_one() -> None:

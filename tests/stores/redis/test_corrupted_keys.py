@@ -337,7 +337,7 @@ async def test_nor_does_what_follows_and_cannot_be_written(store: RedisStore) ->
     assert await is_aside(store, jobs[1])
 
 
-async def test_what_was_set_aside_by_an_operators_verb_is_told_by_the_next_prune(
+async def test_records_set_aside_by_an_operator_are_reported_by_the_next_prune(
     store: RedisStore, corruptor: RedisCorruptor
 ) -> None:
     jobs = some(2, delay=DAY)
@@ -445,7 +445,7 @@ async def test_a_queue_whose_keys_are_well_again_goes_on(
     assert [job.spec.queue for job in jobs] == ["bad"]
 
 
-async def test_a_count_of_news_that_is_none_is_counted_anew_and_heard(
+async def test_a_notification_counter_that_is_no_number_starts_again_and_works(
     store: RedisStore, corruptor: RedisCorruptor, redis: RedisServer, prefix: str
 ) -> None:
     (job, *_) = await five(store)
@@ -463,9 +463,7 @@ async def test_a_count_of_news_that_is_none_is_counted_anew_and_heard(
     other.close()
 
 
-async def test_settings_that_cannot_be_read_are_told_once(
-    store: RedisStore, corruptor: RedisCorruptor
-) -> None:
+async def test_unreadable_settings_are_reported_once(store: RedisStore, corruptor: RedisCorruptor) -> None:
     await store.settings("default", limits=LimitChange(max_running=1))
     await add(store, new())
     with corruptor.client() as client:

@@ -121,7 +121,7 @@ async def test_a_fetch_brings_what_the_others_have(place: Place, store: RedisSto
     assert then < NEXT
 
 
-async def test_who_serves_only_lost_queues_is_told(place: Place, store: RedisStore) -> None:
+async def test_a_worker_of_lost_queues_only_gets_an_error(place: Place, store: RedisStore) -> None:
     for n in range(2):
         token = f"{place.namespace}-{place.lost}-{n}"
         with pytest.raises(StoreUnavailable):
@@ -170,7 +170,7 @@ async def test_the_jobs_of_a_dead_worker_are_taken_back(place: Place, store: Red
     fresh.close()
 
 
-async def test_work_and_its_absence_are_told_to_who_waits(place: Place, store: RedisStore) -> None:
+async def test_waiters_are_notified_of_work_and_of_no_work(place: Place, store: RedisStore) -> None:
     assert Wake.WORK in await store.wait(place.both, timeout=30_000)
     idle = f"idle-{place.well}"
     wake, took = await timed(store.wait([place.lost, idle], timeout=300))
@@ -237,7 +237,7 @@ async def test_an_id_that_is_nowhere_else_may_be_in_the_lost_queue(place: Place,
 
 
 @pytest.mark.parametrize("door", ["async", "sync"])
-async def test_the_ends_of_the_others_are_told(place: Place, store: RedisStore, door: str) -> None:
+async def test_the_ends_of_the_other_jobs_are_reported(place: Place, store: RedisStore, door: str) -> None:
     ended, lost = new(queue=place.well), place.leased[place.lost][0]
     await store.enqueue([ended])
     await store.cancel([ended.ref])

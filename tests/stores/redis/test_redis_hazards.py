@@ -150,7 +150,7 @@ async def test_a_late_settlement_brings_no_dropped_queue_back(store: RedisStore,
 
 
 @pytest.mark.parametrize("lost", ["again/0", "ready/*", "ready", "jobs", "state/1", "leases", "due"])
-async def test_a_fetch_comes_to_an_end_whatever_key_is_gone(
+async def test_a_fetch_ends_whichever_key_is_missing(
     store: RedisStore, redis: RedisServer, lost: str
 ) -> None:
     await add(store, *some(3))
@@ -182,7 +182,7 @@ async def test_news_of_a_due_job_reach_the_next_if_who_waited_is_dead(
     other.close()
 
 
-async def test_what_a_wait_was_told_is_passed_on_if_it_ends_otherwise() -> None:
+async def test_a_notification_of_a_cancelled_wait_is_passed_on() -> None:
     passed: list[tuple[str, bytes]] = []
     subscriber = Subscriber("channel", lambda queue, kind: passed.append((queue, kind)), lambda _: None)
 

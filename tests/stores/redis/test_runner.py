@@ -117,7 +117,7 @@ async def test_a_connection_that_was_cut_while_idle_is_not_noticed(ask: Asker, r
         client.delete("cut")
 
 
-async def test_a_dead_wire_is_given_up_at_the_deadline(ask: Asker, redis: RedisServer) -> None:
+async def test_a_dead_connection_is_given_up_at_the_deadline(ask: Asker, redis: RedisServer) -> None:
     with FaultyProxy(redis.port) as proxy:
         ask.to(proxy.address)
         await ask([plain("PING")])
@@ -210,7 +210,7 @@ async def test_a_key_of_another_kind_is_said(ask: Asker, redis: RedisServer) -> 
     assert isinstance(answer, StoreCorrupt)
 
 
-async def test_a_user_without_rights_is_told_what_he_lacks(ask: Asker, new_redis: NewRedis) -> None:
+async def test_a_user_without_permissions_gets_the_missing_ones(ask: Asker, new_redis: NewRedis) -> None:
     server = new_redis()
     with server.patient_client() as client:
         client.execute_command("ACL", "SETUSER", "small", "on", ">word", "+ping", "~*")
@@ -406,7 +406,7 @@ def test_a_fork_has_connections_of_its_own(redis: RedisServer) -> None:
 # ── listening ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_messages_are_heard_on_every_channel(redis: RedisServer) -> None:
+async def test_messages_arrive_on_every_channel(redis: RedisServer) -> None:
     runner = AsyncRunner(Address.from_url(redis.url))
     heard: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
     await runner.listen(b"a", lambda message: heard.put_nowait(("a", message)), lambda: None)
@@ -434,7 +434,7 @@ async def test_a_listener_comes_back_and_says_that_it_was_away(redis: RedisServe
         runner.close()
 
 
-async def test_a_listener_on_a_dead_wire_makes_a_new_one(redis: RedisServer) -> None:
+async def test_a_listener_on_a_dead_connection_reconnects(redis: RedisServer) -> None:
     with FaultyProxy(redis.port) as proxy:
         runner = AsyncRunner(Address(mode="single", nodes=proxy.address.nodes, timeout=300))
         heard: asyncio.Queue[bytes] = asyncio.Queue()
@@ -494,7 +494,7 @@ def test_a_listening_connection_is_used_again(redis: RedisServer) -> None:
         runner.close()
 
 
-def test_a_thread_on_a_dead_wire_is_told(redis: RedisServer) -> None:
+def test_a_thread_on_a_dead_connection_is_notified(redis: RedisServer) -> None:
     with FaultyProxy(redis.port) as proxy:
         runner = SyncRunner(Address(mode="single", nodes=proxy.address.nodes, timeout=300))
         with runner.listener(b"thread") as listener:
@@ -505,7 +505,7 @@ def test_a_thread_on_a_dead_wire_is_told(redis: RedisServer) -> None:
         runner.close()
 
 
-def test_a_thread_is_told_that_it_hears_nothing_any_more(redis: RedisServer) -> None:
+def test_a_listening_thread_is_notified_of_a_lost_connection(redis: RedisServer) -> None:
     with FaultyProxy(redis.port) as proxy:
         runner = SyncRunner(proxy.address)
         with runner.listener(b"thread") as listener:
@@ -515,7 +515,7 @@ def test_a_thread_is_told_that_it_hears_nothing_any_more(redis: RedisServer) -> 
         runner.close()
 
 
-def test_a_line_that_is_kept_hears_its_channel_on_and_nothing_of_before(redis: RedisServer) -> None:
+def test_a_reused_connection_gets_later_messages_and_none_of_before(redis: RedisServer) -> None:
     with FaultyProxy(redis.port) as proxy:
         runner = SyncRunner(proxy.address)
         with runner.listener(b"kept") as listener:

@@ -48,7 +48,7 @@ async def fetched(store: SqliteStore) -> list[str]:
     return [job.id for job in found.jobs]
 
 
-async def test_a_counter_that_is_too_high_is_true_again_after_a_fetch_and_nobody_spins(
+async def test_a_counter_that_is_too_high_is_corrected_by_a_fetch_without_a_tight_loop(
     store: SqliteStore,
 ) -> None:
     await store.enqueue([NewJob("a", "t")])

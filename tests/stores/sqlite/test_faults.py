@@ -300,7 +300,7 @@ def test_the_files_beside_it_fail_in_our_words_too(
     one_line(ours, str(path))
 
 
-def test_a_job_is_stored_as_it_is_whatever_bytes_it_has(store: SqliteStore) -> None:
+def test_a_job_with_any_bytes_is_stored_unchanged(store: SqliteStore) -> None:
     payload = bytes(range(256)) * 4
     store.sync.enqueue([NewJob("a", "t", payload, headers={"ключ": "𝄞\0"})])
     (job,) = store.sync.get([new("a").ref])

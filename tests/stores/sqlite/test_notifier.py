@@ -223,7 +223,7 @@ def produce(path: str, pipe: Connection) -> None:
 
 
 @pytest.mark.slow
-async def test_another_process_is_heard_within_milliseconds_and_silence_costs_nothing(
+async def test_another_process_notifies_within_milliseconds_and_idling_costs_nothing(
     store: SqliteStore, path: Path, spawn: SpawnContext
 ) -> None:
     await store.queues()

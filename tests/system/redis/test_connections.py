@@ -30,7 +30,7 @@ def test_connections_are_killed_again_and_again(new_redis, place_at, kind):
         place.all_ran_once(load, worker)
 
 
-def test_an_idle_worker_whose_connections_were_killed_hears_of_new_work(new_redis, place_at):
+def test_an_idle_worker_whose_connections_were_killed_gets_new_work(new_redis, place_at):
     server = new_redis()
     place = place_at(server.url)
     worker = place.worker()
@@ -67,7 +67,7 @@ def test_redis_hangs_for_a_while(new_redis, place_at, supervised):
         place.all_ran_once(load, worker)
 
 
-def test_wires_go_dead_without_a_word(new_redis, place_at):
+def test_connections_die_without_notice(new_redis, place_at):
     """Our half of each is open, the other is gone: no FIN, no RST, no answer. New ones work later."""
     server = new_redis()
     with FaultyProxy(server.port) as proxy:
@@ -88,7 +88,7 @@ def test_wires_go_dead_without_a_word(new_redis, place_at):
             place.all_ran_once(load, worker)
 
 
-def test_an_idle_worker_finds_out_that_its_wires_are_dead(new_redis, place_at):
+def test_an_idle_worker_detects_dead_connections(new_redis, place_at):
     """It is told of nothing, and looks for itself: after 5 s at the latest, then half its deadline of 5 s."""
     server = new_redis()
     with FaultyProxy(server.port) as proxy:

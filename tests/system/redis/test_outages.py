@@ -40,7 +40,7 @@ def test_redis_ends_under_load_and_comes_back(new_redis, place_at, how, supervis
         place.all_ran_once(load, worker)
 
 
-def test_a_long_outage_is_told_in_few_lines_and_costs_little(new_redis, place_at):
+def test_a_long_outage_gives_few_log_lines_and_costs_little(new_redis, place_at):
     """Longer than every lease: nobody may take what the worker had in hand."""
     server = new_redis(*SAFE, appendonly=True)
     place = place_at(server.url)

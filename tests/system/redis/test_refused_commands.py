@@ -110,7 +110,7 @@ def test_a_master_that_is_a_replica_for_a_while(new_redis, place_at):
         place.all_ran_once(load, worker)
 
 
-def test_a_producer_is_told_that_its_server_takes_no_writes(new_redis, place_at):
+def test_a_producer_gets_an_error_if_its_server_takes_no_writes(new_redis, place_at):
     server, other = new_redis(), new_redis(password="secret")
     place = place_at(server.url + "?timeout=1s")
     with server.patient_client() as client:

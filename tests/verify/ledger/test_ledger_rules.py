@@ -65,7 +65,7 @@ def test_a_stale_run_takes_no_place_of_its_key(history: HistoryBuilder) -> None:
     assert history.promises(finished=False) == ["lost"]  # b was never ended; the key is fine
 
 
-def test_a_lease_that_was_told_too_late_counts_for_nothing(history: HistoryBuilder) -> None:
+def test_a_lease_whose_reply_came_too_late_does_not_count(history: HistoryBuilder) -> None:
     for id in ("a", "b"):
         history.enqueue(id, 0, partition="k")
     late = history.start("a", 9_000, sent=1_000_000)  # the reply took 9 of its 15 s
@@ -253,7 +253,7 @@ def test_who_waits_between_two_attempts_holds_its_key(history: HistoryBuilder) -
     assert history.promises() == ["unique"]
 
 
-def test_who_had_ended_before_its_producer_heard_that_it_was_taken_holds_nothing(
+def test_a_job_that_ended_before_its_acknowledgement_holds_no_key(
     history: HistoryBuilder,
 ) -> None:
     history.enqueue("a", 0, verdict="", unique="k")
@@ -370,7 +370,7 @@ def _tick(
         history.run(id, at + 10, at + 15)
 
 
-def test_a_chain_of_ticks_of_which_one_worker_is_heard_is_fine(history: HistoryBuilder) -> None:
+def test_a_chain_of_ticks_of_which_one_worker_got_answers_is_fine(history: HistoryBuilder) -> None:
     _tick(history, 10, 0, 10)
     _tick(history, 10.5, 0, 10, pid=3, answer="stale")
     _tick(history, 30, 10, 30, pid=3)
@@ -490,7 +490,7 @@ def test_a_snoozed_job_that_goes_to_who_asked_first_has_not_run_before(history: 
     assert history.verdict_on().require().reruns == {"snooze": 1}
 
 
-def test_a_start_whose_lease_too_was_heard_of_late_is_the_earlier_attempt(history: HistoryBuilder) -> None:
+def test_a_start_whose_lease_also_arrived_late_is_the_earlier_attempt(history: HistoryBuilder) -> None:
     history.enqueue("a", 0)
     history.fault("stop-worker", 1_001, target=2, seconds=19.0)
     history.run("a", 17_000, 17_100, pid=3, attempt=2)
@@ -589,7 +589,7 @@ def test_the_first_start_after_the_store_is_back_is_measured(history: HistoryBui
 WINDOW = (EPOCH + 100, EPOCH + 200)
 
 
-def test_a_job_acknowledged_in_a_forgiven_moment_is_not_lost(history: HistoryBuilder) -> None:
+def test_a_job_acknowledged_in_a_forgiven_span_is_not_lost(history: HistoryBuilder) -> None:
     history.enqueue("before", 50)
     history.enqueue("within", 150)
     verdict = history.verdict_on(forgiven=[WINDOW])
@@ -597,7 +597,7 @@ def test_a_job_acknowledged_in_a_forgiven_moment_is_not_lost(history: HistoryBui
     assert (verdict.lost, verdict.forgiven, verdict.enqueued) == (1, 1, 2)
 
 
-def test_an_enqueue_that_waited_for_a_replica_is_not_forgiven_where_outcomes_are(
+def test_a_lost_replicated_enqueue_is_not_forgiven_where_lost_outcomes_are(
     history: HistoryBuilder,
 ) -> None:
     history.enqueue("a", 150)
@@ -621,7 +621,7 @@ def test_an_enqueue_that_waited_for_a_replica_in_vain_may_be_forgotten(
 
 
 @pytest.mark.parametrize(("leased_at", "broken"), [(150, []), (250, ["lost"])])
-def test_a_job_of_which_its_producer_heard_nothing_may_be_forgotten_with_its_leases(
+def test_an_unacknowledged_job_may_be_lost_with_its_leases(
     history: HistoryBuilder, leased_at: float, broken: list[str]
 ) -> None:
     history.enqueue("a", 140, verdict="")
@@ -641,9 +641,7 @@ def test_limits_are_not_kept_by_two_masters_together(
 
 
 @pytest.mark.parametrize("verdict", ["", "new"])
-def test_a_job_that_was_seen_after_the_forgiven_moment_is_not_forgotten_with_it(
-    history: HistoryBuilder, verdict: str
-) -> None:
+def test_a_job_seen_after_the_forgiven_span_must_not_be_lost(history: HistoryBuilder, verdict: str) -> None:
     history.enqueue("a", 140, verdict=verdict)
     history.settle("a", 300, history.start("a", 150), "retryable", error="Boom", delay=50)
     assert history.promises(forgiven=[WINDOW]) == ["lost"]
@@ -853,7 +851,7 @@ def test_a_queue_with_nothing_to_do_while_another_part_is_away_is_fine(history: 
     assert history.promises(lost_shards=[_AWAY]) == []
 
 
-def test_queues_with_little_to_do_are_judged_together(history: HistoryBuilder) -> None:
+def test_queues_with_few_jobs_are_checked_together(history: HistoryBuilder) -> None:
     for id in _ready(history, 5):
         history.run(id, 7_100, 7_200)
     (finding,) = history.verdict_on(lost_shards=[_AWAY]).findings
@@ -861,7 +859,7 @@ def test_queues_with_little_to_do_are_judged_together(history: HistoryBuilder) -
 
 
 @pytest.mark.parametrize("kind", ["kill", "stop-worker"])
-def test_a_queue_whose_workers_were_all_harmed_meanwhile_is_not_judged(
+def test_a_queue_whose_workers_all_had_faults_meanwhile_is_not_checked(
     history: HistoryBuilder, kind: str
 ) -> None:
     for id in _ready(history, 20):
@@ -870,7 +868,7 @@ def test_a_queue_whose_workers_were_all_harmed_meanwhile_is_not_judged(
     assert history.promises(lost_shards=[_AWAY]) == []
 
 
-def test_a_queue_whose_only_worker_came_later_is_not_judged(history: HistoryBuilder) -> None:
+def test_a_queue_whose_only_worker_started_later_is_not_checked(history: HistoryBuilder) -> None:
     for id in _ready(history, 20):
         history.run(id, 7_100, 7_200, pid=3)
     assert history.promises(lost_shards=[_AWAY]) == []
