@@ -35,17 +35,21 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _default_interrupts() -> Iterator[None]:
-    """Start processes with SIGINT's default action, also in a run that ignores it (a script's `make test &`).
+def _default_signals() -> Iterator[None]:
+    """Start processes with the default actions of signals that the run ignores (`nohup make test &`).
 
-    A process inherits an ignored signal, but no handler. The run itself still ignores SIGINT.
+    A process inherits an ignored signal, but no handler. The run itself still ignores these signals.
     """
-    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    if ignored:
-        signal.signal(signal.SIGINT, lambda *_: None)
+    ignored = [one for one in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP) if _is_ignored(one)]
+    for one in ignored:
+        signal.signal(one, lambda *_: None)
     yield
-    if ignored:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for one in ignored:
+        signal.signal(one, signal.SIG_IGN)
+
+
+def _is_ignored(number: signal.Signals) -> bool:
+    return signal.getsignal(number) == signal.SIG_IGN
 
 
 # Servers start when a test asks for one, not before. Those of a session are shared by the tests of a process:
