@@ -5,8 +5,8 @@
 local asked, codes = 0, {}
 for i = 3, #ARGV do
   if work >= 2000 then break end    -- the caller asks again for the rest
-  local state, anew = cancel_job(KEYS[1], ARGV[i], ARGV[2])
-  if anew then asked = asked + 1 end
+  local state, newly_asked = cancel_job(KEYS[1], ARGV[i], ARGV[2])
+  if newly_asked then asked = asked + 1 end
   codes[#codes + 1] = status_code(state)
 end
 finish()

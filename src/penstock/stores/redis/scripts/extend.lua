@@ -14,11 +14,11 @@ end
 local codes, ends = {}, {}
 for q = 1, #KEYS do ends[q] = {} end
 for i = 2, #ARGV, 7 do
-  local q, id, shown = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
+  local q, id, prefix = tonumber(ARGV[i]), ARGV[i + 1], ARGV[i + 2]
   local queue = KEYS[q]
   if boot then slow_path().notice_reboot(queue) end
   local held = redis.call('HGET', queue .. ':held', id)
-  if not held or string.sub(held, 1, #shown) ~= shown then
+  if not held or string.sub(held, 1, #prefix) ~= prefix then
     codes[#codes + 1] = LOST
   else
     ends[q][#ends[q] + 1] = steady + tonumber(ARGV[i + 3])

@@ -16,7 +16,7 @@
 local queues = {unpack(KEYS)}
 local announced = ARGV[8] == '!' and table.remove(queues)
 local limit, lease, worker, token, charge = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], tonumber(ARGV[6])
-local LOOKED_AT = 3000    -- the most jobs, e.g. expired ones, that one fetch examines without leasing them
+local MOST_EXAMINED = 3000    -- the most jobs, e.g. expired ones, that one fetch examines without leasing them
 
 local slow
 local function slow_path()
@@ -39,12 +39,12 @@ for q, queue in ipairs(queues) do
   if first and (due == '' or first < due) then due = first end
 end
 due = due == '' and '' or string.format('%.0f', due)
-local now_said = string.format('%.0f', now)
+local now_text = string.format('%.0f', now)
 
 if ARGV[7] == '1' then
   for _, queue in ipairs(queues) do
     if redis.call('HEXISTS', queue .. ':tokens', token) == 1 then
-      return slow_path().under_token(queues, token, {now_said, due, 'again', ''})
+      return slow_path().under_token(queues, token, {now_text, due, 'again', ''})
     end
   end
 end
@@ -54,17 +54,17 @@ for _, queue in ipairs(queues) do
   if redis.call('EXISTS', queue .. ':parked') == 1 then parked = true end
 end
 if parked then
-  if ARGV[8] == '?' then return {now_said, due, 'tasks'} end
+  if ARGV[8] == '?' then return {now_text, due, 'tasks'} end
   if announced then
-    local said = redis.call('HGET', announced, worker)
-    local ok, info = pcall(cmsgpack.unpack, said and string.sub(said, 9))
+    local announcement = redis.call('HGET', announced, worker)
+    local ok, info = pcall(cmsgpack.unpack, announcement and string.sub(announcement, 9))
     knows = ok and type(info) == 'table' and type(info.tasks) == 'table' and info or {tasks = {}}
   else
     knows = cmsgpack.unpack(ARGV[8])
   end
 end
 
-local answer, looked = {now_said, due, '', ''}, 0
+local answer, examined = {now_text, due, '', ''}, 0
 
 -- Each `pick` function removes up to n jobs from their index and returns their ids and records.
 
@@ -96,7 +96,7 @@ local function pick_parked(queue)
   local job, gone
   if record then job, gone = slow_path().readable(queue, id, record) end
   if not job or gone or job.state ~= PARKED then    -- another program has deleted or overwritten it
-    looked = looked + 1
+    examined = examined + 1
     if redis.call('ZREM', queue .. ':parked/' .. of_task, first) == 1
       and count_on(queue .. ':parked', of_task, -1) <= 0 then
       redis.call('HDEL', queue .. ':parked', of_task)
@@ -105,7 +105,7 @@ local function pick_parked(queue)
   end
   if job.partition and not job.admitted and not (job.expires and job.expires <= now) then
     if not slow.may_enter(queue, id, job) then
-      looked = looked + 1
+      examined = examined + 1
       slow.take(queue, id, job)
       job.state = AVAILABLE
       slow.put(queue, id, job)
@@ -121,7 +121,7 @@ local function pick_parked(queue)
 end
 
 -- Whether the job has expired and is in a partition: then the partition admits another job, which may come next.
-local function makes_room(record)
+local function frees_partition(record)
   if not record or #record < 71 or bit.band(string.byte(record), LONG) == 0 then return false end
   local expires, has = struct.unpack('<d', record, 38), struct.unpack('<I2', record, 70)
   return expires ~= NONE and expires <= now and bit.band(has, PARTITION) ~= 0
@@ -159,7 +159,7 @@ local function pick_both(queue, priority, n)
     if f > #listed or (a <= #again_ids and tonumber(places[2 * a]) < place_of(listed_records[f])) then
       ids[#ids + 1], records[#records + 1] = again_ids[a], again_records[a]
       a = a + 1
-      if makes_room(again_records[a - 1]) then break end
+      if frees_partition(again_records[a - 1]) then break end
     else
       ids[#ids + 1], records[#records + 1] = listed[f], listed_records[f]
       f = f + 1
@@ -208,29 +208,29 @@ local function lease_part(flags, start)
   return part
 end
 
-local ANEW = 20    -- bits of progress and reason, which a new attempt resets
+local RESET_PARTS = 20    -- bits of progress and reason, which a new attempt resets
 local UNIQUE = 32
 local HAS_SHARED_KEY = 352   -- bits of a unique key, a partition and a batch: the end of the job affects other jobs
 
 -- Start a new attempt of a job, and return its record; nothing if the job has expired: then it is cancelled.
-local function begin_anew(queue, id, job)
+local function start_attempt(queue, id, job)
   if job.expires then redis.call('ZREM', queue .. ':expiring', slow.order(job, id)) end
   if job.expires and job.expires <= now then
     if job.state == AVAILABLE then slow.give_back(queue, job) end
     slow.end_queued(queue, id, job, EXPIRED)
     return nil
   end
-  local anew = job.progress or job.reason and not job.asked    -- keep the reason of a request to stop
+  local changed = job.progress or job.reason and not job.asked    -- keep the reason of a request to stop
   job.progress = nil
   if not job.asked then job.reason = nil end
   local record = slow.write(job)
-  if anew then redis.call('HSET', queue .. ':jobs', id, record) end
+  if changed then redis.call('HSET', queue .. ':jobs', id, record) end
   return record
 end
 
 -- Check a job that is not plain: its record, its expiry, and the bits of its parts. Nothing if the job does not belong
 -- into the index where it was found: it was overwritten and is set aside, or its state has changed.
-local function looked_through(queue, id, record)
+local function check_record(queue, id, record)
   local state = state_of(string.byte(record) or 0)
   if #record < 75 or bit.band(string.byte(record), LONG) == 0 or (state ~= AVAILABLE and state ~= PARKED) then
     local job, gone = slow_path().readable(queue, id, record, true)
@@ -246,7 +246,7 @@ end
 local function begin(queue, id, record, expires, has)
   local job, gone = slow_path().readable(queue, id, record, true)
   if gone then return nil end
-  if expires ~= NONE or bit.band(has, ANEW) ~= 0 then record = begin_anew(queue, id, job) end
+  if expires ~= NONE or bit.band(has, RESET_PARTS) ~= 0 then record = start_attempt(queue, id, job) end
   if record and bit.band(has, UNIQUE) ~= 0 then slow.leave_queue(queue, id, job) end
   if record and bit.band(has, PARTITION) ~= 0 then slow.started(queue, id, job) end
   return record
@@ -264,10 +264,10 @@ local function lease_jobs(q, queue, ids, records)
     local flags, start = common, now
     if record and (bit.band(string.byte(record) or 0, PLAIN_MASK) ~= PLAIN or #record < 13) then
       local expires, has
-      record, expires, has = looked_through(queue, id, record)
+      record, expires, has = check_record(queue, id, record)
       if record and has >= ASKED_TO_STOP then flags = flags + ASKED end
       if record and bit.band(has, HAS_SHARED_KEY) ~= 0 then flags = flags + SHARES_KEY end
-      if record and (expires ~= NONE or bit.band(has, ANEW + UNIQUE + PARTITION) ~= 0) then
+      if record and (expires ~= NONE or bit.band(has, RESET_PARTS + UNIQUE + PARTITION) ~= 0) then
         if fair and expires ~= NONE and expires <= now and priority then    -- advance the round first
           slow_path().advance_fair_share(queue, priority, place, n / 2)
         end
@@ -318,14 +318,14 @@ for pass = 1, 2 do
     local cap = tonumber(ARGV[7 + 3 * q])
     local most = pass == 1 and math.min(tonumber(ARGV[6 + 3 * q]), cap) or cap
     if most > 0 and meta(queue).limited then most = most_of(q, queue, most) end
-    while leased < limit and given[q] < most and looked < LOOKED_AT and not meta(queue).paused do
+    while leased < limit and given[q] < most and examined < MOST_EXAMINED and not meta(queue).paused do
       local n = math.min(limit - leased, most - given[q])
       if meta(queue).limited then n = math.min(n, (limiting().room_of(queue, meta(queue)))) end
       local ids, records
       if n > 0 then ids, records = pick(queue, n) end
       if not ids then break end
       n = lease_jobs(q, queue, ids, records)
-      looked = looked + #ids - n
+      examined = examined + #ids - n
       leased, given[q] = leased + n, given[q] + n
     end
   end

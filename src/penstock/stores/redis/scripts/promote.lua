@@ -7,12 +7,12 @@ local limit, moved, used, skipped = tonumber(ARGV[2]), 0, 0, false
 minted = tonumber(ARGV[3])
 
 -- Decide how many due jobs to take from each queue: the earliest over all queues, at most the limit.
-local quota, several = {}, 0
+local quota, due_queues = {}, 0
 for q, queue in ipairs(KEYS) do
   quota[q] = math.min(limit, redis.call('ZCOUNT', queue .. ':due', '-inf', now))
-  if quota[q] > 0 then several = several + 1 end
+  if quota[q] > 0 then due_queues = due_queues + 1 end
 end
-if several > 1 then
+if due_queues > 1 then
   local all = {}
   for q, queue in ipairs(KEYS) do
     local found = quota[q] > 0 and redis.call('ZRANGE', queue .. ':due', 0, quota[q] - 1, 'WITHSCORES') or {}
@@ -29,7 +29,7 @@ end
 local sub, byte, char, unpacked, packed = string.sub, string.byte, string.char, struct.unpack, struct.pack
 
 -- Promote one job that is not plain; returns how many were promoted (0 or 1).
-local function promote_odd(queue, id, record, member)
+local function promote_single(queue, id, record, member)
   local job, gone = readable(queue, id, record)
   if gone or order(job, id) ~= member or (job.state ~= SCHEDULED and job.state ~= RETRYABLE) then
     redis.call('ZREM', queue .. ':due', member)
@@ -45,7 +45,7 @@ local function promote_odd(queue, id, record, member)
 end
 
 -- The first `count` members of `due`, with their ids and records. Nothing if one of them is a batch or in one.
-local function look_for(queue, count)
+local function read_due(queue, count)
   local members, ids = redis.call('ZRANGE', queue .. ':due', 0, count - 1), {}
   for i = 1, count do
     if byte(members[i]) == 255 then return nil end
@@ -78,7 +78,7 @@ local function promote(queue, count, found)
       forget_traces(queue, id, members[i])
     elseif not left[state or -1] or flags >= FRESH or sub(members[i], 1, 7) ~= sub(record, 2, 8)
       or (expires ~= NONE and not (expires > now)) or m.fair or bit.band(unpacked('<I2', record, 70), PARTITION) ~= 0 then
-      with_others = with_others + promote_odd(queue, id, record, members[i])
+      with_others = with_others + promote_single(queue, id, record, members[i])
     else
       plain[#plain + 1] = members[i]
       local place, places, gone = count_up(m), by_place[priority], left[state]
@@ -114,7 +114,7 @@ end
 local found = {}
 for q, queue in ipairs(KEYS) do
   if quota[q] > 0 then
-    found[q] = look_for(queue, quota[q])
+    found[q] = read_due(queue, quota[q])
     if not found[q] then
       found = nil
       break
@@ -126,11 +126,11 @@ if found then
     if quota[q] > 0 then moved, used = moved + promote(queue, quota[q], found[q]), used + quota[q] end
   end
 else
-  local function mixed()
+  local function one_by_one()
     -- include: promote_batches
     return promote_with_batches(limit)
   end
-  moved, used, skipped = mixed()
+  moved, used, skipped = one_by_one()
 end
 local answered_set_asides = take_set_asides({})
 finish()

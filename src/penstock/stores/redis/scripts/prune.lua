@@ -16,10 +16,10 @@ local function job_at(member, ended)
     forget_traces(queue, id, member)
     return nil
   end
-  local said = #set_asides
+  local reported = #set_asides
   local job, gone = readable(queue, id, record)
   if gone and ended then    -- its retention is over: it is removed, and not reported as set aside
-    while #set_asides > said do table.remove(set_asides) end
+    while #set_asides > reported do table.remove(set_asides) end
     forget_order(queue, member)
     return job
   end

@@ -12,7 +12,7 @@ local answer = {string.format('%.0f', now)}
 under_token(KEYS, token, answer)
 if #answer > 1 then return answer end
 
-local function lease_anew(q, id, member)
+local function lease_to_caller(q, id, member)
   local queue = KEYS[q]
   local known, old = pcall(read_held, redis.call('HGET', queue .. ':held', id))
   local record = redis.call('HGET', queue .. ':jobs', id)
@@ -25,7 +25,7 @@ local function lease_anew(q, id, member)
   end
   local order = struct.pack('>I7', old.generation) .. id
   if member and member ~= order then redis.call('ZREM', queue .. ':leases', member) end
-  let_go(queue, old.token, {id}, {order})
+  remove_leases(queue, old.token, {id}, {order})
   if not record then return end    -- another program has deleted the job
   old.token, old.reason, old.worker = token, 'lost by ' .. old.worker, worker    -- lifecycle.LOST_BY
   local held = write_held(old)
@@ -55,7 +55,7 @@ if ARGV[6] then
     local q = tonumber(ARGV[k])
     local held = redis.call('HGET', KEYS[q] .. ':held', ARGV[k + 1])
     local known, lease = pcall(read_held, held)
-    if known and of[lease.worker] then lease_anew(q, ARGV[k + 1]) end
+    if known and of[lease.worker] then lease_to_caller(q, ARGV[k + 1]) end
   end
   return answered()
 end
@@ -67,5 +67,5 @@ for q, queue in ipairs(KEYS) do
   for i = 1, #found, 2 do over[#over + 1] = {tonumber(found[i + 1]), found[i], q} end
 end
 table.sort(over, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
-for i = 1, math.min(limit, #over) do lease_anew(over[i][3], string.sub(over[i][2], 8), over[i][2]) end
+for i = 1, math.min(limit, #over) do lease_to_caller(over[i][3], string.sub(over[i][2], 8), over[i][2]) end
 return answered()

@@ -6,7 +6,7 @@
 local queue, codes = KEYS[1], {}
 minted = tonumber(ARGV[2])
 
-local function begin_again(id, job)
+local function retry_job(id, job)
   if is_stand_in(job) then return end
   local before, ended = job.state, ended_state(job.state)
   take(queue, id, job)
@@ -36,7 +36,7 @@ for i = 3, #ARGV do
       id, state, job = batch, batch_state, batch_job
     end
   end
-  if state and state ~= RUNNING then begin_again(id, job) end
+  if state and state ~= RUNNING then retry_job(id, job) end
 end
 finish()
 return {0, table.concat(codes), string.format('%.0f', minted)}

@@ -151,9 +151,9 @@ while at <= #ARGV do
   local gone, orders, tokens, done, seen, unheld = {}, {}, {}, 0, {}, 0
   for k = 1, n do
     local id, lease = ids[k], held[k]
-    local shown = ARGV[at + 2 + (k - 1) * width]
+    local prefix = ARGV[at + 2 + (k - 1) * width]
     local code
-    if not lease or seen[id] or string.sub(lease, 1, #shown) ~= shown then
+    if not lease or seen[id] or string.sub(lease, 1, #prefix) ~= prefix then
       if seen[id] == 'removed' then
         code = GONE
       else

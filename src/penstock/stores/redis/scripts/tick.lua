@@ -31,8 +31,8 @@ local function tick()    -- Lua allows 200 local names per function, and the par
     if open and overlap == SKIP then
       wanted = false
     elseif open then
-      local _, anew = cancel_job(queue, entry.last, reason)
-      if anew then asked = asked + 1 end
+      local _, newly_asked = cancel_job(queue, entry.last, reason)
+      if newly_asked then asked = asked + 1 end
       meta(queue).size = nil    -- recount: one queued job less
     end
     local status, has

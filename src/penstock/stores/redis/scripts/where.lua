@@ -15,7 +15,7 @@ local function in_lists(id)
   end
 end
 
-local function stands(id)
+local function find_state(id)
   local held = redis.call('HGET', queue .. ':held', id)
   if held then return RUNNING, generation_of_held(queue, id, held) end
   for state = SCHEDULED, COLLECTING do
@@ -28,7 +28,7 @@ local function stands(id)
 end
 
 for i = 2, #ARGV do
-  local state, generation = stands(ARGV[i])
+  local state, generation = find_state(ARGV[i])
   local ok, job = pcall(read, redis.call('HGET', queue .. ':jobs', ARGV[i]))
   if ok and state ~= RUNNING then generation = job.generation end
   answer[#answer + 1] = state

@@ -75,7 +75,7 @@ local function leave_batch(queue, id)
 end
 
 -- Remove a job from all indexes, and return its state by them (nil: in none). taken: it is in no ready list any more.
-local function uproot(queue, id, job, taken)
+local function leave_indexes(queue, id, job, taken)
   local state
   for number = SCHEDULED, COLLECTING do
     if redis.call('ZREM', queue .. ':state/' .. number, id) == 1 then state = number end
@@ -101,7 +101,7 @@ local function leave_partitions(queue, id)
   end
 end
 
-local function become_ghost(queue, id)
+local function add_ghost(queue, id)
   redis.call('SADD', queue .. ':ghosts', id)
   redis.call('HSET', queue .. ':meta', 'ghosts', 1)
   meta(queue).ghosts = true
@@ -155,7 +155,7 @@ end
 local function put_aside(queue, id, record, cause, taken)
   local ok, job = pcall(read, record)
   job = ok and job or nil
-  local before = uproot(queue, id, job, end_lease(queue, id, job) or taken)
+  local before = leave_indexes(queue, id, job, end_lease(queue, id, job) or taken)
   if not (before and ended_state(before)) then count_failure(queue) end
   if job and job.unique then free_key(queue, job) end
   local dead = stand_in(queue, record, job, cause)
@@ -163,7 +163,7 @@ local function put_aside(queue, id, record, cause, taken)
   put(queue, id, dead, over)
   end_its_members(queue, id, over, dead.reason)
   if not job then
-    if not (before and ended_state(before)) then become_ghost(queue, id) end
+    if not (before and ended_state(before)) then add_ghost(queue, id) end
   elseif job.partition then
     leave_partition(queue, id, job)
   end

@@ -171,18 +171,18 @@ local function have_types(packed, types)
   return true
 end
 
-local sound_profiles = {}
+local valid_profiles = {}
 
 -- Whether a worker can read the job, as far as a script can check this.
-local function reads_well(queue, job)
+local function readable_by_workers(queue, job)
   local ok, head, extra = pcall(tail_parts, job)
   if not ok or (extra and not have_types(extra, EXTRA_TYPES)) then return false end
   local key = queue .. head
-  if sound_profiles[key] == nil then
+  if valid_profiles[key] == nil then
     local _, _, facts = profile(queue, job)
-    sound_profiles[key] = have_types(facts, PROFILE_TYPES)
+    valid_profiles[key] = have_types(facts, PROFILE_TYPES)
   end
-  return sound_profiles[key]
+  return valid_profiles[key]
 end
 
 -- The tail of a batch job: the profile and headers (field 7 of profiles.Extra) of its first member, and all payloads.
@@ -245,7 +245,7 @@ local function flush(queue, name)
   for i, id in ipairs(ids) do
     local job, gone
     if records[i] then job, gone = readable(queue, id, records[i], true) end
-    if job and not gone and not reads_well(queue, job) then
+    if job and not gone and not readable_by_workers(queue, job) then
       job, gone = set_aside(queue, id, records[i], why_not('its task or options are none'), true), true
     end
     if job and not gone and job.expires then expiring[#expiring + 1] = order(job, id) end

@@ -3,35 +3,35 @@
 
 -- Decode a form behind the number of the queue and the priority: times, and shared keys (see record.lua).
 local function read_form(form)
-  local said = {delay = 0, run_at = NONE, expires_in = NONE, expires_at = NONE}
+  local fields = {delay = 0, run_at = NONE, expires_in = NONE, expires_at = NONE}
   if #form > 2 then
     local at
-    said.delay, said.run_at, said.expires_in, said.expires_at, at = struct.unpack('<dddd', form, 3)
+    fields.delay, fields.run_at, fields.expires_in, fields.expires_at, at = struct.unpack('<dddd', form, 3)
     for _, part in ipairs(SHARED_KEYS) do
       local text
       text, at = struct.unpack('<I2c0', form, at)
-      if text ~= '' then said[part] = text end
+      if text ~= '' then fields[part] = text end
     end
   end
-  return said
+  return fields
 end
 
 -- Compute the first state of a job, its due time and its expiry.
-local function first_times(said)
-  local due = said.run_at ~= NONE and said.run_at or now + said.delay
+local function first_times(fields)
+  local due = fields.run_at ~= NONE and fields.run_at or now + fields.delay
   local state = due > now and SCHEDULED or AVAILABLE
-  local run = (due > now or said.run_at ~= NONE) and due or now
+  local run = (due > now or fields.run_at ~= NONE) and due or now
   local expires
-  if said.expires_in ~= NONE then expires = now + said.expires_in end
-  if said.expires_at ~= NONE then expires = math.min(expires or said.expires_at, said.expires_at) end
+  if fields.expires_in ~= NONE then expires = now + fields.expires_in end
+  if fields.expires_at ~= NONE then expires = math.min(expires or fields.expires_at, fields.expires_at) end
   return state, run, expires
 end
 
 -- Replace the content of the holder of the unique key by that of this job.
 local function replace_holder(queue, id, form, tail)
-  local said = read_form(form)
-  local _, _, replaces = rule_of(said.unique)
-  replace_job(queue, id, replaces, tail, said, first_times(said))
+  local fields = read_form(form)
+  local _, _, replaces = rule_of(fields.unique)
+  replace_job(queue, id, replaces, tail, fields, first_times(fields))
 end
 
 -- Check whether a job may be stored. Returns NEW; CLOSED; DUPLICATE or REPLACED and the id of the holder of its unique
@@ -56,13 +56,13 @@ local function enqueue_status(queue, form, follows)
 end
 
 local function first_facts(generation, form)
-  local said = read_form(form)
+  local fields = read_form(form)
   local job = {
     generation = generation, priority = string.byte(form, 2) - 100, enqueued = now, place = generation,
     attempt = 0, lost = 0, at_tail = true,
   }
-  for _, part in ipairs(SHARED_KEYS) do job[part] = said[part] end
-  job.state, job.run, job.expires = first_times(said)
+  for _, part in ipairs(SHARED_KEYS) do job[part] = fields[part] end
+  job.state, job.run, job.expires = first_times(fields)
   return job
 end
 

@@ -37,7 +37,7 @@ local function under_token(queues, token, found)
 end
 
 -- Remove all data of these leases.
-local function let_go(queue, token, ids, orders)
+local function remove_leases(queue, token, ids, orders)
   in_steps('HDEL', queue .. ':held', ids)
   in_steps('ZREM', queue .. ':leases', orders)
   if count_on(queue .. ':tokens', token, -#ids) <= 0 then

@@ -182,7 +182,7 @@ local function first_place(queue, priority)
 end
 
 -- Set the job's place to the tail of its tenant.
-local function draw(queue, job)
+local function assign_place(queue, job)
   local step, key = tenant_of(job)
   local ends = queue .. ':tenants/' .. job.priority
   local first = first_place(queue, job.priority)

@@ -1,4 +1,4 @@
--- Periodic entries: a hash per queue, name → revision, watermark, counts of enqueued and skipped jobs, whether paused,
+-- Periodic entries: a hash per queue, name → revision, watermark, counts of enqueued and skipped jobs, paused,
 -- the schedule, the id of the newest job ('' if none), and the NewEntry (msgpack).
 -- needs: clock
 

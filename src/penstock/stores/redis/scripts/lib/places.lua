@@ -85,7 +85,7 @@ local function take_parked(queue, id, job)
   end
 end
 
--- ── unique keys: key → generation of its holder, end of its period, id of the holder; unique/until: by that end ──
+-- ── unique keys: key → generation of its holder, end of its period, id of the holder; unique/until: by end ──
 -- A rule (see record.lua): period, phases in which the key is held, what a second job replaces, and the key.
 
 local QUEUED_PHASE, RUNNING_PHASE, FINISHED_PHASE = 1, 2, 4    -- as in unique_rules.py
@@ -156,27 +156,27 @@ local function phase_of(state)
   return (state == CANCELLED or state == DEAD) and 0 or QUEUED_PHASE
 end
 
--- Whether the unique key of an ended job may still be held; `outlives`: even after the job is removed.
-local function holds_on(job)
+-- Whether the unique key of an ended job may still be held; `key_outlives_job`: even after the job is removed.
+local function key_may_stay(job)
   return job.unique and job.state == COMPLETED and in_phase(job.unique, FINISHED_PHASE)
 end
 
-local function outlives(job)
-  return holds_on(job) and struct.unpack('<d', job.unique) ~= NONE
+local function key_outlives_job(job)
+  return key_may_stay(job) and struct.unpack('<d', job.unique) ~= NONE
 end
 
 local END_MESSAGE, TOO_LARGE = 'e', 'l'    -- as subscriber.py reads them
 
 -- Publish the end of a job to those that wait for it, with its record, which saves them a read.
-local function tell_ended(queue, id, record)
+local function publish_end(queue, id, record)
   local watchers = queue .. ':watchers'
   local channels = redis.call('HGET', watchers, id)
   if not channels then return end
   redis.call('HDEL', watchers, id)
   local name = name_of(queue)
-  local said = END_MESSAGE .. struct.pack('>BB', #name, #id) .. name .. id
+  local message = END_MESSAGE .. struct.pack('>BB', #name, #id) .. name .. id
     .. (#record <= 65536 and record or TOO_LARGE)
-  for channel in string.gmatch(channels, '[^ ]+') do redis.call('PUBLISH', channel, said) end
+  for channel in string.gmatch(channels, '[^ ]+') do redis.call('PUBLISH', channel, message) end
 end
 
 -- ── a job and all its indexes ──
@@ -193,7 +193,7 @@ function put(queue, id, job, over)
   job.fresh, job.moved = false, false
   if state == COLLECTING then return batches().put(queue, id, job) end
   if state == AVAILABLE then
-    if job.at_tail and meta(queue).fair then draw(queue, job) end
+    if job.at_tail and meta(queue).fair then assign_place(queue, job) end
     put_again(queue, id, job)
     made_ready[queue] = true
   elseif state == WAITING then
@@ -206,13 +206,13 @@ function put(queue, id, job, over)
   else
     redis.call('ZADD', queue .. ':ended/' .. state, job.ended, order(job, id))
     redis.call('ZADD', queue .. ':over', over, order(job, id))
-    if not holds_on(job) then free_key(queue, job) end
+    if not key_may_stay(job) then free_key(queue, job) end
   end
   redis.call('ZADD', queue .. ':state/' .. state, job.generation, id)
   local record = write(job)
   redis.call('HSET', queue .. ':jobs', id, record)
   if ended_state(state) then
-    tell_ended(queue, id, record)
+    publish_end(queue, id, record)
     if job.batch and batches().is_batch(job) then batches().end_members(queue, id, job, over) end
   elseif job.expires then
     redis.call('ZADD', queue .. ':expiring', job.expires, order(job, id))
@@ -259,9 +259,9 @@ end
 -- Remove a job that was taken from its indexes, with the members of a batch. forgotten: by retention, not on request.
 local function remove(queue, id, job, forgotten)
   if job.batch and batches().is_batch(job) then batches().remove_members(queue, id, job, forgotten) end
-  if not (forgotten and outlives(job)) then free_key(queue, job) end
+  if not (forgotten and key_outlives_job(job)) then free_key(queue, job) end
   redis.call('HDEL', queue .. ':jobs', id)
-  tell_ended(queue, id, '')
+  publish_end(queue, id, '')
   if job.partition then
     leave(queue, id, job)
     advance(queue, terms_of(job).key)

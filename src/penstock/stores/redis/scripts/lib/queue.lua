@@ -163,8 +163,8 @@ local function wake(queue, of)
       others = redis.call('ZCOUNT', waiters, string.format('(%.0f', now), '+inf') > 0
     end
     if not (over and others) then
-      local heard = redis.call('PUBLISH', waiter[1], WORK_MESSAGE .. name_of(queue))
-      if heard > 0 or clustered then return end
+      local receivers = redis.call('PUBLISH', waiter[1], WORK_MESSAGE .. name_of(queue))
+      if receivers > 0 or clustered then return end
     end
   end
 end

@@ -81,12 +81,12 @@ local function fields_of(extra)
 end
 
 -- Move a job from its partition, tenant and batch to those of the second job.
-local function move(queue, id, job, said, state)
+local function move(queue, id, job, wanted, state)
   local old, left = job.state, job.partition and terms_of(job).key
   take(queue, id, job)
   if job.partition then leave(queue, id, job) end
-  job.partition, job.tenant, job.terms = said.partition, said.tenant, nil
-  if job.batch and said.batch then job.batch = said.batch end
+  job.partition, job.tenant, job.terms = wanted.partition, wanted.tenant, nil
+  if job.batch and wanted.batch then job.batch = wanted.batch end
   if job.tenant and not meta(queue).fair then
     job.place = count_up(meta(queue), minted)
     become_fair(queue, job)
@@ -102,8 +102,8 @@ local function move(queue, id, job, said, state)
   if left then advance(queue, left) end
 end
 
--- sent: the tail of the second job; said: its decoded form; then its first state, due time and expiry.
-local function replace_job(queue, id, replaces, sent, said, state, run, expires)
+-- sent: the tail of the second job; wanted: its decoded form; then its first state, due time and expiry.
+local function replace_job(queue, id, replaces, sent, wanted, state, run, expires)
   local job = read(redis.call('HGET', queue .. ':jobs', id))
   local profile, extra, payload = tail_parts(job.tail_flags, job.tail)
   local _, new_extra, new_payload = tail_parts(string.byte(sent), string.sub(sent, 2))
@@ -113,8 +113,8 @@ local function replace_job(queue, id, replaces, sent, said, state, run, expires)
   local moves = false
   if bit.band(replaces, REPLACES_ARGUMENTS) ~= 0 then
     payload, fields[PARTITION_AT], fields[TENANT_AT] = new_payload, new_fields[PARTITION_AT], new_fields[TENANT_AT]
-    moves = job.partition ~= said.partition or job.tenant ~= said.tenant
-      or (job.batch and said.batch and job.batch ~= said.batch) or false
+    moves = job.partition ~= wanted.partition or job.tenant ~= wanted.tenant
+      or (job.batch and wanted.batch and job.batch ~= wanted.batch) or false
   end
   for i = 1, new_times and TIMES or 0 do fields[i] = new_fields[i] end
   extra = string.char(144 + FIELDS) .. table.concat(fields)
@@ -126,7 +126,7 @@ local function replace_job(queue, id, replaces, sent, said, state, run, expires)
     if new_times and old.expires then redis.call('ZREM', queue .. ':expiring', order(job, id)) end
     if new_times then job.expires = expires end
     if begins then job.run = run end
-    return move(queue, id, job, said, begins and state or nil)
+    return move(queue, id, job, wanted, begins and state or nil)
   end
   if begins then
     take(queue, id, job)
