@@ -66,7 +66,7 @@ def test_both_fronts_have_the_same_verbs() -> None:
         ({"workers": 0}, "workers=0 must be a whole number, 1 or more"),
         ({"workers": "4"}, "workers='4' must be a whole number, 1 or more"),
         ({"handler": None}, "handler=None"),
-        ({"token": "stop"}, "'stop' is no CancelToken"),
+        ({"token": "stop"}, "'stop' is not a CancelToken"),
         ({"on_error": 1}, "on_error=1 must be a plain function of the job and the exception"),
         ({"on_error": handler}, "must be a plain function of the job and the exception"),
     ],
@@ -93,7 +93,7 @@ def test_a_thread_pool_refuses_an_async_handler(works) -> None:
 
 
 def test_a_token_needs_a_token_above_it() -> None:
-    with pytest.raises(ConfigError, match="'up' is no CancelToken"):
+    with pytest.raises(ConfigError, match="'up' is not a CancelToken"):
         CancelToken("up")  # type: ignore[arg-type]
 
 

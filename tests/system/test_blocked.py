@@ -52,7 +52,7 @@ def test_calls_into_c_that_keep_the_gil_keep_their_leases(place):
     place.lone(**_LEASE)
     _kept(place, handles)
     for line in lines:
-        assert f"(pid {line['pid']}) has not beaten for" in worker.log
+        assert f"(pid {line['pid']}) has sent no heartbeat for" in worker.log
     assert handles[1].result() > 4.0, "the expression was too quick: the test shows nothing"
 
 

@@ -146,7 +146,7 @@ def test_children_of_a_killed_supervisor_finish_what_they_have_and_end(place):
     place.until_started(len(running))
     worker.signal(signal.SIGKILL)
     worker.wait()
-    place.until(lambda: worker.log.count("its supervisor is gone; it drains") == 2, "both notice")
+    place.until(lambda: worker.log.count("the supervisor is gone; draining") == 2, "both notice")
     later = [tasks.quick.enqueue(n) for n in range(50)]
     place.open("go")
     jobs = place.until_ended(running)

@@ -187,8 +187,8 @@ def test_their_order_is_no_matter(app: App) -> None:
 @pytest.mark.parametrize(
     ("rule", "says"),
     [
-        (Unique(by="usr"), r"by='usr' is no argument of the task .did you mean 'user'"),
-        (Unique(key=lambda usr: usr), r"the key function's parameter 'usr' is no argument"),
+        (Unique(by="usr"), r"by='usr' is not an argument of the task .did you mean 'user'"),
+        (Unique(key=lambda usr: usr), r"the key function's parameter 'usr' is not an argument"),
     ],
 )
 def test_names_are_checked_when_the_task_is_registered(app: App, rule: Unique, says: str) -> None:

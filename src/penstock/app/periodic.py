@@ -78,7 +78,7 @@ def of_task(
     """Make the entry of this call. Raises ArgumentError if the arguments do not fit the task."""
     if not isinstance(task, (Task, Using)):
         raise ConfigError(
-            f"task={task!r} is no task: pass what @app.task made, or task.using(...) for other options"
+            f"task={task!r} is not a task: pass what @app.task made, or task.using(...) for other options"
         )
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
         raise ConfigError(f"args={args!r} is not a list of arguments: write args=[...]")

@@ -198,7 +198,7 @@ class Registry:
 
         def register(task: Any) -> Any:
             if not isinstance(task, (Task, Using)):
-                raise ConfigError(f"{who}: {task!r} is no task: write @app.periodic(...) above @app.task")
+                raise ConfigError(f"{who}: {task!r} is not a task: write @app.periodic(...) above @app.task")
             entry = of_task(task, when, by_code=True, **given)
             if entry.ref in self.periodic_entries:
                 raise ConfigError(

@@ -138,7 +138,7 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
         for name in self.names or self.key_arguments(signature):
             if name not in known:
                 near = did_you_mean(name, known) or f"; it has {', '.join(known) or 'none'}"
-                raise ConfigError(f"unique: {what}{name!r} is no argument of the task{near}")
+                raise ConfigError(f"unique: {what}{name!r} is not an argument of the task{near}")
 
     def key_arguments(self, signature: inspect.Signature) -> tuple[str, ...]:
         """The names of the arguments that the key function takes; all of them with `**rest`."""

@@ -44,7 +44,7 @@ class CancelToken:
 
     def __init__(self, parent: CancelToken | None = None) -> None:
         if not isinstance(parent, CancelToken | None):
-            raise ConfigError(f"{parent!r} is no CancelToken")
+            raise ConfigError(f"{parent!r} is not a CancelToken")
         self._cancelled = threading.Event()
         # re-entrant: a signal handler may cancel in the middle of another call of the same thread
         self._lock = threading.RLock()
