@@ -107,7 +107,7 @@ def test_on_another_store_nobody_is_killed_unless_asked(library: Path, tmp_path:
 
 @pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_who_interrupts_it_is_left_with_no_process(library: Path, tmp_path: Path, number: int) -> None:
+def test_an_interrupt_leaves_no_process(library: Path, tmp_path: Path, number: int) -> None:
     process = _start("--path", library, "--workdir", tmp_path / "run")
     assert process.stderr is not None
     while not process.stderr.readline().startswith(tuple("123456789")):

@@ -38,7 +38,7 @@ def test_a_listing_as_json_is_one_document(penstock, store):
     assert rest["next"] is None
 
 
-def test_a_listing_that_goes_on_says_how_beside_the_output(penstock, store):
+def test_a_listing_with_more_pages_prints_the_next_command_to_stderr(penstock, store):
     put(store, "a", "b")
     result = penstock("jobs", "list", "-n", "1")
     assert "more jobs match: continue with --after" in result.stderr

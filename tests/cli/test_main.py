@@ -138,7 +138,7 @@ def test_a_store_that_does_not_answer_is_one_line_and_exit_code_4(penstock, monk
     assert penstock.says(4, "queues", "list") == "the store does not answer: try again"
 
 
-def test_the_traceback_is_shown_to_whom_asks_for_it(penstock, monkeypatch):
+def test_the_traceback_is_shown_on_request(penstock, monkeypatch):
     async def away(*_, **__):
         raise StoreUnavailable("the store does not answer: try again")
 
@@ -377,7 +377,7 @@ def test_an_error_is_a_json_document_as_well(penstock, code, words):
     assert error["message"] in result.stderr
 
 
-def test_an_error_that_nobody_foresaw_is_a_traceback_and_a_line(penstock, monkeypatch):
+def test_an_unexpected_error_gives_a_traceback_and_a_line(penstock, monkeypatch):
     async def broken(*_, **__):
         raise KeyError("\x1b[2J")
 

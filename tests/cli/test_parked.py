@@ -48,7 +48,7 @@ def test_queues_and_jobs_show_them_too(penstock, store):
     assert [(job["id"], job["reason"]) for job in shown] == [("c", "no such task here")]
 
 
-def test_the_doctor_warns_of_those_that_nobody_knows(penstock, store):
+def test_the_doctor_warns_of_unknown_queues(penstock, store):
     unknown_tasks(store)
     knowing(store, "reports.build")
     told = [

@@ -145,7 +145,7 @@ def test_switches_are_true_or_false(option: str) -> None:
 
 @pytest.mark.parametrize("encrypt", [True, False])
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"a":"}"}', b"\x00\xff", b"x" * 100_000])
-def test_what_is_encrypted_decrypts_in_its_place_alone(data: bytes, encrypt: bool) -> None:
+def test_a_ciphertext_can_be_decrypted_only_in_its_context(data: bytes, encrypt: bool) -> None:
     one = cipher(encrypt=encrypt)
     encrypted = one.encrypt(data, HERE)
     assert is_envelope(encrypted)
@@ -221,7 +221,7 @@ def test_users_without_the_key_see_which_values_are_encrypted() -> None:
 
 
 @pytest.mark.parametrize("envelope", ['{"$sealed":"1.%s.AAAA"}', '{"$signed":"1.%s.AAAA","is":1}'])
-def test_what_stands_for_a_keys_id_and_is_none_is_not_repeated(envelope: str) -> None:
+def test_an_invalid_key_id_is_not_quoted(envelope: str) -> None:
     """It goes into logs and to terminals, and anybody who writes to the store may have put it there."""
     control = "\x1b[2J\x1b[H\n"
     data = (envelope % control).encode()

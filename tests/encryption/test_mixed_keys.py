@@ -259,7 +259,7 @@ async def test_nor_in_another_namespace(with_greet: WithGreet) -> None:
     assert "moved from another" in (getattr(job.spec.payload, "why", ""))
 
 
-async def test_what_was_changed_does_not_open(with_greet: WithGreet) -> None:
+async def test_a_changed_ciphertext_is_refused(with_greet: WithGreet) -> None:
     app, keyless = with_greet(key=KEY), with_greet()
     await app.tasks["greet"].aenqueue("ada")
     payload = bytearray(await the_payload(keyless))
@@ -410,7 +410,7 @@ async def test_a_worker_without_the_key_leaves_an_entry_to_those_who_have_it(wit
 # ── the worker's offers ──────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_comes_while_a_worker_waits_is_opened_too(with_greet: WithGreet) -> None:
+async def test_jobs_that_arrive_while_a_worker_waits_are_decrypted_too(with_greet: WithGreet) -> None:
     app = with_greet(key=KEY)
     async with at_work(app):
         for i in range(5):
@@ -418,7 +418,7 @@ async def test_what_comes_while_a_worker_waits_is_opened_too(with_greet: WithGre
             assert await handle.aresult(timeout=5) == f"hello ada {i}"
 
 
-async def test_what_a_worker_loses_is_opened_by_who_reclaims_it(with_greet: WithGreet) -> None:
+async def test_a_lost_encrypted_job_is_decrypted_by_its_reclaimer(with_greet: WithGreet) -> None:
     app = with_greet(key=KEY)
     await app.tasks["greet"].aenqueue("ada")
     terms = {"limit": 1, "lease": 60_000, "token": "t"}

@@ -52,7 +52,7 @@ def test_a_table_that_lacks_a_verb_cannot_be_made() -> None:
         VerbTable(**{field.name: None for field in fields if field.name != "tick"})  # type: ignore[arg-type]
 
 
-def test_a_verb_that_nobody_has_thought_of_is_not_passed_on(store: Store) -> None:
+def test_an_unlisted_verb_is_not_passed_through(store: Store) -> None:
     class Newer(MemoryStore):
         async def store_in_clear(self) -> None:
             raise AssertionError

@@ -43,7 +43,7 @@ async def test_those_who_are_blocked_get_in_in_the_order_of_their_coming(front) 
     assert work.finished == [0, 1, *(f"p{n}" for n in range(20))]
 
 
-async def test_nobody_overtakes_those_who_are_blocked(front) -> None:
+async def test_blocked_callers_are_not_overtaken(front) -> None:
     queue = front.Queue(1)
     assert queue.try_put("first")
     putting = await blocked_put(front, queue, "second")
@@ -67,7 +67,7 @@ async def test_a_put_whose_time_is_over_raises_and_has_put_nothing(front) -> Non
     assert "late" not in work.started
 
 
-async def test_who_gives_up_in_the_middle_of_the_line_delays_nobody(front) -> None:
+async def test_a_caller_that_gives_up_in_the_queue_delays_no_other(front) -> None:
     pool, work = await full_pool(front, capacity=1)
     first = await blocked_put(front, pool, "first")
     hasty = await blocked_put(front, pool, "hasty", 0.02)

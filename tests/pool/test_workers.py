@@ -347,7 +347,7 @@ async def test_a_loop_that_ends_takes_the_workers_with_it_and_the_next_one_may_g
     assert seen == [1, 2, 3]
 
 
-async def test_a_pool_that_nobody_holds_still_runs_what_it_was_given() -> None:
+async def test_a_pool_without_references_still_runs_its_jobs() -> None:
     front = Loops()
     work = front.work(held=True)
     front.pool(work).try_put(1)

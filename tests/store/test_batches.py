@@ -111,7 +111,7 @@ async def test_what_is_beyond_the_size_goes_into_the_next_batch(store: Store, cl
     assert await store.batches() == [BatchInfo("default", "t", "", 1, clock.now(), clock.now() + DAY)]
 
 
-async def test_a_batch_to_which_nobody_comes_is_a_batch_when_its_grace_is_over(
+async def test_a_batch_without_new_members_is_closed_when_its_grace_period_is_over(
     store: Store, clock: ManualClock
 ) -> None:
     await add(store, member("a", grace=SECOND))
@@ -413,7 +413,7 @@ async def test_members_wait_for_a_batch_that_runs_again(store: Store, to: Transi
     assert [await the(store, one) for one in members] == members
 
 
-async def test_a_stale_holder_ends_nobody(store: Store) -> None:
+async def test_a_stale_lease_ends_no_job(store: Store) -> None:
     batch, members = await a_running_batch(store)
     stale = replace(batch.lease, token="another")
     assert await store.settle([Settlement(stale, COMPLETED)]) == [Settled.STALE]

@@ -169,7 +169,7 @@ async def test_an_ended_job_stays_as_it_is(store: Store, state: State) -> None:
     assert await the(store, job) == job
 
 
-async def test_who_is_not_there_cannot_be_cancelled(store: Store) -> None:
+async def test_a_missing_job_cannot_be_cancelled(store: Store) -> None:
     assert await store.cancel([Ref("default", "nobody"), Ref("nowhere", "x")]) == [None, None]
     assert await store.cancel([]) == []
     assert await store.queues() == []

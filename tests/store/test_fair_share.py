@@ -62,7 +62,7 @@ async def test_weights_are_turns_per_round(store: Store) -> None:
     assert Counter(await order(store, 40)) == {"a": 10, "b": 30}
 
 
-async def test_keys_that_come_anew_stand_in_the_order_of_their_coming(store: Store) -> None:
+async def test_new_tenants_are_served_in_the_order_of_their_first_jobs(store: Store) -> None:
     jobs = [new(tenant=Tenant(f"k{n}")) for n in range(200)]
     await add(store, *jobs)
     assert ids(await take(store, 200)) == ids(jobs)

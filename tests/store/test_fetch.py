@@ -260,7 +260,7 @@ async def test_a_repeated_fetch_does_not_prolong(store: Store, clock: ManualCloc
     assert len(found.jobs) == 1
 
 
-async def test_a_token_that_holds_nothing_any_more_leases_anew(store: Store) -> None:
+async def test_a_token_without_leases_leases_new_jobs(store: Store) -> None:
     await add(store, *some(2))
     (first,) = (await fetch(store, Share("default", 1, 1), token="t")).jobs
     await end(store, first)

@@ -77,7 +77,7 @@ async def test_what_waits_to_start_counts_and_what_runs_or_has_ended_does_not(st
     assert statuses(await store.enqueue(some(2))) == "nf"
 
 
-async def test_who_leaves_makes_room(store: Store) -> None:
+async def test_a_job_that_leaves_makes_room(store: Store) -> None:
     await bounded(store, 2)
     one, two = some(2)
     await add(store, one, two)

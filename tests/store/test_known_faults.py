@@ -81,7 +81,9 @@ async def test_nor_do_those_of_a_paused_queue_or_of_another_namespace(
 # ── what one job holds is its own affair ──
 
 
-async def test_odd_bytes_in_a_job_keep_nobody_from_being_reclaimed(store: Store, clock: ManualClock) -> None:
+async def test_invalid_bytes_in_a_job_do_not_block_the_reclaim_of_others(
+    store: Store, clock: ManualClock
+) -> None:
     odd = [
         new(payload=ODD_BYTES),
         new(payload=b""),

@@ -324,7 +324,7 @@ async def test_a_queue_that_loses_all_limits_remembers_none_of_them(store: Store
 
 
 @pytest.mark.parametrize("by", ["rate", "throttle"])
-async def test_who_knows_parked_jobs_learns_when_their_queue_opens(
+async def test_a_worker_with_the_task_of_parked_jobs_learns_when_their_queue_opens(
     store: Store, clock: ManualClock, by: str
 ) -> None:
     jobs = some(3)
@@ -365,7 +365,7 @@ async def test_with_both_limits_both_hold(store: Store, clock: ManualClock) -> N
 
 
 @pytest.mark.parametrize("share", [Share("default", 0, 0), Share("default", 3, 0), Share("default", 0, 3)])
-async def test_who_takes_nothing_of_a_held_queue_learns_when_it_opens(
+async def test_an_empty_fetch_of_a_throttled_queue_returns_when_it_opens(
     store: Store, clock: ManualClock, share: Share
 ) -> None:
     await add(store, new(), new("elsewhere", queue="free"))
@@ -587,9 +587,7 @@ async def test_an_unchanged_setting_notifies_no_worker(store: Store) -> None:
     assert await look(store) is Wake.NOTHING
 
 
-async def test_one_who_waits_knows_when_a_throttled_queue_goes_on(
-    store: Store, open_store: OpenStore
-) -> None:
+async def test_a_waiter_knows_when_a_throttled_queue_continues(store: Store, open_store: OpenStore) -> None:
     await add(store, *some(2))
     one, two = await take(store, 2)
     waiting = sleeping(open_store())
@@ -623,7 +621,7 @@ async def full_of_parked(store: Store, n: int = 1) -> list[Job]:
     return running
 
 
-async def test_who_knows_parked_jobs_learns_that_their_queue_is_full(store: Store) -> None:
+async def test_a_worker_with_the_task_of_parked_jobs_learns_that_their_queue_is_full(store: Store) -> None:
     (job,) = await full_of_parked(store)
     assert (await fetch(store, 9, "other", "default", worker="knows")).kept == ("default",)
     assert (await fetch(store, worker="other")).kept == ()
@@ -669,7 +667,7 @@ async def test_a_worker_with_the_task_of_parked_jobs_is_woken_when_there_is_room
         other.cancel()
 
 
-async def test_who_waits_no_more_leaves_the_room_to_the_next_who_knows(
+async def test_a_cancelled_wait_leaves_its_place_to_the_next_worker_with_the_task(
     store: Store, open_store: OpenStore
 ) -> None:
     (job,) = await full_of_parked(store)

@@ -97,7 +97,7 @@ async def test_a_worker_takes_them_with_its_first_fetch(store: Store) -> None:
     assert sorted(job.queue for job in fetched.jobs) == ["default", "other"]
 
 
-async def test_who_handles_a_whole_queue_takes_all_of_it_and_nothing_of_others(store: Store) -> None:
+async def test_a_queue_handler_takes_all_jobs_of_its_queue_and_no_others(store: Store) -> None:
     await parked(store, ("whole", "x"), ("whole", "y"), ("other", "x"), ("whole", "x"))
     await store.announce(replace(KNOWING, handled=("whole",), queues=("whole", "other")))
     shares = [Share("whole", 9, 9), Share("other", 9, 9)]

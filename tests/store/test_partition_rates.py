@@ -123,7 +123,7 @@ async def test_a_clock_that_is_set_back_does_not_close_a_key_for_as_long(
     assert ids(await take(store, 9)) == [late.id]
 
 
-async def test_what_became_available_by_its_rate_counts_as_moved(store: Store, clock: ManualClock) -> None:
+async def test_jobs_made_available_by_their_rate_count_as_promoted(store: Store, clock: ManualClock) -> None:
     await add(store, *some(3, partition=partition(2, 2)))
     await take(store, 9)
     clock.advance(500)

@@ -58,7 +58,7 @@ async def test_each_key_and_each_queue_has_a_partition_of_its_own(store: Store) 
 
 
 @pytest.mark.parametrize("name", sorted(ENDINGS))
-async def test_who_leaves_lets_the_next_one_in(store: Store, name: str) -> None:
+async def test_a_job_that_leaves_admits_the_next_one(store: Store, name: str) -> None:
     first, second = some(2, partition=ONE)
     await add(store, first, second)
     await end(store, await take_one(store), ENDINGS[name])
@@ -67,7 +67,7 @@ async def test_who_leaves_lets_the_next_one_in(store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize("act", ["cancel", "delete", "purge", "reschedule"])
-async def test_who_is_taken_away_lets_the_next_one_in(store: Store, act: str) -> None:
+async def test_the_removal_of_a_job_admits_the_next_one(store: Store, act: str) -> None:
     first, second = some(2, partition=ONE)
     await add(store, first, second)
     if act == "purge":
@@ -79,7 +79,7 @@ async def test_who_is_taken_away_lets_the_next_one_in(store: Store, act: str) ->
     assert (await the(store, second)).state is State.AVAILABLE
 
 
-async def test_who_expires_lets_the_next_one_in(store: Store, clock: ManualClock) -> None:
+async def test_the_expiry_of_a_job_admits_the_next_one(store: Store, clock: ManualClock) -> None:
     await add(store, new(partition=ONE, expires_in=SECOND))
     second = new(partition=ONE)
     await add(store, second)
@@ -178,7 +178,7 @@ async def test_a_waiting_job_can_be_taken_away(store: Store, act: str) -> None:
     assert (await take_one(store)).id == third.id
 
 
-async def test_a_waiting_job_that_is_rescheduled_joins_anew(store: Store, clock: ManualClock) -> None:
+async def test_a_rescheduled_waiting_job_joins_its_partition_again(store: Store, clock: ManualClock) -> None:
     first, second, third = some(3, partition=ONE)
     await add(store, first, second, third)
     assert await store.reschedule([second.ref], delay=SECOND) == [State.WAITING]
@@ -237,7 +237,7 @@ async def test_a_hold_admits_nobody_else_before_its_end(store: Store, clock: Man
 @pytest.mark.parametrize(
     "partition", [ONE, TWO, Partition("k", ordered=True), Partition("k", most=3, rate=Rate(1, 10, 9))]
 )
-async def test_who_comes_back_to_a_partition_that_it_holds_is_the_first_when_the_hold_ends(
+async def test_a_job_that_returns_to_its_throttled_partition_is_first_when_the_throttle_ends(
     store: Store, clock: ManualClock, partition: Partition
 ) -> None:
     jobs, other = some(5, partition=partition), new(partition=Partition("other"))

@@ -161,7 +161,7 @@ async def test_every_change_makes_a_new_revision_even_while_the_clock_stands(sto
     assert sorted(set(revisions)) == revisions
 
 
-async def test_what_an_entry_slept_through_is_not_made_up_for(store: Store, clock: ManualClock) -> None:
+async def test_missed_instants_of_a_paused_entry_are_skipped(store: Store, clock: ManualClock) -> None:
     first = await put(store, entry())
     (paused, missing) = await store.pause_entries([first.ref, Ref("default", "no")], True)
     assert missing is None

@@ -152,7 +152,7 @@ async def test_only_running_jobs_are_reclaimed(store: Store, clock: ManualClock,
 # ── of: what these workers hold ──
 
 
-async def test_what_a_dead_worker_held_is_reclaimed_at_once_in_any_queue(store: Store) -> None:
+async def test_jobs_of_a_dead_worker_are_reclaimed_at_once_in_any_queue(store: Store) -> None:
     await add(store, *some(2, queue="a"), *some(2, queue="b"))
     first = await take(store, 1, "b", worker="dead")
     await take(store, 1, "a", worker="alive")
@@ -164,7 +164,7 @@ async def test_what_a_dead_worker_held_is_reclaimed_at_once_in_any_queue(store: 
     assert ids((await store.list_jobs(worker="alive")).jobs) != []
 
 
-async def test_of_takes_no_more_than_the_limit_and_nothing_of_nobody(store: Store) -> None:
+async def test_reclaim_of_workers_obeys_the_limit_and_ignores_unknown_workers(store: Store) -> None:
     await add(store, *some(3))
     jobs = await take(store, 3, worker="dead")
     assert await reclaimed(store, of=[]) == []

@@ -62,7 +62,7 @@ async def test_a_running_job_stays_as_it_is(store: Store) -> None:
     assert await the(store, job) == asked
 
 
-async def test_attempts_and_losses_count_anew_and_errors_are_kept(store: Store) -> None:
+async def test_attempts_and_losses_are_reset_and_errors_are_kept(store: Store) -> None:
     await add(store, new(max_attempts=2))
     for n in (1, 2):
         job = await take_one(store)
@@ -132,7 +132,7 @@ async def test_an_expiry_that_has_passed_is_taken_off(store: Store, clock: Manua
     assert ids(await take(store, 9)) == [passed.id, to_come.id]
 
 
-async def test_who_is_not_there_cannot_be_retried(store: Store) -> None:
+async def test_a_missing_job_cannot_be_retried(store: Store) -> None:
     assert await store.retry([Ref("default", "nobody"), Ref("nowhere", "x")]) == [None, None]
     assert await store.retry([]) == []
     assert await store.queues() == []

@@ -134,7 +134,7 @@ async def test_a_large_result_comes_too(store: Store, ends: Ends) -> None:
     await told.aclose()
 
 
-async def test_who_stops_reading_leaves_nothing_behind(store: Store, ends: Ends) -> None:
+async def test_a_reader_that_stops_leaves_nothing_behind(store: Store, ends: Ends) -> None:
     jobs = [await running(store) for _ in range(2)]
     refs = [job.ref for job in jobs]
     told = ends(store, refs, MINUTE)

@@ -62,7 +62,7 @@ async def test_a_batch_sees_its_earlier_items(store: Store) -> None:
     ]
 
 
-async def test_what_is_asked_first_answers(store: Store) -> None:
+async def test_a_used_id_takes_precedence_over_other_refusals(store: Store) -> None:
     first, taken = new(unique=K), new()
     await add(store, first, taken)
     assert await store.enqueue([new(taken.id, unique=K)]) == [Enqueued(EnqueueStatus.EXISTS, taken.id)]

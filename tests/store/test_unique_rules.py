@@ -102,14 +102,14 @@ async def test_one_queued_and_one_running(store: Store, back: Transition) -> Non
 
 
 @pytest.mark.parametrize("back", [retryable(), snoozed(), RELEASED, PUT_BACK, PARKED], ids=lambda t: t.state)
-async def test_who_comes_back_takes_its_key_again(store: Store, back: Transition) -> None:
+async def test_a_job_that_returns_takes_its_key_again(store: Store, back: Transition) -> None:
     job = await running(store, unique=rule(Q))
     assert await held_by(store) is None
     await end(store, job, back)
     assert await held_by(store) == job.id
 
 
-async def test_who_is_reclaimed_and_settled_takes_its_key_again(store: Store, clock: ManualClock) -> None:
+async def test_a_reclaimed_and_settled_job_takes_its_key_again(store: Store, clock: ManualClock) -> None:
     job = await running(store, unique=rule(Q))
     clock.advance(LEASE)
     found = await store.reclaim(["default"], limit=1, lease=LEASE, worker="w2", token=token())
@@ -118,7 +118,7 @@ async def test_who_is_reclaimed_and_settled_takes_its_key_again(store: Store, cl
     assert await held_by(store) == job.id
 
 
-async def test_who_went_on_without_its_key_takes_none_in_the_same_phase(store: Store) -> None:
+async def test_a_job_without_its_key_takes_none_in_the_same_phase(store: Store) -> None:
     first = await running(store, unique=rule(Q))
     second = new(unique=rule(Q), delay=DAY)
     await add(store, second)
@@ -411,7 +411,7 @@ async def test_a_holder_that_is_not_queued_is_not_replaced(store: Store, state: 
     assert await the(store, job) == job
 
 
-async def test_who_is_ready_keeps_its_place_when_it_is_replaced(store: Store) -> None:
+async def test_a_ready_job_keeps_its_place_when_it_is_replaced(store: Store) -> None:
     await add(store, new("a"), new("b", unique=BOTH, payload=b"1"), new("c"), new("d", delay=MINUTE))
     await store.enqueue([new(unique=BOTH, payload=b"2")])
     assert [(job.id, job.spec.payload) for job in await take(store, 9)] == [
@@ -421,7 +421,7 @@ async def test_who_is_ready_keeps_its_place_when_it_is_replaced(store: Store) ->
     ]
 
 
-async def test_who_was_promoted_keeps_its_place_when_it_is_replaced(store: Store, clock: ManualClock) -> None:
+async def test_a_promoted_job_keeps_its_place_when_it_is_replaced(store: Store, clock: ManualClock) -> None:
     jobs = [new(id, unique=UniqueKey(id, replace=3), delay=MINUTE) for id in "abc"]
     await add(store, *jobs)
     clock.advance(MINUTE)
@@ -436,7 +436,7 @@ async def test_who_was_promoted_keeps_its_place_when_it_is_replaced(store: Store
     assert await counts(store) == {State.SCHEDULED: 1, State.CANCELLED: 1, State.COMPLETED: 1}
 
 
-async def test_who_becomes_ready_by_being_replaced_goes_to_the_tail(store: Store) -> None:
+async def test_a_job_made_ready_by_a_replacement_goes_to_the_tail(store: Store) -> None:
     await add(store, new("a", unique=RUN_AT, delay=MINUTE), new("b"))
     await store.enqueue([new(unique=RUN_AT)])
     assert [job.id for job in await take(store, 9)] == ["b", "a"]

@@ -80,9 +80,7 @@ async def test_what_is_due_before_the_timeouts_end_is_work_at_once(store: Store)
     assert await look(store, timeout=20) is Wake.NOTHING
 
 
-async def test_who_waits_exactly_until_the_next_due_is_not_woken_before(
-    store: Store, clock: ManualClock
-) -> None:
+async def test_a_wait_until_the_next_due_job_is_not_woken_before(store: Store, clock: ManualClock) -> None:
     await add(store, new(delay=30))
     assert await look(store, timeout=30) is Wake.NOTHING
 
@@ -261,7 +259,7 @@ async def test_a_parked_job_does_not_wake_the_waiter(store: Store) -> None:
     assert await asyncio.wait_for(wait, SOON) is Wake.NOTHING
 
 
-async def test_who_finds_nothing_left_sleeps_on(store: Store) -> None:
+async def test_a_woken_waiter_without_work_sleeps_again(store: Store) -> None:
     wait = sleeping(store)
     await asleep(wait)
     await add(store, new())

@@ -40,7 +40,7 @@ async def test_what_has_ended_comes_back_at_once(store: Store, state: State) -> 
     assert await asyncio.wait_for(store.wait_for_end([job.ref], timeout=MINUTE), SOON) == [job]
 
 
-async def test_who_is_not_there_comes_back_at_once(store: Store) -> None:
+async def test_a_missing_job_is_returned_at_once(store: Store) -> None:
     refs = [Ref("default", "nobody"), Ref("nowhere", "x")]
     assert await asyncio.wait_for(store.wait_for_end(refs, timeout=MINUTE), SOON) == [None, None]
     assert await asyncio.wait_for(store.wait_for_end([], timeout=MINUTE), SOON) == []

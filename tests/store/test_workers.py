@@ -50,7 +50,9 @@ async def test_the_oldest_come_first(store: Store) -> None:
     assert [w.id for w in await store.workers()] == ["b", "a", "c"]
 
 
-async def test_who_is_silent_for_more_than_a_minute_is_not_listed(store: Store, clock: ManualClock) -> None:
+async def test_a_worker_without_a_sign_of_life_for_a_minute_is_not_listed(
+    store: Store, clock: ManualClock
+) -> None:
     await store.announce(worker("w1"))
     clock.advance(MINUTE)
     assert len(await store.workers()) == 1

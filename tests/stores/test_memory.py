@@ -129,7 +129,7 @@ def test_a_fork_cannot_use_the_stores_of_its_parent() -> None:
 # ── loops ──
 
 
-def test_a_waiter_whose_loop_is_gone_disturbs_nobody() -> None:
+def test_a_waiter_of_a_closed_loop_disturbs_no_other_waiter() -> None:
     store = MemoryStore()
     loop = asyncio.new_event_loop()
     waiter = loop.create_task(store.wait(["default"], timeout=60_000))

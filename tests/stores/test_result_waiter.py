@@ -148,7 +148,7 @@ async def test_when_a_later_check_fails_every_wait_gets_the_error() -> None:
             await asyncio.wait_for(wait, SOON)
 
 
-async def test_who_gives_up_is_forgotten_and_nobody_else() -> None:
+async def test_a_caller_that_gives_up_is_removed_and_no_other() -> None:
     store = FakeStore()
     leaves, stays = store.wait(A, B), store.wait(B)
     await ticks()

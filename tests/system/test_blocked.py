@@ -71,7 +71,7 @@ def test_one_that_does_so_in_a_thread_task_keeps_them_too(place):
 
 
 @pytest.mark.parametrize("concurrency", ["1", "20"])
-def test_what_a_blocked_child_has_leased_and_not_begun_starts_on_another_at_once(place, concurrency):
+def test_unstarted_jobs_of_a_blocked_child_start_on_another_at_once(place, concurrency):
     """With one slot that is what it has fetched ahead; with more, also what has a slot and waits its turn."""
     (place.folder / "ledger").mkdir()
     place.worker("--processes", "2", "--concurrency", concurrency, ready=2)

@@ -96,7 +96,7 @@ def test_the_ledger_of_a_killed_child_is_clean(place):
     assert verdict.recovery < SOON
 
 
-def test_what_a_killed_child_had_not_begun_is_not_charged(place):
+def test_unstarted_jobs_of_a_killed_child_are_not_charged(place):
     # the child is to keep what it has fetched ahead: nobody takes it back before the kill
     place.worker("--concurrency", "1", PENSTOCK_SLOT_WAIT="60s")
     tasks = place.tasks
@@ -179,7 +179,7 @@ def test_in_two_containers_the_lease_decides(place):
     assert {error.kind for job in jobs for error in job.errors} == {"LeaseLost"}
 
 
-def test_in_two_pid_namespaces_of_one_host_nobody_alive_is_taken_for_dead(place):
+def test_in_two_pid_namespaces_of_one_host_no_living_worker_is_taken_for_dead(place):
     apart = ("unshare", "--pid", "--fork", "--kill-child")
     if not _works(*apart, "true"):
         pytest.skip("making a pid namespace takes a privilege that this user does not have")

@@ -138,7 +138,7 @@ def _stats(place: Place) -> list[QueueStats]:
 # ── whose turn it is ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_cannot_run_does_not_stand_before_what_can(place):
+def test_jobs_that_cannot_run_do_not_block_jobs_that_can(place):
     """Delayed jobs of high priority, those of a paused queue, of another queue, of another namespace."""
     tasks = place.tasks
     other = App(place.url, namespace="other")

@@ -82,7 +82,7 @@ def _still_works(place: Place, stale: Program, second: Program) -> None:
     assert stale.wait() == 0
 
 
-def test_what_a_woken_worker_had_not_begun_is_begun_by_nobody_twice(place):
+def test_unstarted_jobs_of_a_resumed_worker_do_not_start_twice(place):
     """It wakes with jobs fetched ahead whose leases are over: it may not start them."""
     stale, second = begins_nothing_twice(place, _LEASE)
     assert second.pid in {line["pid"] for line in place.starts()}

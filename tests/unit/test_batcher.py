@@ -40,14 +40,14 @@ async def test_when_nothing_is_in_flight_an_item_goes_at_once() -> None:
     assert wire.batches == [[1], [2]]
 
 
-async def test_what_comes_in_one_go_goes_together() -> None:
+async def test_jobs_enqueued_at_once_go_in_one_write() -> None:
     wire = Wire(held=False)
     batcher = Batcher(wire.send)
     assert await asyncio.gather(*(batcher.put(n) for n in range(5))) == [0, 10, 20, 30, 40]
     assert wire.batches == [[0, 1, 2, 3, 4]]
 
 
-async def test_what_comes_while_a_write_is_in_flight_goes_together_in_the_next_one() -> None:
+async def test_calls_during_a_write_go_together_in_the_next_one() -> None:
     wire = Wire()
     batcher = Batcher(wire.send)
     first = batcher.put(1)

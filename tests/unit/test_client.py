@@ -176,7 +176,7 @@ async def test_one_refused_job_of_a_shared_write_is_its_callers_affair(app: App)
     assert [type(answer) for answer in answers] == [Handle, JobExists, Handle]
 
 
-async def test_a_cancelled_caller_takes_nobody_elses_job_back(app: App, store: Recording) -> None:
+async def test_a_cancelled_caller_does_not_cancel_the_jobs_of_others(app: App, store: Recording) -> None:
     store.gate.clear()
     first = asyncio.create_task(app.tasks["add"].aenqueue(1))
     second = asyncio.create_task(app.tasks["add"].aenqueue(2))

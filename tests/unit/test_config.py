@@ -119,7 +119,7 @@ def test_a_variable_may_name_another_file(toml):
     assert loaded.source("concurrency") == str(other)
 
 
-def test_what_kubernetes_sets_for_a_service_of_our_name_is_left_in_peace():
+def test_kubernetes_variables_of_a_service_named_penstock_are_ignored():
     env = {
         "PENSTOCK_SERVICE_HOST": "10.0.0.1",
         "PENSTOCK_SERVICE_PORT": "80",

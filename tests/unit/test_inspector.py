@@ -108,7 +108,7 @@ async def test_a_bare_id_is_searched_in_all_queues(store, inspector):
     assert await inspector.refs("a") == [Ref("q1", "a"), Ref("q2", "a")]
 
 
-async def test_a_listing_goes_on_where_it_left_off(store, inspector):
+async def test_a_listing_continues_at_its_cursor(store, inspector):
     await store.enqueue([NewJob(f"j{n}", "t") for n in range(5)])
     first = await inspector.jobs(limit=2)
     second = await inspector.jobs(after=first.next, limit=2)

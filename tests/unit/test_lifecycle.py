@@ -385,7 +385,7 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
 
 
 @pytest.mark.parametrize(("given", "outcome", "then"), [row[1:] for row in TABLE], ids=[r[0] for r in TABLE])
-def test_what_follows(given: Job, outcome: Outcome, then: Transition) -> None:
+def test_follow_up_jobs_are_enqueued(given: Job, outcome: Outcome, then: Transition) -> None:
     assert decide(given, outcome, NOW) == then
 
 

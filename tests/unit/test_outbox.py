@@ -172,7 +172,7 @@ def test_a_store_that_is_busy_is_away_too(kit: Kit, enqueue: Callable[..., Handl
     assert kit.stored() == [handle.id]
 
 
-def test_nobody_has_to_ask_for_it(kit: Kit) -> None:
+def test_a_failed_enqueue_is_sent_again_without_a_flush(kit: Kit) -> None:
     kit.listen()
     kit.store.fail("enqueue", times=3)
     stored = threading.Event()

@@ -81,7 +81,7 @@ async def test_a_heartbeat_that_failed_is_a_failure_too():
     assert disk.judged == 1
 
 
-async def test_who_cannot_write_yet_does_not_begin_to_wait():
+async def test_a_reclaimer_that_cannot_write_does_not_start_its_waiting_time():
     disk = Disk()
     one = reclaimer(disk)
     one.suspend_reclaim()

@@ -145,7 +145,7 @@ def test_errors_may_come_in_the_places_of_results(app: App, ask: Ask) -> None:
     assert str(found[-1]) == f"{repr(late)[11:-1]} has not ended within 50ms: it is scheduled"
 
 
-def test_what_is_late_is_counted_and_the_first_of_them_named(app: App, ask: Ask) -> None:
+def test_late_jobs_are_counted_and_the_first_one_is_named(app: App, ask: Ask) -> None:
     done, *late = enqueued(app, 3)
     asyncio.run(play(app))
     with pytest.raises(

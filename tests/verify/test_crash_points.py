@@ -69,7 +69,7 @@ async def test_a_fault_of_ones_own_is_done_after_the_caller_has_its_answer() -> 
 
 
 @pytest.mark.parametrize(("boundary", "stored"), [("before", 0), ("lost", 1)])
-async def test_who_is_cancelled_at_a_point_feels_it_there(boundary: str, stored: int) -> None:
+async def test_a_cancellation_at_a_point_takes_effect_there(boundary: str, stored: int) -> None:
     points = CrashPoints(MemoryStore())
     asking = asyncio.ensure_future(points.store.enqueue([NewJob("a", "t")]))
     points.at(f"enqueue:1:{boundary}", asking.cancel)
@@ -95,7 +95,7 @@ def test_the_sync_store_has_the_same_points() -> None:
     ]
 
 
-async def test_who_is_cut_off_reaches_the_store_no_more() -> None:
+async def test_a_process_that_is_cut_off_cannot_reach_the_store() -> None:
     points = CrashPoints(MemoryStore())
     points.cut_off()
     with pytest.raises(StoreUnavailable, match="cut this process off"):

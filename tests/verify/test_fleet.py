@@ -14,7 +14,7 @@ from tests.servers import until
 
 
 @pytest.mark.slow
-def test_who_ends_at_once_again_and_again_is_started_later_each_time_and_then_no_more(tmp_path: Path) -> None:
+def test_a_process_that_exits_at_once_is_restarted_later_each_time_and_then_given_up(tmp_path: Path) -> None:
     place = RunFolder(tmp_path, "sqlite:////nowhere/jobs.db", "verify-1")
     place.make()
     starts: dict[int, float] = {}

@@ -25,7 +25,7 @@ def _none_is_ignored() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", _ENDS)
-def test_who_asks_twice_waits_until_all_is_cleaned_up(number: int) -> None:
+def test_a_second_interrupt_waits_for_the_clean_up(number: int) -> None:
     before = [signal.getsignal(one) for one in _ENDS]
     done = []
     with pytest.raises(KeyboardInterrupt), interruptible():  # noqa: PT012 (what is asked for while it ends)

@@ -111,7 +111,7 @@ class _Reigns:
         return self.epoch
 
 
-def test_a_failover_is_seen_also_when_nobody_asked_for_it(tmp_path: Path) -> None:
+def test_an_unplanned_failover_is_detected(tmp_path: Path) -> None:
     run, server = _run(tmp_path), _Reigns()
     run.server = server
     injector = FaultInjector(run)

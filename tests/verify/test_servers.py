@@ -175,7 +175,7 @@ def test_a_full_disk_ends_a_server_that_always_syncs_and_it_comes_back(
 
 
 @linux
-def test_a_full_disk_that_nobody_writes_to_is_said(open_redis: Callable[..., PrivateRedis]) -> None:
+def test_a_full_disk_without_writes_is_reported(open_redis: Callable[..., PrivateRedis]) -> None:
     assert open_redis().fill_disk(0.1) == "nothing was written meanwhile"
 
 
@@ -375,7 +375,7 @@ def _file(disk: SmallDisk) -> str:
     return f"sqlite:///{disk.folder / 'jobs.db'}"
 
 
-def test_what_cannot_be_mounted_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_mount_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ConfigError, match="only root on Linux may do"):
         SmallDisk(tmp_path)

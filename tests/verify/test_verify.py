@@ -145,7 +145,7 @@ def test_a_minute_of_every_fault_keeps_all_promises(store: str, seed: int | None
 
 
 @pytest.mark.system
-def test_who_interrupts_it_is_left_with_no_process_and_no_row(tmp_path: Path) -> None:
+def test_an_interrupt_leaves_no_process_and_no_row(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     app = _somebody_elses(url)
     process = _start(tmp_path, "--url", url, "--faults", "kill-worker,storm", "--dir", tmp_path / "run")

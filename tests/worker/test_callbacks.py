@@ -360,7 +360,7 @@ async def test_a_job_that_dies_with_its_worker_calls_those_of_the_one_that_finds
     assert [what for what, _ in heard.of(handle.id)] == ["failure", "dead"]
 
 
-async def test_nobody_asks_and_nothing_is_made(app: App) -> None:
+async def test_without_callbacks_no_callback_thread_is_created(app: App) -> None:
     assert not app.callbacks.active
     handle = await made(app, "async", act).aenqueue("return")
     worker = await in_a_burst(app)

@@ -271,7 +271,7 @@ async def test_so_is_what_middleware_wraps_and_a_batch(app: App, new_app: Callab
     assert {(await ended(handle)).state for handle in handles} == {State.COMPLETED}
 
 
-async def test_who_takes_such_a_job_sets_it_aside(app: App, new_app: Callable[[], App]) -> None:
+async def test_a_take_of_such_a_job_parks_it(app: App, new_app: Callable[[], App]) -> None:
     made(app, "async", task_bodies.greet)
     told, (handle,) = Told(app), await of_newer(new_app())
     with pytest.raises(SignatureMismatch, match="'lang'"):

@@ -61,7 +61,7 @@ def entry(job: Job, *, started: bool) -> LeaseEntry:
 
 
 @pytest.mark.parametrize(("started", "attempt"), [(True, 1), (False, 0)])
-async def test_what_it_ran_is_charged_if_its_table_says_that_it_had_begun(
+async def test_a_job_is_charged_if_the_lease_table_shows_its_start(
     store: Store, started: bool, attempt: int
 ) -> None:
     await store.enqueue([NewJob("a", "t")])
@@ -71,14 +71,14 @@ async def test_what_it_ran_is_charged_if_its_table_says_that_it_had_begun(
     assert (after.state, after.attempt, after.lost) == (State.AVAILABLE, attempt, 1)
 
 
-async def test_what_it_had_just_fetched_is_not_charged(store: Store) -> None:
+async def test_just_fetched_jobs_are_not_charged(store: Store) -> None:
     await store.enqueue([NewJob("a", "t")])
     job = await fetched(store, "child")
     await reclaim_dead(store, "child")
     assert (await now(store, job)).attempt == 0
 
 
-async def test_what_it_had_reclaimed_from_another_is_charged_for_it_may_have_begun_there(
+async def test_a_job_reclaimed_from_another_worker_is_charged_because_it_may_have_started_there(
     store: Store,
 ) -> None:
     await store.enqueue([NewJob("a", "t")])

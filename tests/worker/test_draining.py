@@ -57,7 +57,7 @@ async def test_stop_waits_for_what_runs(app: App, run_in: str, tmp_path: Path) -
     assert (job.state, job.attempt) == (State.AVAILABLE, 0), "nothing new is started"
 
 
-async def test_what_does_not_end_in_time_is_released_and_runs_elsewhere(
+async def test_jobs_that_do_not_end_in_time_are_released_and_run_elsewhere(
     app: App, new_app: Callable[[], App], run_in: str, tmp_path: Path
 ) -> None:
     began = tmp_path / "began"
@@ -127,7 +127,7 @@ async def test_released_attempts_are_stopped_and_not_left_to_run_on(app: App, tm
     await until(lambda: sorted(ends) == ["async", "thread"], "both were stopped")
 
 
-async def test_what_waits_for_a_slot_goes_back_to_the_head_at_once(app: App) -> None:
+async def test_jobs_that_wait_for_a_slot_are_returned_to_the_head_at_once(app: App) -> None:
     """A worker at work on short jobs holds more than it has slots for; it keeps their order when it stops."""
     dam = Dam(app, 4_000)
     await dam.fill()
@@ -336,7 +336,7 @@ class _Deaf:
         return answer
 
 
-async def test_what_was_leased_and_never_arrived_goes_back_at_the_end(app: App) -> None:
+async def test_leased_jobs_that_never_arrived_are_returned_at_the_end(app: App) -> None:
     handle = await made(app, "async", linger).aenqueue("", 0.0)
     store = app.store
     worker = Worker(app, config=quick(lease="1h"))
@@ -368,7 +368,7 @@ class _Mute(_Deaf):
         return Wake.NOTHING
 
 
-async def test_what_came_for_an_offer_and_never_arrived_goes_back_at_the_end(app: App) -> None:
+async def test_jobs_dispatched_to_an_offer_without_arrival_are_returned_at_the_end(app: App) -> None:
     """Its job lies in a queue of another name, so that no fetch of the worker finds it first."""
     handle = await made(app, "async", linger, queue="away").aenqueue("", 0.0)
     store = app.store

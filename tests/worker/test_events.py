@@ -117,7 +117,7 @@ async def test_more_events_than_listeners_can_take_are_dropped_and_counted(app: 
     go_on.set()
 
 
-async def test_nobody_listens_and_nothing_is_made(app: App) -> None:
+async def test_without_listeners_no_event_is_created(app: App) -> None:
     handle = await made(app, "async", act).aenqueue("return")
     await in_a_burst(app)
     assert await handle.aresult(10) == "done in attempt 1"

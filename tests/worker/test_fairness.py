@@ -128,7 +128,7 @@ async def test_a_queue_at_its_limit_takes_no_others_slot(app: App) -> None:
         await until(lambda: len(running) == 50, "the others had their turn")
 
 
-async def test_a_full_queue_goes_on_as_soon_as_it_may_while_others_are_empty(app: App) -> None:
+async def test_a_full_queue_continues_as_soon_as_it_may_while_others_are_empty(app: App) -> None:
     """The fetcher waits for work in the empty queue; a slot of the full one must wake it too."""
     peak = Peak()
 
@@ -255,7 +255,7 @@ async def test_jobs_behind_process_tasks_that_wait_for_a_slot_start_at_once(
 
 
 @pytest.mark.slow
-async def test_what_stands_aside_is_given_back_for_others_to_take(
+async def test_jobs_in_the_backlog_are_returned_for_other_workers(
     app: App, new_app: Any, tmp_path: Path
 ) -> None:
     """Another worker has a free process slot: it need not wait for the one that came first."""
@@ -333,7 +333,7 @@ async def test_a_short_job_behind_long_ones_starts_on_an_idle_worker(
     assert min(waited) <= 0.3
 
 
-async def test_what_finds_no_slot_goes_back_to_its_place_uncharged(app: App) -> None:
+async def test_a_job_without_a_free_slot_is_returned_to_its_place_uncharged(app: App) -> None:
     dam = Dam(app, 4_000)
     await dam.fill()
     async with at_work(app, concurrency=1) as worker:

@@ -63,7 +63,7 @@ async def test_tenants_take_turns(app: App) -> None:
 
 
 @pytest.mark.parametrize("burst", [1, 4])
-async def test_what_its_rate_keeps_back_runs_when_its_time_has_come(app: App, burst: int) -> None:
+async def test_a_rate_limited_job_runs_when_it_is_due(app: App, burst: int) -> None:
     seen: list[int] = []
 
     @app.task(concurrency_key="key", max_running_per_key=9, rate_per_key="50/s", burst_per_key=burst)

@@ -85,7 +85,7 @@ async def test_nor_is_one_that_cannot_be_encoded(app: App, run_in: str) -> None:
     assert await handle.astatus() == "ended"
 
 
-async def test_what_a_callback_waits_for_is(app: App) -> None:
+async def test_a_callback_may_await(app: App) -> None:
     told: list[object] = []
     app.on_success(lambda job, result: told.append(result))
     handle = await made(app, "async", fill, retention=0).aenqueue(9)

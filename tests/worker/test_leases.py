@@ -104,7 +104,7 @@ class _Snatches:
         return statuses
 
 
-async def test_what_was_lost_before_its_start_is_on_record_does_not_start(
+async def test_a_lease_lost_before_the_start_is_recorded_prevents_the_start(
     app: App, run_in: str, tmp_path: Path
 ) -> None:
     began = tmp_path / "began"

@@ -94,7 +94,7 @@ async def test_jobs_start_at_their_instants_and_not_before(kit: Kit) -> None:
     assert all(began >= at for at, began in kit.granted)
 
 
-async def test_what_waits_for_its_instant_goes_back_when_the_worker_stops(kit: Kit) -> None:
+async def test_jobs_that_wait_for_their_instant_are_returned_when_the_worker_stops(kit: Kit) -> None:
     kit.set(rate="100/s")
     kit.put(50)
     worker = Worker(kit.app, [MAIL], concurrency=5)

@@ -76,7 +76,7 @@ def test_a_killed_worker_is_proven_dead_and_a_living_one_is_not(directory: Path)
         assert list(directory.iterdir()) == []
 
 
-def test_who_is_known_to_be_dead_is_so_without_a_look_while_the_file_is_there(directory: Path) -> None:
+def test_a_worker_known_to_be_dead_is_not_checked_again_while_its_file_exists(directory: Path) -> None:
     with holder("w-1", directory) as first, holder("w-2", directory):
         assert proven_dead(directory=directory) == set()
         assert proven_dead({"w-2", "w-3"}, directory) == {"w-2"}, "it lives, but nobody looked"
@@ -147,7 +147,7 @@ def test_many_who_look_at_once_all_see_the_same(directory: Path) -> None:
         assert wrong == []
 
 
-def test_a_file_made_anew_between_open_and_lock_proves_nothing(
+def test_a_file_recreated_between_open_and_lock_proves_nothing(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with holder("w-1", directory) as process:
@@ -167,7 +167,7 @@ def test_a_file_made_anew_between_open_and_lock_proves_nothing(
     new[0].release()
 
 
-def test_sweeping_removes_the_long_dead_and_nobody_else(directory: Path) -> None:
+def test_sweeping_removes_only_long_dead_workers(directory: Path) -> None:
     for worker in ("old-dead", "new-dead"):
         with holder(worker, directory) as process:
             kill(process)

@@ -241,7 +241,7 @@ async def test_jobs_reclaimed_without_a_decision_are_reclaimed_again(
     assert (job.state, job.attempt, job.lost) == (State.AVAILABLE, 1, 1)
 
 
-async def test_what_is_known_not_to_have_begun_is_not_charged(store: Store) -> None:
+async def test_a_job_known_as_unstarted_is_not_charged(store: Store) -> None:
     await leased(store, NewJob("a", "t"), NewJob("b", "t"), to="deceased")
     jobs = await reclaim_all(
         store, "deceased", "me", LEASE, "WorkerLost", "it died", started=lambda job: job.id == "a"

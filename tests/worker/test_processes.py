@@ -298,7 +298,7 @@ async def test_a_job_that_waits_for_a_child_can_be_killed_too(tmp_path: Path) ->
     pool.close(5)
 
 
-async def test_who_cancels_the_wait_kills_the_job(pool: ProcessPool, tmp_path: Path) -> None:
+async def test_cancelling_the_wait_kills_the_job(pool: ProcessPool, tmp_path: Path) -> None:
     running = asyncio.ensure_future(run(pool, tasks.hang, str(tmp_path / "pid")))
     pid = int(await text_of(tmp_path / "pid"))
     running.cancel()

@@ -158,7 +158,7 @@ def test_names_too_long_for_a_row_are_left_out_and_other_alphabets_are_not(table
     assert table.entries()[0].lease == far.lease == Lease("почта", "заказ-17", "t" * 32)
 
 
-def test_the_header_says_who_writes_and_how_he_is(table: LeaseTable) -> None:
+def test_the_header_names_the_writer_and_its_state(table: LeaseTable) -> None:
     supervisor = reader_of(table)
     assert supervisor.header().pid == 0
     before = time.monotonic_ns()

@@ -493,7 +493,7 @@ def test_a_pool_says_what_is_wrong_with_its_use() -> None:
         CallThreadPool(1, lambda batch: None).submit("x", int)
 
 
-async def test_what_has_not_begun_can_be_taken_back() -> None:
+async def test_unstarted_calls_can_be_taken_back() -> None:
     pool, ends = pool_of(1)
     gate, began = threading.Event(), threading.Event()
 

@@ -157,7 +157,7 @@ async def test_an_async_task_is_cancelled_and_may_clean_up(app: App) -> None:
     assert cleaned == ["up"]
 
 
-async def test_what_an_async_task_returns_after_its_time_does_not_count(app: App) -> None:
+async def test_the_result_of_an_async_task_after_its_timeout_does_not_count(app: App) -> None:
     @app.task(timeout="50ms", retry="1h")
     async def work() -> str:
         try:
@@ -210,7 +210,7 @@ async def test_a_thread_first_sees_that_it_should_stop(app: App, tmp_path: Path)
     assert job.errors[0].kind == "Timeout"
 
 
-async def test_what_a_thread_returns_after_its_time_does_not_count(app: App, tmp_path: Path) -> None:
+async def test_the_result_of_a_thread_after_its_timeout_does_not_count(app: App, tmp_path: Path) -> None:
     handle = await made(app, "thread", heed, timeout="50ms", retry="1h").aenqueue(str(tmp_path / "began"))
     async with at_work(app, config=quick(thread_grace="5s")):
         job = await becomes(handle, State.RETRYABLE)

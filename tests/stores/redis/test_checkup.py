@@ -348,7 +348,7 @@ def test_an_answer_as_text_says_the_same_as_a_parsed_one() -> None:
     assert read_config([b"save", b"3600 1"]) == read_config({"save": "3600 1"}) == {"save": "3600 1"}
 
 
-def test_what_all_nodes_have_is_said_once() -> None:
+def test_a_problem_of_all_nodes_is_reported_once() -> None:
     fine, late = Finding(Level.FINE, "server", "Redis 7.2.4"), Finding(Level.WARNING, "clock", "late", "NTP")
     together = merged({"a:1": [fine, late], "b:2": [fine], "c:3": [fine, late]})
     assert together == [fine, Finding(Level.WARNING, "clock", "on a:1, c:3: late", "NTP")]

@@ -74,7 +74,7 @@ async def is_aside(store: RedisStore, job: Job) -> bool:
 
 
 @pytest.mark.parametrize("value", BAD_LEASES)
-async def test_a_lease_that_cannot_be_read_is_reclaimed_by_nobody_and_keeps_nobody(
+async def test_an_unreadable_lease_is_not_reclaimed_and_delays_no_other_job(
     store: RedisStore, corruptor: RedisCorruptor, clock: ManualClock, value: bytes
 ) -> None:
     jobs = await five(store)
@@ -130,7 +130,7 @@ ODD_DUE = [b"", b"x", b"\0" * 7, b"\0" * 7 + b"nobody", b"\xff" * 7 + b"t\0g", b
 
 
 @pytest.mark.parametrize("member", ODD_DUE)
-async def test_what_is_no_job_and_due_moves_away_and_the_others_become_ready(
+async def test_due_entries_without_a_job_are_removed_and_the_others_become_ready(
     store: RedisStore, corruptor: RedisCorruptor, clock: ManualClock, member: bytes
 ) -> None:
     jobs = some(5, delay=MINUTE)
@@ -155,7 +155,7 @@ async def test_a_job_is_not_promoted_by_what_an_earlier_one_of_its_id_has_left(
     assert (due.moved, due.next) == (0, clock.now() + HOUR)
 
 
-async def test_an_id_that_reads_like_the_key_of_a_partition_keeps_nobody_from_being_promoted(
+async def test_an_id_that_looks_like_a_partition_key_blocks_no_promotion(
     store: RedisStore, clock: ManualClock
 ) -> None:
     key = "sixteen bytes of"
@@ -427,7 +427,7 @@ async def test_a_queue_whose_key_holds_something_else_stops_no_other(
     assert f"bad}}:{what}" in findings[0]
 
 
-async def test_a_queue_whose_keys_are_well_again_goes_on(
+async def test_a_queue_whose_keys_are_repaired_continues(
     store: RedisStore, corruptor: RedisCorruptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.stores.redis.spoiled._REST", 0.1)

@@ -93,7 +93,7 @@ async def test_the_job_is_leased_when_its_enqueue_returns(store: RedisStore, oth
     assert info.counts == {}
 
 
-async def test_the_fetch_that_follows_asks_nobody(store: RedisStore, other: RedisStore) -> None:
+async def test_a_fetch_after_direct_dispatch_makes_no_call(store: RedisStore, other: RedisStore) -> None:
     waiting = await asleep(store, "default")
     await other.enqueue([NewJob("b", "t")])
     await asyncio.wait_for(waiting, SOON)
@@ -109,7 +109,9 @@ async def test_the_fetch_that_follows_asks_nobody(store: RedisStore, other: Redi
         store._runner.run = ask_them  # type: ignore[method-assign]
 
 
-async def test_who_got_one_is_offered_no_other_in_any_queue(store: RedisStore, other: RedisStore) -> None:
+async def test_a_worker_that_got_a_job_gets_no_second_one_in_any_queue(
+    store: RedisStore, other: RedisStore
+) -> None:
     waiting = await asleep(store, "a", "b")
     await other.enqueue([NewJob("1", "t", queue="a")])
     second = NewJob("2", "t", queue="b")
@@ -144,7 +146,9 @@ async def test_a_paused_queue_hands_nothing_over_and_nothing_overtakes_what_is_r
     assert [job.id for job in await fetch(store, "t1")] == ["1", "2"]
 
 
-async def test_what_nobody_comes_for_goes_back_uncharged(store: RedisStore, other: RedisStore) -> None:
+async def test_leased_jobs_without_a_taker_are_returned_uncharged(
+    store: RedisStore, other: RedisStore
+) -> None:
     waiting = await asleep(store, "default")
     new = NewJob("1", "t")
     await other.enqueue([new])
@@ -189,7 +193,7 @@ async def test_nothing_is_handed_to_who_is_gone(store: RedisStore, other: RedisS
     assert (await the(other, new)).state is State.AVAILABLE
 
 
-async def test_who_has_fetched_work_offers_no_more(store: RedisStore, other: RedisStore) -> None:
+async def test_a_worker_with_fetched_jobs_withdraws_its_offer(store: RedisStore, other: RedisStore) -> None:
     waiting = await asleep(store, "a", "b")
     await other.enqueue([NewJob("1", "t", queue="a"), NewJob("2", "t", queue="a")])
     await asyncio.wait_for(waiting, SOON)

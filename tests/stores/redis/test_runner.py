@@ -148,7 +148,7 @@ async def test_a_server_that_comes_back_in_time_is_waited_for(ask: Asker, new_re
     assert await ask([push("list", 1)]) == [1]
 
 
-async def test_nobody_there_is_said_with_the_way_out(ask: Asker, new_redis: NewRedis) -> None:
+async def test_an_unreachable_server_is_reported_with_the_way_out(ask: Asker, new_redis: NewRedis) -> None:
     server = new_redis()
     server.stop()
     (answer,) = await ask.to(server.url + "?timeout=300ms")([plain("PING")])
@@ -159,7 +159,7 @@ async def test_nobody_there_is_said_with_the_way_out(ask: Asker, new_redis: NewR
     assert "gave up after 300ms" in str(answer)
 
 
-async def test_a_host_that_nobody_knows_is_said(ask: Asker) -> None:
+async def test_an_unknown_host_is_reported(ask: Asker) -> None:
     (answer,) = await ask.to("redis://no-such-host.invalid?timeout=300ms")([plain("PING")])
     assert isinstance(answer, StoreUnavailable)
     assert "no-such-host.invalid" in str(answer)
@@ -562,7 +562,7 @@ class _Late(CredentialProvider):
         return ("secret",)
 
 
-async def test_who_hangs_up_before_the_handshake_is_not_waited_for() -> None:
+async def test_a_client_that_disconnects_before_the_handshake_is_not_waited_for() -> None:
     """As a proxy does whose server is away; it may be seen before the connection is ours."""
     hung_up = asyncio.Event()
 

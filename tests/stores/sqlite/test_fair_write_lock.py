@@ -45,7 +45,7 @@ def test_one_at_a_time(folder: Path) -> None:
     b.close()
 
 
-def test_who_has_not_entered_leaves_no_trace(folder: Path) -> None:
+def test_a_block_that_was_not_entered_leaves_no_trace(folder: Path) -> None:
     a, b, c = opened(folder), opened(folder), opened(folder)
     a.acquire()
     assert not b.try_acquire()
@@ -55,7 +55,7 @@ def test_who_has_not_entered_leaves_no_trace(folder: Path) -> None:
         one.close()
 
 
-def test_nobody_overtakes_who_waits(folder: Path) -> None:
+def test_waiting_callers_are_not_overtaken(folder: Path) -> None:
     inside, waiting, late = opened(folder), opened(folder), opened(folder)
     inside.acquire()
     entered = threading.Event()
@@ -143,7 +143,7 @@ def hold(path: str, told: Connection) -> None:
 
 
 @pytest.mark.slow
-async def test_who_is_stopped_while_he_writes_makes_others_busy_not_hang(
+async def test_a_writer_stopped_midway_makes_others_busy_and_does_not_hang_them(
     open_store: OpenStore, path: Path, spawn: SpawnContext
 ) -> None:
     store = open_store(patience=300)

@@ -80,7 +80,7 @@ def test_a_file_that_is_there_keeps_its_mode_and_the_others_take_it(path: Path) 
     store.close()
 
 
-def test_who_may_only_read_may_not_lock(path: Path) -> None:
+def test_a_user_with_read_permission_cannot_lock(path: Path) -> None:
     store = used(path, mode="0644")
     found = modes(path)
     assert (found["jobs.db"], found["work"], found["main"], found["next"]) == (0o644, 0o644, 0o600, 0o600)

@@ -46,7 +46,9 @@ async def test_a_thousand_waits_look_together(open_store: OpenStore, monkeypatch
     assert asked.questions <= 40, "each ring is one look, however many wait"
 
 
-async def test_nobody_looks_when_nobody_waits(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_waits_there_is_no_query(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_store()
     job = new()
     await store.enqueue([job])

@@ -133,7 +133,7 @@ def die_in_the_middle(path: str) -> None:
 
 
 @pytest.mark.slow
-def test_who_is_killed_while_he_writes_leaves_what_was_acknowledged(path: Path, spawn: SpawnContext) -> None:
+def test_a_kill_during_a_write_keeps_all_acknowledged_facts(path: Path, spawn: SpawnContext) -> None:
     process = spawn.Process(target=die_in_the_middle, args=(str(path),))
     process.start()
     process.join()

@@ -49,7 +49,7 @@ KINDS: list[type[BaseException]] = [Odd, ValueError, StopIteration, GeneratorExi
 
 @pytest.mark.parametrize("reads", [True, False], ids=["a read", "a write"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_a_call_raises_goes_to_its_caller_alone_and_the_thread_lives_on(
+async def test_an_exception_of_a_call_goes_to_its_caller_and_the_thread_survives(
     store: SqliteStore, kind: type[BaseException], reads: bool
 ) -> None:
     await store.enqueue([new("first")])

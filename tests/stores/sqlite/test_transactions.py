@@ -266,7 +266,7 @@ async def test_a_close_answers_what_was_asked_before(store: SqliteStore) -> None
     assert len(await asyncio.gather(*asked)) == 10
 
 
-async def test_a_store_that_nobody_has_any_more_ends_its_thread(path: Path) -> None:
+async def test_an_unreferenced_store_ends_its_thread(path: Path) -> None:
     store = SqliteStore(path)
     await store.enqueue([new()])
     assert threads() == 1

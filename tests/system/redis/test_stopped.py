@@ -26,5 +26,5 @@ def place(redis: RedisServer, tmp_path: Path) -> Iterator[RedisPlace]:
         remove_keys([redis], having=prefix)
 
 
-def test_what_a_woken_worker_had_not_begun_is_begun_by_nobody_twice(place: RedisPlace) -> None:
+def test_unstarted_jobs_of_a_resumed_worker_do_not_start_twice(place: RedisPlace) -> None:
     begins_nothing_twice(place, _LEASE)

@@ -304,7 +304,7 @@ async def test_counts_that_are_off_by_one_are_found(account: Account) -> None:
     assert "counts 2 completed job(s), but has 3" in verdict.findings[0].says
 
 
-async def test_a_job_that_nobody_offered_is_found(account: Account) -> None:
+async def test_a_job_that_was_never_enqueued_is_found(account: Account) -> None:
     await account.raw.enqueue([NewJob("stray", "somebody.elses")])
     assert promises((await account.verdict()).findings) == {"counters"}
     assert (await account.verdict(exclusive=False)).ok

@@ -75,7 +75,7 @@ def test_a_lease_whose_reply_came_too_late_does_not_count(history: HistoryBuilde
 
 
 @pytest.mark.parametrize(("kind", "broken"), [("latency", ["limits"]), ("failover", [])])
-def test_who_cannot_prolong_his_lease_has_it_for_its_time(
+def test_a_worker_that_cannot_extend_its_lease_holds_it_until_it_expires(
     history: HistoryBuilder, kind: str, broken: list[str]
 ) -> None:
     """Other harm may have cost it at once: the store may have forgotten it."""
@@ -149,7 +149,7 @@ def test_ordered_jobs_of_one_call_stand_in_its_order(history: HistoryBuilder) ->
     assert [(f.promise, f.id) for f in history.verdict_on().findings] == [("order", "c")]
 
 
-def test_nobody_knows_the_order_of_calls_at_the_same_time(history: HistoryBuilder) -> None:
+def test_the_order_of_concurrent_calls_is_unknown(history: HistoryBuilder) -> None:
     history.enqueue("a", 0, verdict="", **ORDERED)
     history.enqueue("b", 1, **ORDERED)
     history.write(facts.Answered, 4, QUEUE, "a", "new")
@@ -244,7 +244,7 @@ def test_a_completed_job_that_is_kept_holds_a_key_of_finished_ones(history: Hist
     assert history.promises() == ["unique"]
 
 
-def test_who_waits_between_two_attempts_holds_its_key(history: HistoryBuilder) -> None:
+def test_a_job_between_two_attempts_holds_its_key(history: HistoryBuilder) -> None:
     history.enqueue("a", 0, unique="k")
     history.settle("a", 12, history.start("a", 10), "retryable", error="Boom", delay=50)
     history.enqueue("b", 30, unique="k")
@@ -274,7 +274,7 @@ def test_a_holder_that_its_supervisor_may_have_removed_excuses(history: HistoryB
     assert history.promises() == []
 
 
-def test_who_is_turned_away_for_a_job_that_had_ended_is_found(history: HistoryBuilder) -> None:
+def test_a_duplicate_refused_for_an_ended_job_is_found(history: HistoryBuilder) -> None:
     history.enqueue("a", 0, unique="k")
     history.run("a", 10, 20)
     history.enqueue("b", 30, verdict="duplicate", holder="a", unique="k")
@@ -284,7 +284,7 @@ def test_who_is_turned_away_for_a_job_that_had_ended_is_found(history: HistoryBu
 
 
 @pytest.mark.parametrize(("at", "states"), [(15, QUEUED | RUNNING), (30, QUEUED | RUNNING | FINISHED)])
-def test_who_is_turned_away_for_one_that_holds_the_key_is_fine(
+def test_a_duplicate_refused_for_the_holder_of_the_key_is_fine(
     history: HistoryBuilder, at: float, states: int
 ) -> None:
     history.enqueue("a", 0, unique="k", unique_states=states)
@@ -338,7 +338,7 @@ def test_a_member_that_stays_behind_its_batch_is_found(history: HistoryBuilder) 
     assert history.promises(finished=False) == ["batches"]
 
 
-def test_a_member_that_nobody_offered_or_that_comes_twice_is_found(history: HistoryBuilder) -> None:
+def test_a_member_that_was_not_enqueued_or_is_listed_twice_is_found(history: HistoryBuilder) -> None:
     history.enqueue("a", 0, collected=True)
     _batch(history, "a.batch", 10, "a", "a", "b")
     says = sorted(f.says for f in history.verdict_on().findings)
@@ -465,7 +465,7 @@ def _asked_while_the_store_was_away(history: HistoryBuilder, *, attempts: tuple[
 
 
 @pytest.mark.parametrize("attempts", [(1, 2), (1, 1)])
-def test_who_asked_first_while_the_store_was_away_was_not_served_first(
+def test_the_first_request_during_an_outage_is_not_always_served_first(
     history: HistoryBuilder, attempts: tuple[int, int]
 ) -> None:
     _asked_while_the_store_was_away(history, attempts=attempts)
@@ -527,7 +527,7 @@ def test_a_fault_that_was_long_over_explains_nothing(history: HistoryBuilder) ->
     assert (verdict.unexplained, verdict.duplicates[0].cause) == (1, "unexplained")
 
 
-def test_a_fault_that_costs_nobody_a_lease_explains_nothing(history: HistoryBuilder) -> None:
+def test_a_fault_that_costs_no_lease_explains_nothing(history: HistoryBuilder) -> None:
     _again(history)
     history.fault("script-flush", 10_004)
     assert history.promises() == ["cause"]
@@ -541,7 +541,7 @@ def test_a_fault_that_costs_nobody_a_lease_explains_nothing(history: HistoryBuil
         ("restart-store", 1_000, []),
     ],
 )
-def test_a_lease_that_nobody_could_prolong_lasts_its_time_all_the_same(
+def test_a_lease_that_could_not_be_extended_lasts_its_full_time(
     history: HistoryBuilder, kind: str, gap: float, broken: list[str]
 ) -> None:
     """It was given for 15 s: a worker that is stopped for a second has not lost it."""
@@ -550,7 +550,7 @@ def test_a_lease_that_nobody_could_prolong_lasts_its_time_all_the_same(
     assert history.promises() == broken
 
 
-def test_what_lasted_until_it_was_healed_explains_what_began_meanwhile(history: HistoryBuilder) -> None:
+def test_a_fault_explains_reruns_until_it_is_healed(history: HistoryBuilder) -> None:
     _again(history, gap=20_000)
     history.fault("stop-store", 1_000)
     assert history.promises() == ["cause"]
@@ -692,7 +692,7 @@ def test_a_cancel_that_was_undone_lets_the_job_run(
 
 
 @pytest.mark.parametrize(("leased_at", "broken"), [(150, []), (50, ["batches"])])
-def test_a_batch_that_was_undone_may_be_made_anew_of_others(
+def test_a_batch_lost_by_the_store_may_be_formed_again_of_other_jobs(
     history: HistoryBuilder, leased_at: float, broken: list[str]
 ) -> None:
     for id in ("a", "b"):
@@ -822,7 +822,7 @@ def test_a_queue_that_stands_still_while_another_part_is_away_is_found(history: 
     assert "6.0 s" in finding.says
 
 
-def test_a_queue_that_goes_on_while_another_part_is_away_is_fine(history: HistoryBuilder) -> None:
+def test_a_queue_with_progress_during_a_lost_shard_is_fine(history: HistoryBuilder) -> None:
     first, *others = _ready(history, 20)
     history.run(first, 5_000, 5_100)
     for id in others:
