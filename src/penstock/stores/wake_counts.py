@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock.stores.contract import Wake
+
 __all__ = ["WakeCounts"]
 
 
@@ -12,3 +14,12 @@ class WakeCounts(NamedTuple):
 
     cancels: int
     changes: int
+
+    def wake_since(self, before: WakeCounts) -> Wake:
+        """Return the flags of a wait that began at the counts `before`."""
+        wake = Wake.NOTHING
+        if self.cancels > before.cancels:
+            wake |= Wake.CANCEL
+        if self.changes > before.changes:
+            wake |= Wake.SETTINGS
+        return wake

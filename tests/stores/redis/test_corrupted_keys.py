@@ -454,7 +454,7 @@ async def test_a_notification_counter_that_is_no_number_starts_again_and_works(
     assert Wake.SETTINGS in await store.wait([], timeout=0)
     for _ in range(2):
         with corruptor.client() as client:
-            client.hset(store._context.keys.news, mapping={"cancels": "many", "changes": "many"})
+            client.hset(store._context.keys.wake_counts, mapping={"cancels": "many", "changes": "many"})
         await other.cancel([job.ref])
         await other.settings("default", paused=False)
         assert Wake.SETTINGS in await store.wait([], timeout=0)

@@ -56,7 +56,7 @@ async def offered(store: RedisStore, queue: str) -> bool:
 
 
 async def asked(store: RedisStore, *words: str | bytes) -> object:
-    (answer,) = await store._runner.run([command(store._context.keys.news, *words)])
+    (answer,) = await store._runner.run([command(store._context.keys.wake_counts, *words)])
     return answer
 
 
@@ -186,7 +186,7 @@ async def test_nothing_is_handed_to_who_is_gone(store: RedisStore, other: RedisS
     await asyncio.gather(waiting, return_exceptions=True)
     store.close()
     async with asyncio.timeout(SOON):
-        while await asked(other, "PUBSUB", "CHANNELS", store._context.keys.news_channel):
+        while await asked(other, "PUBSUB", "CHANNELS", store._context.keys.notice_channel):
             await asyncio.sleep(0.01)
     new = NewJob("1", "t")
     await other.enqueue([new])

@@ -48,12 +48,12 @@ def put(memory: MemoryState, row: Row) -> None:
             if job.spec.unique is not None:
                 keys.end(memory, row, job.spec.unique)
             if memory.waiters.end_watches:
-                memory.waiters.tell_ended(job)
+                memory.waiters.notify_ended(job)
             return
     if job.expires_at is not None:
         memory.expiring.put(generation, job.expires_at)
     if memory.waiters.queue_notifiers:
-        memory.waiters.tell_work(queue.name)
+        memory.waiters.notify_work(queue.name)
 
 
 def take(memory: MemoryState, row: Row, *, starts: bool = False) -> None:
@@ -82,7 +82,7 @@ def take(memory: MemoryState, row: Row, *, starts: bool = False) -> None:
             _drop(memory.tokens, job.token, generation)
             _drop(memory.held, job.worker, generation)
             if queue.rate_limiter.limits.max_running is not None and (queue.ready.first() or queue.parked):
-                memory.waiters.tell_work(queue.name)
+                memory.waiters.notify_work(queue.name)
         case State.COLLECTING:
             if job.batch is None:
                 queue.batch_buffer.leave(row.batch_name, generation)

@@ -35,8 +35,8 @@ class MemoryStore(StoreFacade):
         self._clock = clock or SystemClock()
         self._owned = OwnedMemory(name, namespace, self._clock, exact=exact)
         super().__init__(verb_table(self._owned))
-        self._heard = self._owned.memory.waiters.heard
-        self._heard_lock = forks.lock()
+        self._seen_counts = self._owned.memory.waiters.wake_counts
+        self._seen_lock = forks.lock()
 
     @property
     def url(self) -> str:
@@ -74,9 +74,9 @@ class MemoryStore(StoreFacade):
         watch = memory.run(waiting.watch_ends, refs, notifier, True)
         try:
             while True:
-                in_time = not watch.open or bool(watch.told) or await notifier.wait(left())
-                if told := memory.run(waiting.told, watch):
-                    yield told
+                in_time = not watch.open or bool(watch.ended) or await notifier.wait(left())
+                if ended := memory.run(waiting.take_ended, watch):
+                    yield ended
                 elif not watch.open or not in_time:
                     return
         finally:
@@ -91,21 +91,21 @@ class MemoryStore(StoreFacade):
         parked: Sequence[str] = (),
     ) -> Wake:
         memory, notifier, left = self.memory, LoopNotifier(), Countdown(timeout)
-        until, before = self._clock.now() + timeout, self._heard
+        until, before = self._clock.now() + timeout, self._seen_counts
         memory.run(waiting.watch, queues, notifier)
         try:
             while True:
-                wake, heard = memory.run(waiting.look, queues, until, before, parked)
+                wake, wake_counts = memory.run(waiting.look, queues, until, before, parked)
                 if wake or not await notifier.wait(left()):
-                    self._note(heard)
+                    self._note(wake_counts)
                     return wake
         finally:
             memory.run(waiting.unwatch, queues, notifier)
 
-    def _note(self, heard: WakeCounts) -> None:
+    def _note(self, wake_counts: WakeCounts) -> None:
         """Store the counts that a wait has reported; if several waits end at once, the highest stay."""
-        with self._heard_lock:
-            self._heard = WakeCounts(*map(max, zip(self._heard, heard, strict=True)))
+        with self._seen_lock:
+            self._seen_counts = WakeCounts(*map(max, zip(self._seen_counts, wake_counts, strict=True)))
 
 
 class _SyncMemoryStore(SyncFacade):
@@ -132,9 +132,9 @@ class _SyncMemoryStore(SyncFacade):
         watch = memory.run(waiting.watch_ends, refs, notifier, True)
         try:
             while True:
-                in_time = not watch.open or bool(watch.told) or notifier.wait(left())
-                if told := memory.run(waiting.told, watch):
-                    yield told
+                in_time = not watch.open or bool(watch.ended) or notifier.wait(left())
+                if ended := memory.run(waiting.take_ended, watch):
+                    yield ended
                 elif not watch.open or not in_time:
                     return
         finally:

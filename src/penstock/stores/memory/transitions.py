@@ -104,7 +104,7 @@ def remove(memory: MemoryState, row: Row, *, forgotten: bool = False) -> None:
         partitions.advance(memory, row.queue, partition, memory.clock.now())
     memory.discard(row)
     if memory.waiters.end_watches:
-        memory.waiters.tell_ended(row.job, gone=True)
+        memory.waiters.notify_ended(row.job, gone=True)
 
 
 # ── batches ──

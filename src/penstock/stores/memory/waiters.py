@@ -18,7 +18,7 @@ T = TypeVar("T")
 class EndWatch:
     """A wait for the end of jobs. It is notified when all have ended or, with `each`, whenever one ends."""
 
-    __slots__ = ("each", "notifier", "open", "told")
+    __slots__ = ("each", "ended", "notifier", "open")
 
     def __init__(self, notifier: MemoryNotifier, found: Mapping[Ref, Job | None], each: bool) -> None:
         """`found`: the jobs as they are now; None for a job that does not exist."""
@@ -26,14 +26,14 @@ class EndWatch:
         self.notifier = notifier
         self.each = each
         self.open = set(found) - set(over)
-        self.told = over if each else {}
+        self.ended = over if each else {}
 
 
 class Waiters:
     """All waits, and the counts of events for workers. Used only under the lock of the state."""
 
     def __init__(self) -> None:
-        self.heard = WakeCounts(0, 0)
+        self.wake_counts = WakeCounts(0, 0)
         self.notifiers: set[MemoryNotifier] = set()
         self.queue_notifiers: dict[str, set[MemoryNotifier]] = {}
         self.end_watches: dict[Ref, set[EndWatch]] = {}
@@ -61,27 +61,27 @@ class Waiters:
 
     # ── notifications ──
 
-    def tell_work(self, queue: str) -> None:
+    def notify_work(self, queue: str) -> None:
         """Notify the waits of this queue: it may have work."""
         _notify(self.queue_notifiers.get(queue, ()))
 
-    def tell_stop(self) -> None:
+    def notify_cancel(self) -> None:
         """Notify all waits of a request to stop a running job."""
-        self.heard = self.heard._replace(cancels=self.heard.cancels + 1)
+        self.wake_counts = self.wake_counts._replace(cancels=self.wake_counts.cancels + 1)
         _notify(self.notifiers)
 
-    def tell_settings(self) -> None:
+    def notify_settings(self) -> None:
         """Notify all waits of a change of settings or periodic entries."""
-        self.heard = self.heard._replace(changes=self.heard.changes + 1)
+        self.wake_counts = self.wake_counts._replace(changes=self.wake_counts.changes + 1)
         _notify(self.notifiers)
 
-    def tell_ended(self, job: Job, *, gone: bool = False) -> None:
+    def notify_ended(self, job: Job, *, gone: bool = False) -> None:
         """Notify the waits for this job: it has ended, or (`gone`) was removed."""
         ref = job.ref
         for watch in self.end_watches.pop(ref, ()):
             watch.open.discard(ref)
             if watch.each:
-                watch.told[ref] = None if gone else job
+                watch.ended[ref] = None if gone else job
             if watch.each or not watch.open:
                 watch.notifier.notify()
 

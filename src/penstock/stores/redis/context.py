@@ -58,7 +58,7 @@ class Context:
         #: Queues whose unreadable settings have been reported.
         self.unread: set[str] = set()
         self._clock = clock
-        self._told = b"c" if clustered else b""
+        self._clock_prefix = b"c" if clustered else b""
 
     @property
     def apart(self) -> bool:
@@ -77,11 +77,11 @@ class Context:
     def used_before(self, token: str, queues: Sequence[str]) -> Sequence[str]:
         """Return the other queues for which this token was used before; store these queues for the token."""
         with _used_lock:
-            before = _used.get((self.keys.news, token), ())
+            before = _used.get((self.keys.wake_counts, token), ())
             others = [queue for queue in before if queue not in queues]
             while len(_used) >= _MOST_USED:
                 _used.pop(next(iter(_used)))
-            _used[self.keys.news, token] = (*queues, *others)
+            _used[self.keys.wake_counts, token] = (*queues, *others)
         return others
 
     def unavailable(self, queues: Iterable[str]) -> StoreError:
@@ -91,12 +91,12 @@ class Context:
                 return (StoreCorrupt if isinstance(error, StoreCorrupt) else StoreUnavailable)(str(error))
         return StoreUnavailable("the Cluster does not answer")
 
-    def now_told(self) -> bytes:
+    def clock_argument(self) -> bytes:
         """The first argument of every script: a test's clock, or b"" for the server's clock."""
         if self._clock is None:
-            return self._told
+            return self._clock_prefix
         clock = self._clock
-        return self._told + f"{clock.now()} {clock.lease_now()} {clock.boot_id()}".encode()
+        return self._clock_prefix + f"{clock.now()} {clock.lease_now()} {clock.boot_id()}".encode()
 
     def call(
         self,
@@ -114,11 +114,11 @@ class Context:
             # the call, and a queue whose other keys have not moved yet would exist twice. If one of two
             # exists it answers TRYAGAIN, as does the target node, until the whole slot has moved.
             keys = (*keys, keys[0] + b":meta")
-        return Call(SCRIPTS[name], keys, [self.now_told(), *args], repeatable, replicas)
+        return Call(SCRIPTS[name], keys, [self.clock_argument(), *args], repeatable, replicas)
 
     def shared_call(self, name: str, key: bytes, args: Iterable[bytes | str | int]) -> Call:
         """Return a call of a script over a key of the whole namespace."""
-        return Call(SCRIPTS[name], (key,), [self.now_told(), *args])
+        return Call(SCRIPTS[name], (key,), [self.clock_argument(), *args])
 
     def servers(self, queues: Sequence[str]) -> list[list[str]]:
         """Split queues into lists that one script can span: all together, or on a Cluster each alone."""

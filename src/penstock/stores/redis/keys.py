@@ -38,8 +38,10 @@ class Keys:
             f"the namespace {namespace!r}" if namespace else "the namespace without a name"
         )
         self.workers = f"{shared}:workers".encode()  # hash: id → announcement
-        self.news = f"{shared}:news".encode()  # hash: counts of requests to stop and of changes of settings
-        self.news_channel = f"{shared}:news"
+        self.wake_counts = f"{shared}:news".encode()  # hash: counts of cancel requests and settings changes
+        self.notice_channel = (
+            f"{shared}:news"  # messages that these counts have grown  # messages that these counts have grown
+        )
         self._wake = f"{shared}:wake:"
         self._queues: dict[str, bytes] = {}
 

@@ -6,38 +6,25 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from penstock.core import forks
-from penstock.stores.contract import Wake
 from penstock.stores.redis.context import CallPlan, Context, int_or_zero
-from penstock.stores.redis.verbs import news
+from penstock.stores.redis.verbs import wake_counts
 from penstock.stores.redis.wire.async_runner import AsyncRunner, SyncRunner
+from penstock.stores.wake_counts import WakeCounts
 
-__all__ = ["NewsCounts", "PlanRunner", "SeenNews"]
+__all__ = ["PlanRunner", "SeenWakeCounts"]
 
 R = TypeVar("R")
 
 
-class NewsCounts(tuple[int, int]):
-    """The number of requests to stop and of changes of settings so far."""
-
-    def told_by(self, later: tuple[int, int]) -> Wake:
-        """Return the flags for which a wait that knew these counts is woken by later ones."""
-        wake = Wake.NOTHING
-        if later[0] > self[0]:
-            wake |= Wake.CANCEL
-        if later[1] > self[1]:
-            wake |= Wake.SETTINGS
-        return wake
-
-
-class SeenNews:
+class SeenWakeCounts:
     """The counts that the waits of a store object have reported; None before its first verb."""
 
     def __init__(self) -> None:
-        self.seen: NewsCounts | None = None
+        self.seen: WakeCounts | None = None
         self._lock = forks.lock()
 
     @property
-    def now(self) -> NewsCounts:
+    def now(self) -> WakeCounts:
         assert self.seen is not None
         return self.seen
 
@@ -45,12 +32,12 @@ class SeenNews:
         """Set the baseline at the first verb: earlier events are never reported."""
         with self._lock:
             if self.seen is None:
-                self.seen = NewsCounts(map(int_or_zero, answer))
+                self.seen = WakeCounts(*map(int_or_zero, answer))
 
-    def tell(self, counts: tuple[int, int]) -> None:
+    def update(self, counts: WakeCounts) -> None:
         """Store the counts that a wait has reported; if several waits end at once, the highest stay."""
         with self._lock:
-            self.seen = NewsCounts(map(max, zip(self.now, counts, strict=True)))
+            self.seen = WakeCounts(*map(max, zip(self.now, counts, strict=True)))
 
 
 class PlanRunner:
@@ -60,17 +47,17 @@ class PlanRunner:
         self._runner = runner
         self._sync_runner = sync_runner
         self.context = context
-        self.news = SeenNews()
+        self.wake_counts = SeenWakeCounts()
 
     async def run(self, plan: CallPlan[R]) -> R:
         """Run a plan and return its answer."""
-        if self.news.seen is None:
+        if self.wake_counts.seen is None:
             await self.begin()
         return await self._send(plan)
 
     async def begin(self) -> None:
         """Read the counts at the first verb."""
-        self.news.begin(await self._send(news.begin(self.context)))
+        self.wake_counts.begin(await self._send(wake_counts.begin(self.context)))
 
     async def _send(self, plan: CallPlan[R]) -> R:
         try:
@@ -83,8 +70,8 @@ class PlanRunner:
 
     def run_sync(self, plan: CallPlan[R]) -> R:
         """Run a plan in this thread and return its answer."""
-        if self.news.seen is None:
-            self.news.begin(self._send_sync(news.begin(self.context)))
+        if self.wake_counts.seen is None:
+            self.wake_counts.begin(self._send_sync(wake_counts.begin(self.context)))
         return self._send_sync(plan)
 
     def _send_sync(self, plan: CallPlan[R]) -> R:

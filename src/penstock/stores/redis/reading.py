@@ -44,8 +44,8 @@ def leased_jobs(context: Context, rows: Sequence[Row], read: Callable[[Row], Job
         for place in places:
             _, id, record, *_ = rows[broken[place]]
             args += (id, record, causes[broken[place]])
-        (told,) = raise_errors((yield [context.call("set_aside", [queue], args)]))
-        context.note_set_aside(told)
+        (answered,) = raise_errors((yield [context.call("set_aside", [queue], args)]))
+        context.note_set_aside(answered)
     return [job for job in jobs if job is not None]
 
 

@@ -175,9 +175,9 @@ class RedisStore(StoreFacade):
         parked: Sequence[str] = (),
     ) -> Wake:
         ends = time.monotonic() + timeout / 1000
-        if self._plans.news.seen is None:
+        if self._plans.wake_counts.seen is None:
             await self._plans.begin()
-        before = self._plans.news.now
+        before = self._plans.wake_counts.now
         subscriber = await self._subscriber()
         till = ""
         with subscriber.waiting(frozenset(queues)) as waiter:
@@ -191,19 +191,19 @@ class RedisStore(StoreFacade):
                 plan = waiting.look(
                     self._context, queues, timeout if first else left, till, subscriber.channel, said, parked
                 )
-                work, till, news = await self._plans.run(plan)
+                work, till, counts = await self._plans.run(plan)
                 if first and till:
                     subscriber.ahead = int(till) - timeout - time.monotonic() * 1000
                 if said and not work:
                     subscriber.offered = waiter.queues
-                wake = (Wake.WORK if work else Wake.NOTHING) | before.told_by(news)
+                wake = (Wake.WORK if work else Wake.NOTHING) | counts.wake_since(before)
                 if wake or left <= 0:
-                    self._plans.news.tell(news)
+                    self._plans.wake_counts.update(counts)
                     return wake | (Wake.WORK if waiter.work else Wake.NOTHING)
-                heard = await _heard(waiter.event, min(ends - time.monotonic(), _SAFETY))
+                notified = await _notified(waiter.event, min(ends - time.monotonic(), _SAFETY))
                 if waiter.work:
                     return Wake.WORK
-                if not heard and ends <= time.monotonic():
+                if not notified and ends <= time.monotonic():
                     return Wake.NOTHING  # the next wait checks again
 
     async def _subscriber(self) -> Subscriber:
@@ -224,8 +224,8 @@ class RedisStore(StoreFacade):
             await self._runner.listen(
                 subscriber.channel.encode(), subscriber.on_message, subscriber.on_messages_lost
             )
-            news = self._context.keys.news_channel.encode()
-            await self._runner.listen(news, subscriber.on_news, subscriber.on_messages_lost)
+            notices = self._context.keys.notice_channel.encode()
+            await self._runner.listen(notices, subscriber.on_notice, subscriber.on_messages_lost)
         except BaseException:  # boundary: after any error the next caller tries again
             subscriber.ready = None
             raise
@@ -274,7 +274,7 @@ def _given_back(context: Context, came: Sequence[DispatchedJob]) -> CallPlan[lis
     return settling.settle(context, [Settlement(one.lease, back) for one in came])
 
 
-async def _heard(event: asyncio.Event, seconds: float) -> bool:
+async def _notified(event: asyncio.Event, seconds: float) -> bool:
     try:
         async with asyncio.timeout(max(0.0, seconds)):
             await event.wait()

@@ -26,7 +26,7 @@ _LARGE = b"l"
 class Waiter:
     """One wait for work in some queues."""
 
-    __slots__ = ("event", "offer", "queues", "take", "told", "work")
+    __slots__ = ("event", "messages", "offer", "queues", "take", "work")
 
     def __init__(self, queues: frozenset[str]) -> None:
         self.queues = queues
@@ -36,7 +36,7 @@ class Waiter:
         )  # whether the worker has accepted this job
         self.event = asyncio.Event()
         self.work = False  # True: there is certainly work
-        self.told: set[bytes] = set()  # the messages received so far
+        self.messages: set[bytes] = set()  # the messages received so far
 
 
 class Subscriber:
@@ -73,7 +73,7 @@ class Subscriber:
         concerned = [waiter for waiter in self._waiters if queue in waiter.queues]
         for waiter in concerned:
             waiter.work = waiter.work or kind == _WORK
-            waiter.told.add(message)
+            waiter.messages.add(message)
             waiter.event.set()
         if not concerned:
             self._pass_on(queue, kind)
@@ -94,14 +94,14 @@ class Subscriber:
             waiter.work = True
             waiter.event.set()
 
-    def on_news(self, _: bytes) -> None:
+    def on_notice(self, _: bytes) -> None:
         """Wake every wait, because of a request to stop or a change of settings."""
         for waiter in self._waiters:
             waiter.event.set()
 
     def on_messages_lost(self) -> None:
         """Wake every wait, because messages may have been missed."""
-        self.on_news(b"")
+        self.on_notice(b"")
         if self.result_waiter is not None:
             self.result_waiter.recheck()
 
@@ -123,7 +123,7 @@ class Subscriber:
         try:
             yield waiter
         except BaseException:  # boundary: however the wait ends, its messages are passed on
-            for message in waiter.told:
+            for message in waiter.messages:
                 self._pass_on(message[1:].decode(), message[:1])
             raise
         finally:

@@ -45,26 +45,26 @@ class SyncRedisStore(SyncFacade):
         if not open:
             return
         channel = self._context.keys.channel(mint_token()[:16])
-        untold: set[Ref] = set()  # jobs whose end will be published, but was not received yet
+        unreported: set[Ref] = set()  # jobs whose end will be published, but was not received yet
         with self._runner.listener(channel.encode()) as listener:
             while open:
-                told_on = listener.channel.decode()
+                listening_on = listener.channel.decode()
                 ended = self._plans.run_sync(
-                    result_waiting.find_ended(self._context, list(open), told_on, 2 * _SAFETY)
+                    result_waiting.find_ended(self._context, list(open), listening_on, 2 * _SAFETY)
                 )
-                untold |= open.keys() - ended.keys()
+                unreported |= open.keys() - ended.keys()
                 look_again = min(until, time.monotonic() + _SAFETY)
                 while True:
                     for ref in ended:
                         del open[ref]
                     if not open:  # ended without a message: the message is late, or the connection is dead
-                        listener.then = "close" if untold else "keep"
+                        listener.then = "close" if unreported else "keep"
                     if ended:
                         yield ended
                     message = listener.receive(max(0.0, look_again - time.monotonic())) if open else None
                     if message is None:
                         break
-                    untold.discard(read_end(message)[0])
+                    unreported.discard(read_end(message)[0])
                     ended = self._end_in(message, open)
                 if until <= time.monotonic():
                     return

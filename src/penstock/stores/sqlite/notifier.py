@@ -65,7 +65,7 @@ class Notifier:
     def listening(self) -> Iterator[ThreadListener]:
         """Listen from a thread. No notification is missed after the block is entered."""
         listener = ThreadListener()
-        with self.watch.telling_thread(listener.notified.set):
+        with self.watch.calling_in_thread(listener.notified.set):
             yield listener
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class LoopListener:
     def _begin(self) -> None:
         loop, watch = asyncio.get_running_loop(), self._notifier.watch
         if watch.reads_in(loop):
-            self._listening.enter_context(watch.telling_loop(loop, self._notified))
+            self._listening.enter_context(watch.calling_in_loop(loop, self._notified))
         else:
             self._listening.callback(_Poller(self._notifier, self._notified).end)
 

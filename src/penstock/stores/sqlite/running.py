@@ -23,7 +23,7 @@ def run_verb(call: PendingCall, tx: TransactionContext) -> None:
 
 def run_without(call: PendingCall, tx: TransactionContext, causes: dict[int, str]) -> None:
     """Set aside the jobs that a verb could not read and run the verb again, until it can read all."""
-    untold = len(tx.found)
+    unreported = len(tx.found)
     tx.execute("SAVEPOINT whole")
     with _any_text(tx.cx):
         while True:
@@ -37,7 +37,7 @@ def run_without(call: PendingCall, tx: TransactionContext, causes: dict[int, str
                 if more.causes.keys() <= causes.keys():
                     raise
                 causes |= more.causes
-                del tx.found[untold:]
+                del tx.found[unreported:]
                 tx.execute("ROLLBACK TO whole")
     tx.execute("RELEASE whole")
 

@@ -78,7 +78,7 @@ class SqliteStore(StoreFacade):
             raise ConfigError(f"{text!r} is not the path of a file; for jobs in memory use memory://")
         self._clock = clock or SystemClock()
         self._mode = read_mode(mode)
-        self._news = _News()
+        self._seen_counts = _SeenCounts()
         # the real path, so that all processes use the same fair write lock, which is beside the file
         self._path = Path(os.path.realpath(text))
         self._runner = Runner(
@@ -89,7 +89,7 @@ class SqliteStore(StoreFacade):
                 full_sync=durability == "full",
                 patience=patience,
                 mode=self._mode,
-                on_open=self._news.begin,
+                on_open=self._seen_counts.begin,
             )
         )
         self._listeners: PerLoop[dict[str, LoopListener]] = PerLoop()
@@ -133,8 +133,8 @@ class SqliteStore(StoreFacade):
         loop = asyncio.get_running_loop()
         result_waiter = self._result_waiters.get(loop)
         if result_waiter is None:
-            if self._news.heard is None:  # the notifier exists only after the file is opened
-                await self._runner.ask(_BASELINE, self._news)
+            if self._seen_counts.counts is None:  # the notifier exists only after the file is opened
+                await self._runner.ask(_BASELINE, self._seen_counts)
             runner = self._runner  # not the store: a reference would keep it from being collected
 
             async def look(refs: Sequence[Ref], _: float) -> EndedJobs:
@@ -153,15 +153,15 @@ class SqliteStore(StoreFacade):
         parked: Sequence[str] = (),
     ) -> Wake:
         until, ends = self._clock.now() + timeout, time.monotonic() + timeout / 1000
-        before = self._news.heard
+        before = self._seen_counts.counts
         if before is None:
-            before = await self._runner.ask(_BASELINE, self._news)
+            before = await self._runner.ask(_BASELINE, self._seen_counts)
         with self._listener(WORK).listening() as waiter:
             while True:
-                wake, heard = await self._runner.ask(_LOOK, queues, until, before, parked)
+                wake, counts = await self._runner.ask(_LOOK, queues, until, before, parked)
                 left = ends - time.monotonic()
                 if wake or left <= 0:
-                    self._news.told(heard)
+                    self._seen_counts.update(counts)
                     return wake
                 await waiter.wait(min(left, _SAFETY))
 
@@ -257,26 +257,26 @@ class _SyncSqliteStore(SyncFacade):
                     waiter.wait(min(left, _SAFETY))
 
 
-class _News:
+class _SeenCounts:
     """The requests to stop and changes of settings that the waits of a store object have reported."""
 
     def __init__(self) -> None:
-        self.heard: WakeCounts | None = None
+        self.counts: WakeCounts | None = None
 
     def begin(self, tx: TransactionContext) -> None:
         """Set the baseline when the file is first opened: earlier events are never reported."""
-        if self.heard is None:
-            self.heard = waiting.heard(tx)
+        if self.counts is None:
+            self.counts = waiting.wake_counts(tx)
 
-    def told(self, now: WakeCounts) -> None:
+    def update(self, now: WakeCounts) -> None:
         """Store what a wait has reported; if several waits end at once, the highest counts stay."""
-        before = self.heard or now
-        self.heard = WakeCounts(*map(max, zip(before, now, strict=True)))
+        before = self.counts or now
+        self.counts = WakeCounts(*map(max, zip(before, now, strict=True)))
 
 
-def _baseline(_: TransactionContext, news: _News) -> WakeCounts:
-    assert news.heard is not None
-    return news.heard
+def _baseline(_: TransactionContext, seen: _SeenCounts) -> WakeCounts:
+    assert seen.counts is not None
+    return seen.counts
 
 
 _BASELINE = Verb(_baseline, reads=True)

@@ -214,7 +214,7 @@ class TransactionContext:
 
     # ── shared by several verbs ──
 
-    def told(self) -> tuple[SetAside, ...]:
+    def take_set_aside(self) -> tuple[SetAside, ...]:
         """Return the records set aside by any verb since the last call, and clear the list."""
         if not self.found:
             return ()

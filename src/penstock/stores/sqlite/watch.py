@@ -36,7 +36,7 @@ _LINGER = 1.0
 _IN_MODIFY = 0x02
 _EVENT = struct.Struct("iIII")
 
-Told = Callable[[], None]
+Callback = Callable[[], None]
 
 
 class Watch:
@@ -44,7 +44,7 @@ class Watch:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._told: dict[object, Told] = {}  # needs no lock: every change is one dict operation
+        self._callbacks: dict[object, Callback] = {}  # needs no lock: every change is one dict operation
         self._readers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, int] = weakref.WeakKeyDictionary()
         self._threads = 0  # number of waiting threads
         self._lock = lock()  # guards that number and the background thread
@@ -59,7 +59,7 @@ class Watch:
     def reset_in_child(self) -> None:
         """Close the watch in a forked child: an event read here would be missing in the parent."""
         self.left_behind = True
-        self._told.clear()
+        self._callbacks.clear()
         if self._close is not None:
             self._close()
         self._fd, self._thread, self._threads = -1, None, 0
@@ -88,21 +88,21 @@ class Watch:
         return True
 
     @contextlib.contextmanager
-    def telling_loop(self, loop: asyncio.AbstractEventLoop, told: Told) -> Iterator[None]:
-        """Call `told` in this loop at each write, until the end of the block. Call `reads_in` first."""
+    def calling_in_loop(self, loop: asyncio.AbstractEventLoop, callback: Callback) -> Iterator[None]:
+        """Call `callback` in this loop at each write, until the end of the block. Call `reads_in` first."""
 
-        def tell() -> None:
+        def call() -> None:
             if asyncio._get_running_loop() is loop:
-                told()
+                callback()
             else:
                 with contextlib.suppress(RuntimeError):  # the loop was just closed
-                    loop.call_soon_threadsafe(told)
+                    loop.call_soon_threadsafe(callback)
 
-        self._told[told] = tell
+        self._callbacks[callback] = call
         try:
             yield
         finally:
-            self._told.pop(told, None)
+            self._callbacks.pop(callback, None)
             self._readers[loop] = left = self._readers.get(loop, 1) - 1
             # an async generator that was not closed may end here after its loop was closed
             if not left and self._fd >= 0 and not loop.is_closed():
@@ -111,19 +111,19 @@ class Watch:
     # ── threads ──
 
     @contextlib.contextmanager
-    def telling_thread(self, told: Told) -> Iterator[None]:
-        """Call `told`, in any thread, at each write, until the end of the block."""
+    def calling_in_thread(self, callback: Callback) -> Iterator[None]:
+        """Call `callback`, in any thread, at each write, until the end of the block."""
         if self._fd >= 0:
             self.look()  # consume earlier notifications
         with self._lock:
             self._threads += 1
             if self._thread is None:
                 self._thread = _started(self._serve)
-        self._told[told] = told
+        self._callbacks[callback] = callback
         try:
             yield
         finally:
-            self._told.pop(told, None)
+            self._callbacks.pop(callback, None)
             with self._lock:
                 self._threads -= 1
 
@@ -140,12 +140,12 @@ class Watch:
             self._open()
         changed = self._polled if self._fd < 0 else self._watched
         idle_since = time.monotonic()
-        for told in changed():
-            if told:
-                self._tell()
+        for written in changed():
+            if written:
+                self._notify()
             if self._threads:
                 idle_since = time.monotonic()
-            elif told or time.monotonic() - idle_since >= _LINGER:
+            elif written or time.monotonic() - idle_since >= _LINGER:
                 with self._lock:
                     if not self._threads:
                         self._thread = None
@@ -170,11 +170,11 @@ class Watch:
     def look(self) -> None:
         """Notify all listeners if the file was written since the last call."""
         if self._drained():
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
-        for tell in list(self._told.values()):
-            tell()
+    def _notify(self) -> None:
+        for call in list(self._callbacks.values()):
+            call()
 
     def _drained(self) -> bool:
         changed = False

@@ -30,7 +30,7 @@ def settings(
     queue.closed = queue.closed if closed is None else closed
     changed = limits is not None and queue.rate_limiter.change(limits, now)
     if changed or before != (queue.paused, queue.closed):
-        memory.waiters.tell_settings()
+        memory.waiters.notify_settings()
     return info_of(queue, now)
 
 
@@ -44,7 +44,7 @@ def drop(memory: MemoryState, name: str) -> bool:
     for holder in queue.holders.values():
         del memory.keys[holder.generation]
     if queue.paused or queue.closed or queue.entries or queue.rate_limiter.limits != NO_LIMITS:
-        memory.waiters.tell_settings()
+        memory.waiters.notify_settings()
     return True
 
 

@@ -37,7 +37,7 @@ def _put_entry(memory: MemoryState, spec: NewEntry, now: int) -> Entry:
         same = before.spec.schedule == spec.schedule
         entry = _revised(replace(before, spec=spec), now, from_now=not same)
     entries[spec.name] = entry
-    memory.waiters.tell_settings()
+    memory.waiters.notify_settings()
     return entry
 
 
@@ -51,7 +51,7 @@ def _pause_entry(memory: MemoryState, ref: Ref, paused: bool, now: int) -> Entry
         return entry
     entry = _revised(replace(entry, paused=paused), now, from_now=not paused)
     memory.queues[ref.queue].entries[ref.id] = entry
-    memory.waiters.tell_settings()
+    memory.waiters.notify_settings()
     return entry
 
 
@@ -69,7 +69,7 @@ def _delete_entry(memory: MemoryState, ref: Ref) -> bool:
     if _entry(memory, ref) is None:
         return False
     del memory.queues[ref.queue].entries[ref.id]
-    memory.waiters.tell_settings()
+    memory.waiters.notify_settings()
     return True
 
 

@@ -102,5 +102,5 @@ def cancel_one(memory: MemoryState, ref: Ref, reason: str, now: int) -> State | 
     elif row.job.state is State.RUNNING and not row.job.cancel_asked:
         row.job = replace(row.job, cancel_asked=True)
         row.cancel_reason = asked_because(reason)
-        memory.waiters.tell_stop()
+        memory.waiters.notify_cancel()
     return row.job.state

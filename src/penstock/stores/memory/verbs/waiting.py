@@ -13,7 +13,7 @@ from penstock.stores.memory.verbs.promoting import next_due
 from penstock.stores.memory.waiters import EndWatch
 from penstock.stores.wake_counts import WakeCounts
 
-__all__ = ["look", "told", "unwatch", "unwatch_ends", "watch", "watch_ends"]
+__all__ = ["look", "take_ended", "unwatch", "unwatch_ends", "watch", "watch_ends"]
 
 
 def watch(memory: MemoryState, queues: Sequence[str], notifier: MemoryNotifier) -> None:
@@ -32,22 +32,18 @@ def look(
 
     `before`: the counts that were reported last; `parked`: as in `Consuming.wait`.
     """
-    wake, now, heard = Wake.NOTHING, memory.clock.now(), memory.waiters.heard
+    wake, now, wake_counts = Wake.NOTHING, memory.clock.now(), memory.waiters.wake_counts
     known = memory.known(queues)
     if any(queue.gives(now, parked=queue.name in parked) for queue in known):
         wake |= Wake.WORK
     for due in (next_due(memory, queues), *(queue.opens(now) for queue in known)):
         if due is not None and (due <= now or due < until):
             wake |= Wake.WORK
-    if heard.cancels > before.cancels:
-        wake |= Wake.CANCEL
-    if heard.changes > before.changes:
-        wake |= Wake.SETTINGS
-    return wake, heard
+    return wake | wake_counts.wake_since(before), wake_counts
 
 
 def watch_ends(memory: MemoryState, refs: Sequence[Ref], notifier: MemoryNotifier, each: bool) -> EndWatch:
-    """Notify when all jobs have ended or do not exist; `each`: whenever one ends (`told` returns which)."""
+    """Notify when all jobs have ended or do not exist; `each`: whenever one ends (see `take_ended`)."""
     watch = EndWatch(notifier, dict(zip(refs, get(memory, refs), strict=True)), each)
     memory.waiters.watch_ends(watch)
     return watch
@@ -57,7 +53,7 @@ def unwatch_ends(memory: MemoryState, watch: EndWatch) -> None:
     memory.waiters.unwatch_ends(watch)
 
 
-def told(_: MemoryState, watch: EndWatch) -> dict[Ref, Job | None]:
+def take_ended(_: MemoryState, watch: EndWatch) -> dict[Ref, Job | None]:
     """Return the jobs that have ended since the last call."""
-    told, watch.told = watch.told, {}
-    return told
+    ended, watch.ended = watch.ended, {}
+    return ended

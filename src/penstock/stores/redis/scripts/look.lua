@@ -6,27 +6,27 @@
 -- include: size_check clock states queue
 local WORK, NO_WORK = 1, 0
 local queues = {unpack(KEYS)}
-local news = clustered and {} or redis.call('HMGET', table.remove(queues), 'cancels', 'changes')
+local counts = clustered and {} or redis.call('HMGET', table.remove(queues), 'cancels', 'changes')
 local till = ARGV[3] == '' and now + tonumber(ARGV[2]) or tonumber(ARGV[3])
 local till_text = string.format('%.0f', till)
 local knows = {}
 for i = 6, #ARGV do knows[queues[tonumber(ARGV[i])]] = true end
 for _, queue in ipairs(queues) do
   local due = first_due(queue)
-  if due and (due <= now or due < till) then return {WORK, till_text, news} end
+  if due and (due <= now or due < till) then return {WORK, till_text, counts} end
   if redis.call('EXISTS', queue .. ':ready') == 1 and not meta(queue).paused then
-    if not meta(queue).limited then return {WORK, till_text, news} end
+    if not meta(queue).limited then return {WORK, till_text, counts} end
     local room, opens = limiting().room_of(queue, meta(queue))
-    if room > 0 or (opens and opens < till) then return {WORK, till_text, news} end
+    if room > 0 or (opens and opens < till) then return {WORK, till_text, counts} end
   end
 end
 for queue in pairs(knows) do
   if redis.call('EXISTS', queue .. ':parked') == 1 and not meta(queue).paused
     and (not meta(queue).limited or limiting().room_of(queue, meta(queue)) > 0) then
-    return {WORK, till_text, news}
+    return {WORK, till_text, counts}
   end
 end
-if tonumber(ARGV[2]) <= 0 then return {NO_WORK, till_text, news} end    -- the caller does not sleep
+if tonumber(ARGV[2]) <= 0 then return {NO_WORK, till_text, counts} end    -- the caller does not sleep
 local expired_before = string.format('(%.0f', now - 60000)
 local function add_waiter(waiters)
   for _, gone in ipairs(redis.call('ZRANGEBYSCORE', waiters, '-inf', expired_before, 'LIMIT', 0, 100)) do
@@ -44,4 +44,4 @@ for _, queue in ipairs(queues) do
     redis.call('PEXPIRE', queue .. ':offers', 60000 + ARGV[2])
   end
 end
-return {NO_WORK, till_text, news}
+return {NO_WORK, till_text, counts}

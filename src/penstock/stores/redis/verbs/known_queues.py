@@ -69,7 +69,7 @@ def probes(context: Context, names: Sequence[str]) -> list[Call]:
         if name == SHARED and (met := (context.met | context.listed) - {SHARED}):
             calls.append(register_call(context, met))
         else:
-            key = context.keys.news if name == SHARED else context.keys.queue(name) + b":meta"
+            key = context.keys.wake_counts if name == SHARED else context.keys.queue(name) + b":meta"
             calls.append(command(key, "EXISTS", key))
     return [call._replace(brief=True) for call in calls]
 
@@ -80,7 +80,7 @@ _CLOCKS = 5
 
 def now_of(context: Context) -> CallPlan[int]:
     """Return the time of the namespace's server, or of another server while that one is away."""
-    keys = [(SHARED, context.keys.news)]
+    keys = [(SHARED, context.keys.wake_counts)]
     keys += [
         (queue, context.keys.queue(queue) + b":meta") for queue in sorted(context.met - {SHARED})[:_CLOCKS]
     ]

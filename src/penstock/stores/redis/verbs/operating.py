@@ -18,8 +18,8 @@ from penstock.stores.redis.outages import SHARED
 from penstock.stores.redis.stored_limits import limit_values
 from penstock.stores.redis.verbs.known_queues import register
 from penstock.stores.redis.verbs.listing import infos_of
-from penstock.stores.redis.verbs.news import tell_news
 from penstock.stores.redis.verbs.producing import states_of
+from penstock.stores.redis.verbs.wake_counts import notify_all_waiters
 
 __all__ = ["delete", "drop", "purge", "reschedule", "retry", "settings"]
 
@@ -35,7 +35,7 @@ def settings(
     yield from register(context, {queue})
     (answer,) = raise_errors((yield [context.call("settings", [queue], wanted)]))
     if answer[0]:
-        yield from tell_news(context, "changes")
+        yield from notify_all_waiters(context, "changes")
     (info,) = yield from infos_of(context, [queue])
     return info or QueueInfo(queue, {})
 
@@ -88,5 +88,5 @@ def drop(context: Context, queue: str) -> CallPlan[bool]:
     if again:  # the queue was created again, perhaps before it was taken off the list
         yield from register(context, {queue})
     if answer:
-        yield from tell_news(context, "changes")
+        yield from notify_all_waiters(context, "changes")
     return True

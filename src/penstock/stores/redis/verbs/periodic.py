@@ -19,7 +19,7 @@ from penstock.stores.redis.keys import id_of, packed
 from penstock.stores.redis.layout import UNDECODABLE
 from penstock.stores.redis.script_arguments import form_of, tail_of
 from penstock.stores.redis.verbs.known_queues import highest, known, now_of, register
-from penstock.stores.redis.verbs.news import tell_news
+from penstock.stores.redis.verbs.wake_counts import notify_all_waiters
 from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["delete_entries", "entries", "pause_entries", "put_entries", "tick"]
@@ -38,8 +38,8 @@ def entries(context: Context, queues: Sequence[str] | None) -> CallPlan[Timetabl
         return Timetable([], (yield from now_of(context)))
     servers = context.servers(names)
     asked = [(few[0], context.call("entries", few, [])) for few in servers]
-    told = zip(servers, (yield from any_of(context, asked)), strict=True)
-    there = [(few, answer) for few, answer in told if answer is not AWAY]
+    answered = zip(servers, (yield from any_of(context, asked)), strict=True)
+    there = [(few, answer) for few, answer in answered if answer is not AWAY]
     found = [
         (name, _shown_of(queue, name, text))
         for queue, answer in _queues_of(there)
@@ -110,7 +110,7 @@ def put_entries(context: Context, specs: Sequence[NewEntry]) -> CallPlan[list[En
             continue
         found.update(zip(places, map(_entry_of, answer[1:]), strict=True))
     if any(answer is not AWAY and answer[0] for answer in answers):
-        yield from tell_news(context, "changes")
+        yield from notify_all_waiters(context, "changes")
     if AWAY in answers:  # the entries of the other queues are stored
         raise context.unavailable([queue for queue, _ in parts])
     return [found[place] for place in range(len(specs))]
@@ -131,7 +131,7 @@ def pause_entries(context: Context, refs: Sequence[Ref], paused: bool) -> CallPl
         for place, text in zip(places, answer[1:], strict=True):
             found[place] = _shown_of(refs[place].queue, refs[place].id.encode(), text) if text else None
     if any(answer[0] for answer in answers):
-        yield from tell_news(context, "changes")
+        yield from notify_all_waiters(context, "changes")
     return found
 
 
@@ -146,7 +146,7 @@ def delete_entries(context: Context, refs: Sequence[Ref]) -> CallPlan[list[bool]
         for place, was_there in zip(places, answer, strict=True):
             gone[place] = was_there == 1
     if any(gone):
-        yield from tell_news(context, "changes")
+        yield from notify_all_waiters(context, "changes")
     return gone
 
 
@@ -164,7 +164,7 @@ def tick(context: Context, ticks: Sequence[Tick]) -> CallPlan[list[TickResult]]:
     given = [answer for answer in answers if answer is not AWAY]
     context.floor = max(context.floor, *(int(answer[1]) for answer in given), 0)
     if any(answer[2] for answer in given):
-        yield from tell_news(context, "cancels")
+        yield from notify_all_waiters(context, "cancels")
     return [_ticked(one, answer) for one, answer in zip(ticks, answers, strict=True)]
 
 

@@ -16,7 +16,7 @@ from penstock.stores.redis.layout import STATES, UNWRITABLE
 from penstock.stores.redis.reading import shown
 from penstock.stores.redis.script_arguments import form_of, tail_of
 from penstock.stores.redis.verbs.known_queues import highest, register
-from penstock.stores.redis.verbs.news import tell_news
+from penstock.stores.redis.verbs.wake_counts import notify_all_waiters
 from penstock.stores.redis.wire.calls import Acked, Call
 from penstock.stores.redis.wire.faults import ReplyLost
 from penstock.stores.text_encoding import storable
@@ -186,14 +186,14 @@ def get(context: Context, refs: Sequence[Ref]) -> CallPlan[list[Job | None]]:
         answers = raise_errors((yield [context.call("get", [q], id_list(refs, part)) for q, part in parts]))
         rest: list[Part] = []
         for (queue, part), answer in zip(parts, answers, strict=True):
-            told = len(answer) // 2
-            there = [n for n in range(told) if answer[2 * n] is not None]
+            answered = len(answer) // 2
+            there = [n for n in range(answered) if answer[2 * n] is not None]
             rows = [(packed(refs[part[n]].id), answer[2 * n], answer[2 * n + 1]) for n in there]
             jobs = yield from shown(context, queue, rows)
             for n, job in zip(there, jobs, strict=True):
                 found[part[n]] = job
-            if told < len(part):  # the script ended early, because its answer was large
-                rest.append((queue, part[told:]))
+            if answered < len(part):  # the script ended early, because its answer was large
+                rest.append((queue, part[answered:]))
         parts = rest
     return found
 
@@ -227,5 +227,5 @@ def cancel(context: Context, refs: Sequence[Ref], reason: str) -> CallPlan[list[
     """Cancel queued jobs, and ask running jobs to stop."""
     found, asked = yield from states_of(context, "cancel", refs, [storable(reason).encode()])
     if asked:
-        yield from tell_news(context, "cancels")
+        yield from notify_all_waiters(context, "cancels")
     return found

@@ -8,7 +8,8 @@ from penstock.stores.contract import WorkerOffer
 from penstock.stores.redis.context import CallPlan, Context, command, int_or_zero, raise_errors
 from penstock.stores.redis.isolation import AWAY, any_of, isolated
 from penstock.stores.redis.outages import SHARED
-from penstock.stores.redis.verbs.news import news_call
+from penstock.stores.redis.verbs.wake_counts import counts_call
+from penstock.stores.wake_counts import WakeCounts
 
 __all__ = ["look", "pass_on"]
 
@@ -43,7 +44,7 @@ def look(
     channel: str,
     offer: str,
     parked: Sequence[str] = (),
-) -> CallPlan[tuple[bool, str, tuple[int, int]]]:
+) -> CallPlan[tuple[bool, str, WakeCounts]]:
     """Check for work; if there is none, add the channel to the waiters of these queues.
 
     Returns whether there is work, the instant at which the wait ends, and the counts of requests to stop and
@@ -51,22 +52,22 @@ def look(
     """
     args: list[bytes | str | int] = [timeout, till, channel, offer]
     if context.apart:
-        more = () if context.clustered else (context.keys.news,)
+        more = () if context.clustered else (context.keys.wake_counts,)
         calls = []
         for queue in queues:
             call = context.call("look", [queue], [*args, *([1] if queue in parked else [])])
             calls.append((queue, call._replace(keys=(*call.keys, *more))))
-        news, *answers = yield from any_of(context, [(SHARED, news_call(context)), *calls])
-        news = (None, None) if news is AWAY else news
+        counts, *answers = yield from any_of(context, [(SHARED, counts_call(context)), *calls])
+        counts = (None, None) if counts is AWAY else counts
         answers = [answer for answer in answers if answer is not AWAY]
     else:
         call = context.call(
             "look", queues, args + [n for n, queue in enumerate(queues, 1) if queue in parked]
         )
-        answers = raise_errors((yield [call._replace(keys=(*call.keys, context.keys.news))]))
-        news = answers[0][2]
+        answers = raise_errors((yield [call._replace(keys=(*call.keys, context.keys.wake_counts))]))
+        counts = answers[0][2]
     said = till or (answers[0][1].decode() if answers else "")
-    return any(answer[0] for answer in answers), said, (int_or_zero(news[0]), int_or_zero(news[1]))
+    return any(answer[0] for answer in answers), said, WakeCounts(*map(int_or_zero, counts))
 
 
 def pass_on(context: Context, queue: str, kind: bytes) -> CallPlan[None]:

@@ -69,7 +69,7 @@ ON CONFLICT (queue, day) DO UPDATE SET processed = processed + ?3, failed = fail
 INSERT INTO penstock_signal (namespace, cancels, changes) VALUES (?1, ?2, ?3)
 ON CONFLICT (namespace) DO UPDATE SET cancels = cancels + ?2, changes = changes + ?3
 
--- name: heard
+-- name: wake_counts
 -- The counts of signal.  ?1 namespace
 SELECT cancels, changes FROM penstock_signal WHERE namespace = ?1
 

@@ -265,7 +265,7 @@ def _kept_back(
     limited = [queue for queue in queues if queue.rate_limiter is not None]
     wanted = [queue for queue in limited if _wanted(tx, queue, worker)]
     opens = limits.opens(tx, limited, {queue.qid for queue in wanted})
-    return opens, tx.told(), tuple(queue.name for queue in wanted if limits.full(queue))
+    return opens, tx.take_set_aside(), tuple(queue.name for queue in wanted if limits.full(queue))
 
 
 def _wanted(tx: TransactionContext, queue: QueueContext, worker: str) -> Sequence[str]:

@@ -66,7 +66,11 @@ def probe_reclaim(
 ) -> Fetched | NeedsWrite:
     if not tx.same_boot() or tx.execute(_IS_UNDER, (token,)).fetchone():
         return NEEDS_WRITE
-    return NEEDS_WRITE if _lost(tx, queues, min(limit, 1), of) else Fetched([], tx.now, set_aside=tx.told())
+    return (
+        NEEDS_WRITE
+        if _lost(tx, queues, min(limit, 1), of)
+        else Fetched([], tx.now, set_aside=tx.take_set_aside())
+    )
 
 
 def reclaim(
@@ -83,7 +87,7 @@ def reclaim(
     if not jobs:
         seqs = _lost(tx, queues, limit, of)
         jobs = _lease_anew(tx, seqs, lease, worker, token)
-    return Fetched(jobs, tx.now, set_aside=tx.told())
+    return Fetched(jobs, tx.now, set_aside=tx.take_set_aside())
 
 
 _SEQ = SqliteJobRow._fields.index("seq")

@@ -59,7 +59,7 @@ def probe_promote(tx: TransactionContext, queues: Sequence[str], limit: int) -> 
     due = next_due(tx, tx.known(queues))
     if limit > 0 and due is not None and due <= tx.now:
         return NEEDS_WRITE
-    return Due(0, due, tx.now, tx.told())
+    return Due(0, due, tx.now, tx.take_set_aside())
 
 
 def promote(tx: TransactionContext, queues: Sequence[str], limit: int) -> Due:
@@ -72,7 +72,7 @@ def promote(tx: TransactionContext, queues: Sequence[str], limit: int) -> Due:
         n = _promote_with_batches(tx, found, due, limit)
     else:
         n = _promote_jobs(tx, found, due[:limit])
-    return Due(n, next_due(tx, list(found.values())), tx.now, tx.told())
+    return Due(n, next_due(tx, list(found.values())), tx.now, tx.take_set_aside())
 
 
 def _due(tx: TransactionContext, queues: dict[int, QueueContext], limit: int) -> list[Row]:

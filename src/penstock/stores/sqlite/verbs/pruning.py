@@ -45,7 +45,7 @@ def probe_prune(
     if any(_has_something_to_prune(tx, row, keep_finished, keep_dead) for row in all_queues(tx)):
         return NEEDS_WRITE
     silent = tx.execute(_SILENT, (tx.namespace, tx.now - SILENT, 1)).fetchone()
-    return NEEDS_WRITE if silent else Pruned(0, 0, 0, set_aside=tx.told())
+    return NEEDS_WRITE if silent else Pruned(0, 0, 0, set_aside=tx.take_set_aside())
 
 
 def _has_something_to_prune(
@@ -88,7 +88,7 @@ def prune(tx: TransactionContext, limit: int, keep_finished: int, keep_dead: int
     for qid in queues:
         tx.execute(_DAYS, (qid, tx.now // _DAY - _DAYS_KEPT))
     keys = prune_keys(tx, list(queues.values()), limit)
-    return Pruned(finished, expired, workers, keys, tx.told())
+    return Pruned(finished, expired, workers, keys, tx.take_set_aside())
 
 
 def _beyond(

@@ -11,13 +11,13 @@ from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.promoting import next_due
 from penstock.stores.wake_counts import WakeCounts
 
-__all__ = ["heard", "look"]
+__all__ = ["look", "wake_counts"]
 
-_HEARD = SQL["counters.heard"]
+_WAKE_COUNTS = SQL["counters.wake_counts"]
 
 
-def heard(tx: TransactionContext) -> WakeCounts:
-    row = tx.execute(_HEARD, (tx.namespace,)).fetchone()
+def wake_counts(tx: TransactionContext) -> WakeCounts:
+    row = tx.execute(_WAKE_COUNTS, (tx.namespace,)).fetchone()
     return WakeCounts(0, 0) if row is None else WakeCounts(*row)
 
 
@@ -36,9 +36,5 @@ def look(
         for due in (next_due(tx, found), limits.opens(tx, found)):
             if due is not None and (due <= tx.now or due < until):
                 wake |= Wake.WORK
-    now = heard(tx)
-    if now.cancels > before.cancels:
-        wake |= Wake.CANCEL
-    if now.changes > before.changes:
-        wake |= Wake.SETTINGS
-    return wake, now
+    now = wake_counts(tx)
+    return wake | now.wake_since(before), now

@@ -12,32 +12,32 @@ from penstock.stores.redis.outages import SHARED
 from penstock.stores.redis.verbs.known_queues import highest
 from penstock.stores.redis.wire.calls import Call
 
-__all__ = ["begin", "news_call", "tell_news"]
+__all__ = ["begin", "counts_call", "notify_all_waiters"]
 
 
-def news_call(context: Context) -> Call:
+def counts_call(context: Context) -> Call:
     """Return the call that reads the counts of requests to stop and of changes of settings."""
-    key = context.keys.news
+    key = context.keys.wake_counts
     return command(key, "HMGET", key, "cancels", "changes")
 
 
-def tell_news(context: Context, what: str) -> CallPlan[None]:
+def notify_all_waiters(context: Context, what: str) -> CallPlan[None]:
     """Count a request to stop or a change of settings, then notify all waiters.
 
     If this process dies in between, heartbeats and the re-checks of waiters find the change.
     """
     keys = context.keys
-    count = command(keys.news, "HINCRBY", keys.news, what, 1)
-    tell = command(keys.news, "PUBLISH", keys.news_channel, what)
+    count = command(keys.wake_counts, "HINCRBY", keys.wake_counts, what, 1)
+    publish = command(keys.wake_counts, "PUBLISH", keys.notice_channel, what)
     try:
-        yield from each(context, [(SHARED, count), (SHARED, tell)])
+        yield from each(context, [(SHARED, count), (SHARED, publish)])
     except StoreUnavailable:
         raise
     except StoreError:  # another program has overwritten the count: continue above all counts reported so far
-        (now,) = yield from each(context, [(SHARED, context.shared_call("now", keys.news, ()))])
+        (now,) = yield from each(context, [(SHARED, context.shared_call("now", keys.wake_counts, ()))])
         if now is not AWAY:
-            anew = command(keys.news, "HSET", keys.news, what, int(now))
-            yield from each(context, [(SHARED, anew), (SHARED, tell)])
+            anew = command(keys.wake_counts, "HSET", keys.wake_counts, what, int(now))
+            yield from each(context, [(SHARED, anew), (SHARED, publish)])
 
 
 def begin(context: Context) -> CallPlan[Any]:
@@ -46,14 +46,14 @@ def begin(context: Context) -> CallPlan[Any]:
     Raises StoreTooOld if the namespace has queues in the layout of an earlier version.
     """
     old = context.keys.queues_of_layout_1
-    news, queues = yield from each(
-        context, [(SHARED, news_call(context)), (SHARED, command(old, "EXISTS", old))]
+    counts, queues = yield from each(
+        context, [(SHARED, counts_call(context)), (SHARED, command(old, "EXISTS", old))]
     )
     if queues is not AWAY and queues:
         raise _old_layout(context)
     if context.steered:
         yield from highest(context)
-    return (None, None) if news is AWAY else news
+    return (None, None) if counts is AWAY else counts
 
 
 def _old_layout(context: Context) -> StoreTooOld:
