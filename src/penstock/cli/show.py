@@ -209,7 +209,7 @@ def _rich_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequ
 
 
 def _style(head: str, cell: str) -> str:
-    return _STYLES.get(cell.partition(" ")[0], "") if head in ("STATE", "SWITCHES") else ""
+    return _STYLES.get(cell.partition(" ")[0].rstrip(","), "") if head in ("STATE", "STATUS") else ""
 
 
 _STYLES: dict[str, str] = {

@@ -61,15 +61,19 @@ class Config:
         URL, "sqlite:///jobs.db", "URL of the store; the default is one durable file, without a server"
     )
     namespace: str = _knob(NAMESPACE, "", "name that separates several applications on one store")
-    app: str = _knob(TEXT, "", "module:attribute of the app, for commands that name none")
+    app: str = _knob(TEXT, "", "module:attribute of the app, for commands without an app")
 
     # new jobs, unless their task or call sets the option
-    queue: str = _knob(QUEUE, "default", "queue of tasks that name none")
+    queue: str = _knob(QUEUE, "default", "queue of tasks without a queue of their own")
     timeout: int | None = _knob(
-        DURATION_OR_NONE, "30m", "limit on one attempt: long enough for work, short enough to notice a hang"
+        DURATION_OR_NONE,
+        "30m",
+        "time limit of one attempt: long enough for work, short enough to notice a hang",
     )
     max_attempts: int = _knob(
-        count(1, 10_000), 25, "attempts of one job; with the default backoff the last one comes after days"
+        count(1, 10_000),
+        25,
+        "maximum number of attempts of one job; with the default backoff the last one is after days",
     )
     retention: int = _knob(DURATION, "10m", "how long a completed job and its result are kept")
     max_payload: int = _knob(
@@ -94,7 +98,7 @@ class Config:
     key_required: bool = _knob(FLAG, False, "with a key, refuse jobs that are neither encrypted nor signed")
 
     full_timeout: int = _knob(
-        DURATION, "30s", "how long an enqueue waits for room in a full queue, if the queue's rule is to wait"
+        DURATION, "30s", "how long an enqueue waits for room in a full queue with on_full=wait"
     )
 
     # retention of ended jobs
@@ -120,10 +124,10 @@ class Config:
         count(1, 1_024), 1, "worker processes under one supervisor; one per core for CPU work"
     )
     process_slots: int = _knob(
-        SLOTS, "auto", "process tasks at the same time per worker; more than cores gains nothing"
+        SLOTS, "auto", "maximum number of process tasks at the same time per worker; auto: one per core"
     )
     max_jobs_per_child: int = _knob(
-        count(0), 0, "jobs after which a child process for process tasks is replaced; 0: no limit"
+        count(0), 0, "number of jobs after which a child process for process tasks is replaced; 0: no limit"
     )
     max_memory_per_child: int = _knob(
         SIZE, 0, "resident memory above which a child process is replaced after a job; 0: no limit"
@@ -160,12 +164,14 @@ class Config:
         "interval at which an idle worker looks for jobs even if no notification arrived",
     )
     look_ahead: int = _knob(
-        DURATION, "50ms", "jobs are leased beyond free slots only if they are expected to start within it"
+        DURATION,
+        "50ms",
+        "jobs beyond the free slots are leased only if they are expected to start within this time",
     )
     slot_wait: int = _knob(
         DURATION,
         "50ms",
-        "a leased job that has waited this long for a slot goes back to its place in the queue",
+        "a leased job that has waited this long for a slot returns to its position in the queue",
     )
     announce: int = _knob(
         duration("100ms", "30s"),

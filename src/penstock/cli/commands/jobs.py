@@ -313,7 +313,7 @@ def _partition(job: JobView) -> list[tuple[str, str | None]]:
     partition = job.partition
     if partition is None:
         return []
-    terms = "in order" if partition.ordered else f"{partition.most} at once"
+    terms = "in order" if partition.ordered else f"{partition.most} at a time"
     rows: list[tuple[str, str | None]] = [
         ("partition", f"{partition.key} ({terms}, {partition.waiting} waiting)")
     ]

@@ -47,7 +47,7 @@ def list_(queue: str | None) -> None:
         emit({"entries": entries})
         return
     table(
-        ("QUEUE", "NAME", "TASK", "SCHEDULE", "NEXT", "ENQUEUED", "SKIPPED", "BY", "SWITCHES"),
+        ("QUEUE", "NAME", "TASK", "SCHEDULE", "NEXT", "ENQUEUED", "SKIPPED", "BY", "STATUS"),
         [
             (
                 entry.queue,

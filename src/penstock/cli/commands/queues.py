@@ -44,7 +44,7 @@ def list_() -> None:
     # states without jobs have no column
     states = [s for s in _STATES if s in _ALWAYS_SHOWN or any(queue.counts.get(s) for queue in queues)]
     table(
-        ("QUEUE", *(state.upper() for state in states), "OLDEST READY", "SWITCHES"),
+        ("QUEUE", *(state.upper() for state in states), "OLDEST READY", "STATUS"),
         [_line(queue, states) for queue in queues],
         empty="no queues yet",
     )
@@ -52,7 +52,7 @@ def list_() -> None:
 
 def _line(queue: QueueView, states: Sequence[str]) -> tuple[str, ...]:
     counts = [f"{queue.counts.get(state, 0) or '-'}" for state in states]
-    return (queue.name, *counts, age(queue.oldest_available_at), _switches(queue))
+    return (queue.name, *counts, age(queue.oldest_available_at), _status(queue))
 
 
 @command.command("parked", cls=Command)
@@ -70,13 +70,14 @@ def parked() -> None:
     )
 
 
-def _switches(queue: QueueView) -> str:
+def _status(queue: QueueView) -> str:
     words = [word for word, on in (("paused", queue.paused), ("closed", queue.closed)) if on]
     if queue.away:
         words.append(f"away: {queue.away}")
     if queue.throttled_until is not None:
         words.append(f"throttled until {queue.throttled_until}")
-    return " ".join([*words, *_limits(queue.limits)])
+    limits = " ".join(_limits(queue.limits))
+    return ", ".join([*words, *([limits] if limits else [])])
 
 
 def _limits(limits: LimitsView) -> list[str]:
@@ -119,7 +120,7 @@ def _switch(name: str, says: str) -> None:
             emit({"queues": queues})
             return
         for queue in queues:
-            say(f"{queue.name}: {_switches(queue) or 'open and running'}")
+            say(f"{queue.name}: {_status(queue) or 'open and running'}")
 
 
 _switch("pause", "Pause queues: no more jobs start. Running jobs continue, and new jobs are accepted.")
@@ -210,7 +211,7 @@ def set_(names: tuple[str, ...], create: bool, **given: Any) -> None:
         emit({"queues": queues})
         return
     for queue in queues:
-        say(f"{queue.name}: {_switches(queue) or 'no limits'}")
+        say(f"{queue.name}: {_status(queue) or 'no limits'}")
 
 
 @command.command("purge", cls=Command)
