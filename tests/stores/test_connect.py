@@ -97,7 +97,7 @@ def test_an_unknown_scheme_is_met_with_the_nearest_known_one(url: str, says: str
         ("sqlite:///a.db?mode=ro", "mode='ro' is not one of 0600, 0640"),
         ("sqlite:///a.db?durability=norml", r"not one of full, normal \(did you mean 'normal'\?\)"),
         ("sqlite:///a.db?durability=", "durability='' is not one of full, normal"),
-        ("sqlite:///a.db?durability", "must be name=value pairs"),
+        ("sqlite:///a.db?durability", "as name=value pairs"),
         ("sqlite:///a.db?durability=full&durability=full", "gives 'durability' twice"),
         ("memory://?durability=full", "no option 'durability'"),
         ("memory:///name", "a name at most, no path"),

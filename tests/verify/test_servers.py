@@ -377,5 +377,5 @@ def _file(disk: SmallDisk) -> str:
 
 def test_a_failed_mount_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(ConfigError, match="only root on Linux may do"):
+    with pytest.raises(ConfigError, match="only root on Linux can do that"):
         SmallDisk(tmp_path)

@@ -198,7 +198,7 @@ def test_a_file_that_was_not_there_before_is_not_there_afterwards(tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [
-        (["--url", "memory://"], 2, "processes that can be killed"),
+        (["--url", "memory://"], 2, "a store that processes can share"),
         (["--faults", "kill-workers"], 2, "did you mean 'kill-worker'"),
         (["--faults", "reset"], 2, "--faults reset: not possible here: it needs a proxy"),
         (["--faults", "stop-store"], 2, "--private sqlite"),
