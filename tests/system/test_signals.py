@@ -30,11 +30,15 @@ def _stop(place: Place, program: Program, within: float) -> int:
 def test_term_lets_what_runs_end_and_starts_nothing_more(place):
     worker = place.worker("--processes", "2", "--concurrency", "3", ready=2)
     tasks = place.tasks
-    functions = (tasks.nap, tasks.nap_thread, tasks.nap_process)
-    running = [function.enqueue(1.0) for function in functions for _ in range(2)]
+    functions = (tasks.held, tasks.held_thread, tasks.held_process)
+    running = [function.enqueue("go") for function in functions for _ in range(2)]
     place.until_started(6)
     waiting = [tasks.quick.enqueue(n) for n in range(20)]
-    assert _stop(place, worker, 5) == 0
+    worker.signal(signal.SIGTERM)
+    place.until(lambda: {info.state for info in place.workers()} == {"draining"}, "both drain")
+    place.open("go")
+    assert worker.wait() == 0
+    assert not worker.session_processes(), "it left processes behind"
     assert {(job.state, job.attempt) for job in place.jobs(running)} == {(State.COMPLETED, 1)}
     assert place.counts() == {State.COMPLETED: 6, State.AVAILABLE: 20}
     assert {job.attempt for job in place.jobs(waiting)} == {0}
