@@ -77,8 +77,8 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
 
         Raises ResultNotKept at once if retention keeps nothing; otherwise ResultTimeout, JobDead,
         JobCancelled or JobNotFound. During an outage of the store it keeps waiting, and raises
-        StoreUnavailable if the outage outlasts the timeout. It blocks the thread, so it is refused in an
-        event loop: use `aresult` there.
+        StoreUnavailable if the outage outlasts the timeout. This method blocks the thread, so it is refused
+        in an event loop: use `aresult` there.
         """
         wait_limit = WaitLimit(timeout)
         if self._end is not None:

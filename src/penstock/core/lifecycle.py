@@ -85,7 +85,7 @@ EXPIRED = "expired: not started in time"
 DEADLINE_PASSED = "its deadline has passed"
 ASK_CANCELLED = "cancelled before it started"
 #: Reasons of parked jobs: followed by the name of a task that the worker does not know, or by the cause why
-#: it cannot read the job. They quote nothing of the job's contents.
+#: it cannot read the job. These reasons quote nothing of the job's contents.
 UNKNOWN_TASK = "no worker here knows the task "
 CANNOT_BE_READ = "cannot be read here: "
 OPERATOR_CANCELLED = "cancelled by an operator"

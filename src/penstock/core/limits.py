@@ -105,7 +105,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class OnFull(enum.StrEnum):
-    """What an enqueue into a full queue does."""
+    """The rule for an enqueue into a full queue."""
 
     REJECT = "reject"  # QueueFull, at once
     WAIT = "wait"  # the caller waits for room, and gets QueueFull if none comes in time

@@ -88,7 +88,7 @@ class Schedule(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Misfire(enum.StrEnum):
-    """What to do with instants that passed while no worker ran."""
+    """The policy for instants that passed while no worker ran."""
 
     SKIP = "skip"
     ONCE = "once"  # run the latest
@@ -98,7 +98,7 @@ class Misfire(enum.StrEnum):
 
 
 class Overlap(enum.StrEnum):
-    """What to do at an instant if the previous job of the entry has not ended."""
+    """The policy for an instant at which the entry's previous job has not ended."""
 
     ALLOW = "allow"
     SKIP = "skip"

@@ -29,7 +29,7 @@ __all__ = [
 
 
 class KeyChange(enum.Enum):
-    """What a transition does to a job's unique key."""
+    """The change of a job's unique key in a transition."""
 
     STAYS = "stays"  # held or not, as before
     TAKEN = "taken"  # if no other job holds it and its period is not over

@@ -182,8 +182,8 @@ _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 def _open_directory(directory: Path | None, *, create: bool) -> Iterator[int | None]:
     """Open the directory, so that it cannot be replaced by another; None if it is not usable.
 
-    It must be owned by this user and closed to all others, because anybody may create names in /tmp. With
-    `create` an OSError names the problem; without, an unusable directory counts as missing.
+    The directory must be owned by this user and closed to all others, because anybody may create names in
+    /tmp. With `create` an OSError names the problem; without, an unusable directory counts as missing.
     """
     path = lock_directory() if directory is None else directory
     fd = -1

@@ -67,7 +67,7 @@ class Death(msgspec.Struct):
 
 
 class Orders(msgspec.Struct):
-    """What the supervisor passes to a child when it starts it."""
+    """The supervisor's orders to a child, passed at its start."""
 
     app: str
     config: Config

@@ -84,16 +84,16 @@ class WeightedRoundRobin:
         self._strict = strict
         self._credit = {q.name: 0.0 for q in queues}
 
-    def plan(self, limit: int, free: int, held: Mapping[str, int], closed: Mapping[str, int]) -> list[Share]:
+    def plan(self, limit: int, free: int, held: Mapping[str, int], limits: Mapping[str, int]) -> list[Share]:
         """The shares of one fetch of up to `limit` jobs.
 
         `free`: free slots now; they bound queues that have a limit of their own (no look-ahead there).
-        `held`: leased jobs per queue. `closed`: maximum number of jobs to fetch now, per queue.
+        `held`: leased jobs per queue. `limits`: maximum number of jobs to fetch now, per queue.
         """
         caps: dict[str, int] = {}
         for q in self._queues:
             cap = limit if q.slots is None else min(limit, free, q.slots - held.get(q.name, 0))
-            cap = min(cap, closed.get(q.name, cap))
+            cap = min(cap, limits.get(q.name, cap))
             if cap > 0:
                 caps[q.name] = cap
         if self._strict or len(caps) <= 1:

@@ -55,7 +55,7 @@ _NO_SLOT = -1
 
 
 class ChildState(enum.IntEnum):
-    """What a worker process is doing."""
+    """The phase of a worker process."""
 
     STARTING = 0
     RUNNING = 1

@@ -159,7 +159,7 @@ class Admission:
     def _start_backlog(self) -> None:
         """Start process tasks of the backlog while there are process slots.
 
-        They are older than the buffer.
+        Jobs of the backlog are older than the buffer's.
         """
         backlog, room = self.backlog, self._slots.room() - len(self._slots.reserved)
         while backlog and room > 0 and self._process_room() > 0:

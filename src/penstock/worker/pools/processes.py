@@ -46,9 +46,9 @@ class ProcessPool:
     """Runs jobs in up to `size` child processes, each one job at a time and many jobs in its life.
 
     `app` is the app's "module:attribute", if known; else a job's function is looked up in its own module.
-    Children start when they are needed. They are replaced after `max_jobs_per_child` jobs, or when they are
-    larger than `max_memory_per_child` bytes after a job (None or 0: no limit). A ticket is the caller's key
-    for a job, compared by identity. Use the pool on one event loop, in a thread that lives as long as the
+    Children start when they are needed. Children are replaced after `max_jobs_per_child` jobs, or when they
+    are larger than `max_memory_per_child` bytes after a job (None or 0: no limit). A ticket is the caller's
+    key for a job, compared by identity. Use the pool on one event loop, in a thread that lives as long as the
     pool: on Linux a child dies with the thread that started it.
     """
 
