@@ -74,7 +74,7 @@ def test_a_redirection_names_slot_and_node() -> None:
         (PermissionError(13, "Permission denied"), StoreError, "check its permissions"),
         (FileNotFoundError(2, "no file"), StoreError, "a file of the TLS options"),
         (ssl.SSLCertVerificationError("x"), StoreError, "TLS failed, its certificate is not trusted"),
-        (ssl.SSLEOFError("x"), StoreUnavailable, "TLS failed, it hung up"),
+        (ssl.SSLEOFError("x"), StoreUnavailable, "TLS failed, it closed the connection"),
     ],
 )
 def test_a_connection_that_cannot_be_made_says_why(error: OSError, kind: type[StoreError], says: str) -> None:

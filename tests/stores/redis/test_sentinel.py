@@ -92,7 +92,7 @@ async def test_sentinels_that_are_away_are_said(ask: Asker) -> None:
 async def test_a_server_that_is_no_sentinel_is_said(ask: Asker, redis: RedisServer) -> None:
     (answer,) = await ask.to(f"redis+sentinel://127.0.0.1:{redis.port}/main")([plain("PING")])
     assert isinstance(answer, StoreError)
-    assert f"is no sentinel but a Redis server: use redis://127.0.0.1:{redis.port}" in str(answer)
+    assert f"is not a sentinel but a Redis server: use redis://127.0.0.1:{redis.port}" in str(answer)
 
 
 async def test_a_sentinel_behind_redis_gets_the_right_url(ask: Asker, new_sentinels: NewSentinels) -> None:

@@ -1,1 +1,1 @@
-"""Connections to Redis servers: sends commands and returns replies. Knows nothing of jobs."""
+"""Connections to Redis servers: send commands and return replies. This package knows nothing about jobs."""

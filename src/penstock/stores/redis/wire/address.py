@@ -1,4 +1,4 @@
-"""Where a Redis is and how to be let in: a URL, or somebody's client, becomes an `Address`."""
+"""The address of a Redis and the credentials for it, from a URL or from a redis-py client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CERT_REQS = ("required", "none")
 _YES_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _PREFIX = re.compile(r"[A-Za-z0-9._:@+=~-]{1,64}")
 
-#: What we take over of a client's connection settings; the rest is about its own way of using them.
+#: The connection settings that are taken from a client; the others concern only the client's own connections.
 _TAKEN = re.compile(r"ssl_.+|socket_keepalive|socket_keepalive_options|socket_type|credential_provider")
 
 
@@ -46,10 +46,12 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """All that is known before the first connection. Durations are in ms.
+    """The settings of a store before its first connection. Durations are in ms.
 
-    `nodes` are the server, the sentinels, or some of the cluster. `options` and `sentinel_options` go to the
-    driver's connections as they are. Nothing here is shown that should not be.
+    - `nodes`: the server, the sentinels, or some nodes of the cluster.
+    - `options`, `sentinel_options`: passed unchanged to the driver's connections.
+
+    The text form contains no secrets.
     """
 
     mode: Mode
@@ -72,14 +74,14 @@ class Address:
 
     @classmethod
     def of(cls, url_or_client: Any, **options: Any) -> Address:
-        """From a URL, or from a redis-py client of any kind."""
+        """Make an address from a URL, or from a redis-py client of any kind."""
         if isinstance(url_or_client, str):
             return cls.from_url(url_or_client, **options)
         return cls.of_client(url_or_client, **options)
 
     @classmethod
     def from_url(cls, url: str, **options: Any) -> Address:
-        """Raises ConfigError. An option given here goes before the URL's own."""
+        """Make an address from a URL. Options given here override those of the URL. Raises ConfigError."""
         shown = _shown(url)
         try:
             parts = urlsplit(url)
@@ -105,7 +107,7 @@ class Address:
 
     @classmethod
     def of_client(cls, client: Any, **options: Any) -> Address:
-        """From a redis-py client, sync or async: its settings are used, its connections are not."""
+        """Make an address from the settings of a redis-py client; its connections are not used."""
         manager = getattr(client, "nodes_manager", None)
         pool = getattr(client, "connection_pool", None)
         if manager is not None:
@@ -127,7 +129,7 @@ class Address:
 
     @property
     def url(self) -> str:
-        """Without secrets."""
+        """The URL without secrets."""
         if self.unix:
             return f"unix://{self.nodes[0].host}" + (f"?db={self.db}" if self.db else "")
         hosts = ",".join(map(str, self.nodes))
@@ -136,11 +138,11 @@ class Address:
         return f"{self._scheme(self.mode)}://{hosts}{tail}"
 
     def at(self, node: Node) -> str:
-        """One of its servers, for messages."""
+        """Return the URL of one of its servers, for messages."""
         return f"unix://{node.host}" if node.port == 0 else f"{self._scheme('single')}://{node}"
 
     def as_mode(self, mode: Mode) -> str:
-        """The URL that would be right if what is there turns out to be something else."""
+        """Return the URL to use if the server turns out to run in this other mode."""
         hosts = ",".join(map(str, self.nodes))
         return f"{self._scheme(mode)}://{hosts}" + ("/MASTER_NAME" if mode == "sentinel" else "")
 
@@ -163,7 +165,7 @@ def _query(parts: SplitResult, shown: str) -> dict[str, Any]:
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError:
         raise ConfigError(
-            f"{shown!r}: what follows the '?' must be name=value pairs, joined by '&'"
+            f"{shown!r}: write the options after the '?' as name=value pairs, joined by '&'"
         ) from None
     found: dict[str, Any] = {}
     for name, value in pairs:
@@ -186,7 +188,7 @@ def _credentials(parts: SplitResult, shown: str) -> tuple[str, str]:
 
 
 def _place(parts: SplitResult, given: dict[str, Any], shown: str) -> dict[str, Any]:
-    """Which servers, which of their databases, which master."""
+    """Read the servers, the database and the name of the master from a URL."""
     if parts.scheme == "unix":
         path = unquote(parts.netloc.rpartition("@")[2] + parts.path)
         if not path.startswith("/"):
@@ -253,7 +255,7 @@ def _yes_no(name: str, text: str) -> bool:
 
 
 def _common(given: dict[str, Any]) -> dict[str, Any]:
-    """The options that every Redis has, checked."""
+    """Check the options that all modes have in common."""
     facts: dict[str, Any] = {}
     for name, value in given.items():
         if name not in _COMMON:
@@ -262,7 +264,7 @@ def _common(given: dict[str, Any]) -> dict[str, Any]:
         if name.endswith("timeout"):
             facts[name] = milliseconds(value, what=name)
             if facts[name] == 0:
-                raise ConfigError(f"{name}={value!r}: nothing can be answered in no time")
+                raise ConfigError(f"{name}={value!r}: a timeout must be longer than 0")
         elif name == "wait_replicas":
             facts[name] = _count(name, value)
         elif not isinstance(value, str) or not _PREFIX.fullmatch(value):
@@ -282,7 +284,7 @@ def _count(name: str, value: Any) -> int:
 
 
 def _shown(url: str) -> str:
-    """The URL without its secrets."""
+    """Return the URL without its secrets."""
     url = re.sub(r"://[^?#]*@", "://…@", url)
     return re.sub(r"(password=)[^&#]*", r"\1…", url)
 
@@ -333,5 +335,5 @@ def _settings(given: Mapping[str, Any], tls: bool) -> dict[str, Any]:
 
 
 def _speaks_tls(connection_class: Any) -> bool:
-    """By name, as the sync and the async class have nothing else in common."""
+    """Return True for a TLS connection class, recognised by its name: sync and async share no base class."""
     return any(base.__name__ == "SSLConnection" for base in getattr(connection_class, "__mro__", ()))

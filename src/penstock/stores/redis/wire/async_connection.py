@@ -120,7 +120,7 @@ class AsyncConnection(asyncio.Protocol):
                     if not caller.future.done():
                         caller.future.set_result(caller.replies)
         except hiredis.ProtocolError as error:
-            self.close(f"what it says is not Redis's protocol ({error})")
+            self.close(f"its reply is not in Redis's protocol ({error})")
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.lost:
@@ -166,7 +166,7 @@ class AsyncConnection(asyncio.Protocol):
 
 
 def unsent(sock: Any) -> int:
-    """Bytes that the system has taken and the other end has not; 0 if unknown."""
+    """Return the number of bytes in the system's send buffer; 0 if unknown."""
     try:
         return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     except (OSError, ValueError, AttributeError):

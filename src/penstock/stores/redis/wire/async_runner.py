@@ -143,7 +143,7 @@ class AsyncRunner:
         node = self._topology.node_of(None)
         try:
             if node is None:
-                raise StoreUnavailable(f"{self._address.url}: nobody is in charge now")
+                raise StoreUnavailable(f"{self._address.url}: there is no master now")
             connections.listener_node = node
             return await open_async_connection(
                 self._address, node, "messages", self._address.connect_timeout / 1000
@@ -169,7 +169,7 @@ class AsyncRunner:
                     and connections.listener is not None
                     and connections.listener_node != in_charge
                 ):
-                    connections.listener.reconnect("another server is in charge")
+                    connections.listener.reconnect("another server is the master now")
 
     async def _query(self, connections: LoopConnections, query: Query, until: float) -> Any:
         payload = encoded(*query.command)
@@ -218,5 +218,5 @@ def _close_in(loop: asyncio.AbstractEventLoop, close: Callable[[], None]) -> Non
             close()
         else:
             loop.call_soon_threadsafe(close)
-    except RuntimeError:  # the loop was closed a moment ago, and its sockets with it
+    except RuntimeError:  # the loop was just closed, and its sockets with it
         pass

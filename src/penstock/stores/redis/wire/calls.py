@@ -1,4 +1,4 @@
-"""What a verb asks of Redis: a script, its keys and arguments, and what may be done when a reply is lost."""
+"""A call to Redis: a script, its keys and arguments, and whether it may be repeated if its reply is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Acked", "Call", "Script"]
 
 
 class Script:
-    """A Lua script, and the name under which Redis remembers it."""
+    """A Lua script, and the digest under which Redis caches it."""
 
     __slots__ = ("name", "sha", "text")
 
@@ -23,10 +23,12 @@ class Script:
 class Call(NamedTuple):
     """One script with its keys and arguments, or (`ask`) a plain command.
 
-    `keys[0]`'s slot decides the node in a Cluster. `repeatable`: it may be sent again although it may have
-    been carried out (its reply was lost). `replicas` > 0: the answer is an `Acked`, which says how many
-    replicas had it before `wait_timeout` was over. `brief`: other calls do not
-    depend on it, and it is tried, and a connection waited for, a second at most.
+    - `keys[0]`: its slot determines the node in a Cluster.
+    - `repeatable`: the call may be sent again if its reply was lost, although it may have been executed.
+    - `replicas` > 0: the answer is an `Acked`, with the number of replicas that acknowledged the call before
+      `wait_timeout` ended.
+    - `brief`: the call is tried, and a connection is waited for, for a second at most, because other calls do
+      not depend on it.
     """
 
     script: Script | None
@@ -39,7 +41,7 @@ class Call(NamedTuple):
 
 
 class Acked(NamedTuple):
-    """A call's reply, and how many replicas acknowledged it."""
+    """The reply of a call, and the number of replicas that acknowledged it."""
 
     reply: Any
     replicas: int

@@ -32,7 +32,7 @@ def where(address: Address, node: Node, kind: Kind) -> str:
 def connect(
     address: Address, node: Node, kind: Kind, timeout: float
 ) -> tuple[socket.socket, tuple[str, ...]]:
-    """An open socket, and the arguments of AUTH. Raises StoreError."""
+    """Open a socket; return it with the arguments of AUTH. Raises StoreError."""
     try:
         connection = _class(redis.connection, address, node, kind)(**_settings(address, node, kind, timeout))
         connection.connect()
@@ -62,14 +62,14 @@ async def connect_async(
     if not said and provider is not None:
         asked = provider.get_credentials_async()
         said = credentials(None, await asked if inspect.isawaitable(asked) else asked)
-    if reader.at_eof():  # the next protocol would not be told, and the handshake would time out
+    if reader.at_eof():  # the next protocol would get no EOF, and the handshake would time out
         taken.transport.abort()
         raise StoreUnavailable(f"{where(address, node, kind)}: it closed the connection")
     return taken, said
 
 
 def credentials(provider: Any, given: Any = None) -> tuple[str, ...]:
-    """The credentials of a redis-py credential provider as arguments of AUTH."""
+    """Return the credentials of a redis-py credential provider as arguments of AUTH."""
     if provider is not None:
         given = provider.get_credentials()
     if not given:
@@ -99,7 +99,7 @@ def _class(module: Any, address: Address, node: Node, kind: Kind) -> Any:
 
 
 def _settings(address: Address, node: Node, kind: Kind, timeout: float) -> dict[str, Any]:
-    """Options of a connection that opens its socket once and sends nothing on it."""
+    """Return the options of a connection that opens its socket once and sends nothing on it."""
     given = address.sentinel_options if kind == "sentinel" else address.options
     tls = address.sentinel_tls if kind == "sentinel" else address.tls
     options = {
@@ -121,4 +121,4 @@ def _settings(address: Address, node: Node, kind: Kind, timeout: float) -> dict[
 
 
 def _say_nothing(connection: Any) -> None:
-    """Replaces redis-py's handshake: `handshake.py` needs one round trip."""
+    """Replace redis-py's handshake by nothing: `handshake.py` does it in one round trip."""

@@ -1,4 +1,4 @@
-"""Encodes commands as bytes."""
+"""Encode commands as bytes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What went wrong, said in Penstock's words: error replies, lost connections, connections that never were.
+"""Translate error replies, lost connections and failed connections to Penstock's errors.
 
-An error reply is read twice: what is to be done next (a `Step`), and what it is called if nothing helps.
+An error reply has two meanings: what to do next (a `Step`), and the error to raise if that does not help.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class ReplyLost(StoreUnavailable):
-    """The call was sent and its answer never came: nobody knows whether it was carried out."""
+    """The call was sent, and its answer never came: it may have been executed or not."""
 
 
 class ErrorReply(Exception):
@@ -36,7 +36,7 @@ class ErrorReply(Exception):
 
 
 class Lost(Exception):
-    """What was sent may or may not have been carried out; `replies` came before the connection was lost."""
+    """The connection was lost: sent calls may have been executed. `replies`: those that came before."""
 
     def __init__(self, why: str, replies: list[Any] | None = None) -> None:
         super().__init__(why)
@@ -44,22 +44,22 @@ class Lost(Exception):
 
 
 class Unsent(Exception):
-    """The connection was found dead before a byte of the call was written."""
+    """The connection was dead before any byte of the call was written."""
 
 
 class Step(enum.Enum):
-    """What an error reply asks for."""
+    """What to do after an error reply."""
 
-    LOAD = enum.auto()  # the script is not known there: load it and ask again
+    LOAD = enum.auto()  # the server does not have the script: load it and send the call again
     MOVED = enum.auto()  # another node has this slot from now on
-    ASK = enum.auto()  # another node has this key already, for this once
-    LATER = enum.auto()  # refused before anything was done: ask again in a moment
-    ELSEWHERE = enum.auto()  # so is this, and another node may be in charge by now
-    FINAL = enum.auto()  # asking again would not help
+    ASK = enum.auto()  # another node already has this key: send only this call there
+    LATER = enum.auto()  # refused before anything was done: send it again after a pause
+    ELSEWHERE = enum.auto()  # as LATER, but another node may be the master by now
+    FINAL = enum.auto()  # sending it again would not help
 
 
 class Meaning(NamedTuple):
-    """How an error reply is to be taken; `node` and `slot` for MOVED and ASK."""
+    """The meaning of an error reply; `node` and `slot` are for MOVED and ASK."""
 
     step: Step
     error: StoreError | None = None
@@ -67,12 +67,12 @@ class Meaning(NamedTuple):
     node: tuple[str, int] = ("", 0)
 
 
-#: The first word of an error reply → what it means, for those that pass by themselves.
+#: The first word of an error reply → its meaning, for temporary errors.
 _PASSES = {
     "LOADING": (Step.LATER, "it is still loading its data"),
-    "BUSY": (Step.LATER, "it is held up by a slow script; SCRIPT KILL ends that one"),
+    "BUSY": (Step.LATER, "a slow script blocks it; SCRIPT KILL ends that script"),
     "TRYAGAIN": (Step.LATER, "the slot is being moved to another node"),
-    "NOREPLICAS": (Step.LATER, "fewer replicas are there than its min-replicas-to-write asks for"),
+    "NOREPLICAS": (Step.LATER, "it has fewer replicas than its min-replicas-to-write requires"),
     "CLUSTERDOWN": (Step.ELSEWHERE, "the cluster is down"),
     "MASTERDOWN": (Step.ELSEWHERE, "it is a replica and has lost its master"),
     "READONLY": (Step.ELSEWHERE, "it is a replica and takes no writes; give the URL of the master"),
@@ -83,22 +83,22 @@ _INSIDE = re.compile(r"-?\b(OOM|READONLY|NOREPLICAS|MISCONF|MASTERDOWN|CLUSTERDO
 
 
 def read(text: str, where: str) -> Meaning:
-    """What an error reply of the server at `where` means."""
+    """Return the meaning of an error reply of the server at `where`."""
     code, _, rest = text.partition(" ")
     if code == "NOSCRIPT":
-        return Meaning(Step.LOAD, StoreUnavailable(f"{where} forgets the scripts it is given"))
+        return Meaning(Step.LOAD, StoreUnavailable(f"{where} does not keep loaded scripts"))
     if code in ("MOVED", "ASK"):
         slot, _, node = rest.partition(" ")
         host, _, port = node.rpartition(":")
-        lost = StoreUnavailable(f"{where}: the cluster's nodes send us from one to the other ({text})")
+        lost = StoreUnavailable(f"{where}: the cluster's nodes redirect calls in a circle ({text})")
         return Meaning(Step[code], lost, int(slot), (host, int(port)))
     if code == "ERR" and (inner := _INSIDE.search(rest)) and "script" in rest:
         code = inner[1]
     if code in _PASSES:
         step, why = _PASSES[code]
-        return Meaning(step, StoreUnavailable(f"{where} refuses now: {why} ({text})"))
+        return Meaning(step, StoreUnavailable(f"{where} refuses calls now: {why} ({text})"))
     if text.startswith("ERR max number of clients"):
-        return Meaning(Step.LATER, StoreUnavailable(f"{where} has no room for another client ({text})"))
+        return Meaning(Step.LATER, StoreUnavailable(f"{where} refuses more clients ({text})"))
     return Meaning(Step.FINAL, _final(code, text, where))
 
 
@@ -115,7 +115,7 @@ def _final(code: str, text: str, where: str) -> StoreError:
                 "see the server's log"
             )
         case "NOAUTH":
-            return StoreError(f"{where} wants a password: write it into the URL, redis://:PASSWORD@HOST")
+            return StoreError(f"{where} requires a password: write it into the URL, redis://:PASSWORD@HOST")
         case "WRONGPASS":
             return StoreError(f"{where} does not accept this user name and password: check those in the URL")
         case "NOPERM":
@@ -124,15 +124,15 @@ def _final(code: str, text: str, where: str) -> StoreError:
                 "and channels"
             )
         case "WRONGTYPE":
-            return StoreCorrupt(f"{where}: a key of ours holds something else ({text}): give another prefix")
+            return StoreCorrupt(f"{where}: another program uses a key of ours ({text}): use another prefix")
         case "DENIED":
             return StoreError(
                 f"{where} is in protected mode: give it a password, or connect from its own host"
             )
-    if "user_script" in text:  # it has met what no script of ours has written
-        return StoreCorrupt(f"{where}: what is stored there stops a script ({text[:300]})")
+    if "user_script" in text:  # the script has read data that Penstock did not write
+        return StoreCorrupt(f"{where}: a script fails on damaged data ({text[:300]})")
     if "without any password configured" in text or "no password is set" in text:
-        return StoreError(f"{where} has no password, and the URL gives one: take it out, or set requirepass")
+        return StoreError(f"{where} has no password, but the URL has one: remove it, or set requirepass")
     if "DB index is out of range" in text or "invalid DB index" in text:
         return StoreError(f"{where} has no such database ({text}): give a lower number, as in redis://HOST/0")
     return StoreError(f"{where}: {text}")
@@ -142,7 +142,7 @@ def _final(code: str, text: str, where: str) -> StoreError:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came from: the driver wraps what the system said."""
+    """Yield the error and its causes: the driver wraps errors of the system."""
     seen: set[int] = set()
     at: BaseException | None = error
     while at is not None and id(at) not in seen:
@@ -152,7 +152,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def cannot_connect(error: BaseException, where: str, *, waited: float) -> StoreError:
-    """Why there is no connection. StoreUnavailable: it may come by itself."""
+    """Return the error for a failed connection. StoreUnavailable: a later attempt may succeed."""
     chain = list(_chain(error))
     for cause in chain:
         if isinstance(cause, ssl.SSLError):
@@ -164,7 +164,7 @@ def cannot_connect(error: BaseException, where: str, *, waited: float) -> StoreE
             case FileNotFoundError() if where.startswith("unix:"):
                 return StoreUnavailable(f"{where} does not answer (there is no such socket): is it running?")
             case FileNotFoundError():
-                return StoreError(f"{where}: a file of the TLS options is not there: {cause}")
+                return StoreError(f"{where}: a file of the TLS options does not exist: {cause}")
             case PermissionError():
                 return StoreError(
                     f"{where} cannot be opened: {cause.strerror or cause}: check its permissions"
@@ -184,7 +184,7 @@ def cannot_connect(error: BaseException, where: str, *, waited: float) -> StoreE
 
 
 def _no_answer(where: str, waited: float) -> StoreUnavailable:
-    """A plain server waits in silence for the end of a TLS handshake that is no command to it."""
+    """Return the error for a connection timeout. A server without TLS does not answer a TLS handshake."""
     if where.startswith("rediss:"):
         return StoreUnavailable(
             f"{where} does not answer (no TLS connection within {waited:.3g} s): if it has no TLS, use redis://"
@@ -202,18 +202,18 @@ def _no_tls(error: ssl.SSLError, where: str) -> StoreError:
         )
     if "CERTIFICATE_REQUIRED" in reason or "HANDSHAKE_FAILURE" in reason:
         return StoreError(
-            f"{where}: TLS failed, it wants a certificate of ours ({reason}): give "
+            f"{where}: TLS failed, it requires a client certificate ({reason}): give "
             "?ssl_certfile= and ssl_keyfile="
         )
     if "WRONG_VERSION" in reason or "RECORD_LAYER" in reason or "PACKET_LENGTH" in reason:
-        return StoreError(f"{where}: TLS failed, this port does not speak it ({reason}): use redis://")
+        return StoreError(f"{where}: TLS failed, this port has no TLS ({reason}): use redis://")
     if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)):
-        return StoreUnavailable(f"{where}: TLS failed, it hung up ({reason})")
+        return StoreUnavailable(f"{where}: TLS failed, it closed the connection ({reason})")
     return StoreError(f"{where}: TLS failed ({reason})")
 
 
 def lost_because(error: BaseException | None) -> str:
-    """Why an open connection is gone, in a few words."""
+    """Return why an open connection was lost, in a few words."""
     if error is None:
         return "it closed the connection"
     for cause in _chain(error):

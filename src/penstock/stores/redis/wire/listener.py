@@ -131,7 +131,7 @@ class AsyncListener:
             except TimeoutError:
                 silent = time.monotonic() - connection.last_received
                 if silent > calm + period / 2:
-                    connection.close(f"nothing was heard for {silent:.1f} s")
+                    connection.close(f"it has sent nothing for {silent:.1f} s")
                 elif silent > calm:
                     connection.send(encoded("PING"))
         self._trouble = StoreUnavailable(f"{self._address.url}: {connection.lost}")
@@ -226,7 +226,7 @@ class SyncListener:
         connection.close()
 
     def receive(self, seconds: float) -> bytes | None:
-        """The next message; None at the timeout."""
+        """Return the next message; None at the timeout."""
         connection = self._connection
         assert connection is not None, "a listener listens inside its `with`"
         period = self._address.timeout / 1000
@@ -250,7 +250,7 @@ class SyncListener:
             elif time.monotonic() >= until:
                 return None
             elif time.monotonic() - received_at > period * 1.9:
-                raise StoreUnavailable(f"{self._address.url}: nothing was heard of it, not even a PONG")
+                raise StoreUnavailable(f"{self._address.url}: it does not answer PING")
 
     def _subscribed(self, until: float) -> SyncConnection:
         connection, fresh = self._take(until, False)

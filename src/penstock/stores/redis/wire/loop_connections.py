@@ -45,7 +45,7 @@ class LoopConnections:
             await asyncio.sleep(0)  # lets the transports close
 
     async def connection(self, node: Node, kind: Kind, until: float) -> AsyncConnection:
-        """The open connection to this server; concurrent callers share the one being opened."""
+        """Return the open connection to this server; concurrent callers share the one being opened."""
         key = (node, kind)
         connection = self.by_target.get(key)
         if connection is not None and connection.alive:
@@ -76,11 +76,11 @@ class LoopConnections:
     def _opened(self, key: tuple[Node, Kind], task: asyncio.Task[AsyncConnection]) -> None:
         self._opening.pop(key, None)
         if not task.cancelled():
-            task.exception()  # the waiting caller has it, if there is still one
+            task.exception()  # mark it as retrieved: the waiting caller, if any, raises it
 
     def drop(self, node: Node) -> None:
         for key in [key for key in self.by_target if key[0] == node]:
-            self.by_target.pop(key).close("the server is not in charge any more")
+            self.by_target.pop(key).close("the server is not the master any more")
 
     def close(self) -> None:
         for task in list(self._opening.values()):

@@ -94,7 +94,7 @@ class RequestBatch:
             if node is None:
                 self._topology.invalidate(self._topology.edition)
                 self._retry_later(
-                    item, StoreUnavailable(f"{self._address.url}: nobody is in charge of this now")
+                    item, StoreUnavailable(f"{self._address.url}: there is no master for this key now")
                 )
                 continue
             place: tuple[Node, Kind] = (node, "waits" if call.replicas else "calls")
@@ -142,7 +142,7 @@ class RequestBatch:
 
     def _fail(self, item: _Item, error: StoreError) -> None:
         if item.maybe_executed and not isinstance(error, ReplyLost):
-            error = ReplyLost(f"{error} (it was sent before, and may have been carried out)")
+            error = ReplyLost(f"{error} (it was sent before, and may have been executed)")
         self.answers[item.index] = error
 
     # ── results of a request ──
@@ -192,7 +192,7 @@ class RequestBatch:
             item.last_error = error
             self._todo.append(item)
         else:
-            self._fail(item, ReplyLost(f"{error}; it may have been carried out"))
+            self._fail(item, ReplyLost(f"{error}; it may have been executed"))
 
     def _on_unsent(self, item: _Item, error: StoreError) -> None:
         item.asking = None
@@ -276,7 +276,7 @@ class NodeRequest:
         for item in self.items:
             at += item.asking is not None
             if at < len(replies) and (loaded or not item.load):
-                # the number of replicas is unknown, and another WAIT would not tell
+                # the number of replicas is unknown, and another WAIT could not find it out
                 batch._on_reply(item, replies[at], self, 0)
             else:
                 batch._on_lost(item, error)

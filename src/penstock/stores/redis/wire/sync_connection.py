@@ -87,7 +87,7 @@ class SyncConnection:
         return reply
 
     def discard_pending(self) -> None:
-        """Discard messages that arrived while nobody listened. Raises Lost."""
+        """Discard messages that arrived without a listener. Raises Lost."""
         while True:
             while self._gets([]) is not _NOTHING:
                 pass
@@ -101,7 +101,7 @@ class SyncConnection:
     def close(self) -> None:
         try:
             self._sock.close()
-        except OSError:  # pragma: no cover - it is gone all the same
+        except OSError:  # pragma: no cover - it is closed anyway
             pass
 
     def _reply(self, until: float, stall: float, sofar: list[Any]) -> Any:
@@ -121,7 +121,7 @@ class SyncConnection:
         try:
             return self._reader.gets()
         except hiredis.ProtocolError as error:
-            raise Lost(f"what it says is not Redis's protocol ({error})", sofar) from None
+            raise Lost(f"its reply is not in Redis's protocol ({error})", sofar) from None
 
     def _read(self, timeout: float, sofar: list[Any]) -> None:
         try:
@@ -193,7 +193,7 @@ class ConnectionPool:
                 self._close(key)
 
     def close(self) -> None:
-        """Close the pool for good; connections in use are closed when they are put back."""
+        """Close the pool permanently; connections in use are closed when they are put back."""
         self._closed = True
         for key in list(self._idle):
             self._close(key)

@@ -136,7 +136,7 @@ class SyncRunner:
         node = self._topology.node_of(None)
         try:
             if node is None:
-                raise StoreUnavailable(f"{self._address.url}: nobody is in charge now")
+                raise StoreUnavailable(f"{self._address.url}: there is no master now")
             kept = None if fresh else self._pool.take(node, "messages")
             return kept or self._open(node, "messages", until), kept is None
         except StoreUnavailable:

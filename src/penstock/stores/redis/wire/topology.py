@@ -119,7 +119,7 @@ class SentinelTopology(Topology):
         text = str(reply)
         if "unknown command" in text.lower():
             raise StoreError(
-                f"redis://{sentinel} is no sentinel but a Redis server: use redis://{sentinel}, "
+                f"redis://{sentinel} is not a sentinel but a Redis server: use redis://{sentinel}, "
                 "or give the sentinels' ports (26379)"
             )
         meaning = read(text, f"the sentinel {sentinel}")
