@@ -16,6 +16,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 RIDDLES = (
     *("so many", "so long as", "so long from", "so often", "whoever", "whatever", "whichever", "whomever"),
     *("lest", "likewise", "anew", "comes to be", "goes on from", "it is no matter", "by lot"),
+    *("goes on", "go on", "made up for", "of yours"),
     *("looks for himself", "looks for itself", "of its own accord", "not there yet", "all the same"),
 )
 #: Phrases that make persons of programs.
