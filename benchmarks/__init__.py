@@ -1,1 +1,1 @@
-"""How fast Penstock is, measured: `python -m benchmarks`; docs/benchmarks.md says how."""
+"""The benchmarks of Penstock: `python -m benchmarks`; docs/benchmarks.md explains them."""

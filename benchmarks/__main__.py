@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from benchmarks.machine import describe
-from benchmarks.measures import GROUPS, BatchTerms, Lab
+from benchmarks.measures import GROUPS, FigureGroup, Lab
 from benchmarks.measures.figure import QUICK, Sizes
 from benchmarks.report import Report
 from benchmarks.rig import Setup
@@ -24,12 +24,12 @@ SETUPS = {
     "redis": (Setup("redis"), Setup("redis", "aof")),
     "memory": (Setup("memory"),),
 }
-#: What is left out unless it is asked for.
+#: Measured on request only.
 _ON_DEMAND = Setup("redis", "aof")
 
 
 def _setups(stores: Sequence[str], durability: str | None, delays: Sequence[float]) -> list[Setup]:
-    """Of each store those of this durability, or those that have no choice of it."""
+    """The setups of these stores with this durability, or those without a choice of durability."""
     found = []
     for store in stores:
         named = [setup for setup in SETUPS[store] if setup.durability == durability]
@@ -44,16 +44,16 @@ def _setups(stores: Sequence[str], durability: str | None, delays: Sequence[floa
 
 
 def _chosen(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str]:
-    """Names joined by commas, of those that there are."""
+    """Parse known names joined by commas."""
     known: Sequence[str] = list(SETUPS) if param.name == "stores" else list(GROUPS)
     if value is None:
         if param.name == "stores" and redis_program() is None:
-            print("no redis-server here: Redis is left out", file=sys.stderr)
+            print("redis-server is not installed: Redis is left out", file=sys.stderr)
             return [name for name in known if name != "redis"]
         return list(known)
     names = value.split(",")
     if param.name == "stores" and "redis" in names and redis_program() is None:
-        raise click.BadParameter("there is no redis-server here (try: make servers)", ctx, param)
+        raise click.BadParameter("redis-server is not installed (try: make servers)", ctx, param)
     for name in names:
         if name not in known:
             raise click.BadParameter(f"{name!r} is not one of {', '.join(known)}", ctx, param)
@@ -72,31 +72,31 @@ def _milliseconds(ctx: click.Context, param: click.Parameter, value: str | None)
 @click.option(
     "--durability",
     type=click.Choice(["full", "normal", "aof"]),
-    help="full, normal: SQLite's  [both]; aof: Redis with an append-only file, synced every second  [none]",
+    help="SQLite: full or normal.  [both]  Redis: aof, an append-only file synced every second.  [no file]",
 )
 @click.option(
     "--delay-ms",
     "delays",
     callback=_milliseconds,
     metavar="A,B",
-    help="Also with Redis behind a wire that makes each round trip so much longer (0: the proxy alone).",
+    help="Also measure Redis with these extra milliseconds per round trip (0: the proxy alone).",
 )
 @click.option("--only", "groups", callback=_chosen, metavar="A,B", help=f"{', '.join(GROUPS)}.  [all]")
 @click.option("--reps", default=3, show_default=True, help="Repetitions; tables show the median (min–max).")
-@click.option("--quick", is_flag=True, help="Tiny amounts, once: does it work? The figures mean nothing.")
-@click.option("--jobs", type=int, help="Jobs of a bulk enqueue, a drain, and of those whose room is taken.")
-@click.option("--scheduled", type=int, help="Jobs that are due at one instant.  [1000000]")
-@click.option("--deep", type=int, help="Jobs in a deep queue.  [1000000; Redis 5000000]")
-@click.option("--concurrency", type=int, help="Slots of the workers.  [Penstock's default, 20]")
+@click.option("--quick", is_flag=True, help="Tiny sizes, one repetition: a test run without useful figures.")
+@click.option("--jobs", type=int, help="Number of jobs of a bulk enqueue, a drain, and the size measurement.")
+@click.option("--scheduled", type=int, help="Number of jobs due at one instant.  [1000000]")
+@click.option("--deep", type=int, help="Number of jobs in a deep queue.  [1000000; Redis 5000000]")
+@click.option("--concurrency", type=int, help="Slots of each worker.  [Penstock's default, 20]")
 @click.option(
     "--dir",
     "folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Where the files go: a folder on the disk to be measured.  [the system's for temporary files]",
+    help="Folder for the files, on the disk to be measured.  [the system's temporary folder]",
 )
-@click.option("--markdown", is_flag=True, help="Print the tables as docs/benchmarks.md has them.")
+@click.option("--markdown", is_flag=True, help="Print the tables in the format of docs/benchmarks.md.")
 @click.option(
-    "--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="Also write every value there."
+    "--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="Also write all values to a file."
 )
 def main(
     stores: list[str],
@@ -113,8 +113,10 @@ def main(
     markdown: bool,
     out: Path | None,
 ) -> None:
-    """Measure Penstock on this machine. Repetitions go round all stores before the next one begins, so that
-    a slow phase of the machine hits all alike."""
+    """Measure Penstock on this machine.
+
+    Each repetition measures all stores, so that a slow phase of the machine affects all of them.
+    """
     setups = _setups(stores, durability, delays)
     chosen = [GROUPS[name] for name in groups if any(GROUPS[name].suits(setup) for setup in setups)]
     given = {"jobs": jobs, "scheduled": scheduled, "deep": deep, "deep_redis": deep}
@@ -122,7 +124,7 @@ def main(
         QUICK if quick else Sizes(), **{name: value for name, value in given.items() if value is not None}
     )
     machine = describe() + (f", {describe_redis()}" if "redis" in stores else "")
-    note = ". QUICK: tiny amounts, the figures mean nothing" if quick else ""
+    note = ". QUICK: tiny sizes, the figures mean nothing" if quick else ""
     report = Report(setups, chosen, machine + note)
     for rep in range(1 if quick else reps):
         for group in chosen:
@@ -138,7 +140,7 @@ def main(
     sys.exit(1 if report.failures else 0)
 
 
-def _take(report: Report, group: BatchTerms, lab: Lab, rep: int) -> None:
+def _take(report: Report, group: FigureGroup, lab: Lab, rep: int) -> None:
     started = time.monotonic()
     print(f"{rep}: {group.name} on {lab.setup.name} ...", end="", file=sys.stderr, flush=True)
     try:

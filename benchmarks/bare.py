@@ -1,5 +1,6 @@
-"""The least that a consumer on Redis can be: `python benchmarks/bare.py PORT` takes what is pushed to one
-list, and pushes the instant at which it had it to another. What a queue's latency is compared with.
+"""A minimal consumer on Redis, for comparison with a queue's latency: `python benchmarks/bare.py PORT`.
+
+It pops each value that is pushed to one list, and pushes the time of the pop to another list.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Members through batches while workers are killed: each member in exactly one completed batch.
 
-By hand: `python -m benchmarks.batches sqlite:////tmp/groups.db --members 100000 --workers 4 --kills 2`. Every
+By hand: `python -m benchmarks.batches sqlite:////tmp/jobs.db --members 100000 --workers 4 --kills 2`. Every
 batch that completes writes its members into a ledger, one file per batch and attempt, before it returns; what
 the store says has completed is compared with it at the end.
 """

@@ -1,7 +1,7 @@
-"""How long an enqueue on SQLite takes beside readers: `python -m benchmarks.beside_readers --threads`.
+"""Duration of an enqueue on SQLite beside readers: `python -m benchmarks.beside_readers --threads`.
 
-Readers ask for a job and for the counts of queues, all the time, from processes of their own or from threads
-of the writer's process. Printed are median and 99th percentile of a write, alone and beside them.
+Readers fetch jobs and count queues all the time, from separate processes or from threads of the writer's
+process. The output has the median and the 99th percentile of a write, alone and beside readers.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _read(what: SqliteStore | Path, over: Any) -> None:
 
 
 def _writes(store: SqliteStore, seconds: float) -> list[float]:
-    """How long each write took (ms)."""
+    """The duration of each write (ms)."""
     took, ends, n = [], time.monotonic() + seconds, 0
     while (began := time.monotonic()) < ends:
         n += 1

@@ -1,11 +1,10 @@
-"""What a change costs: the worker's CPU time per no-op job, in this tree and in another one, by turns.
+"""The cost of a change: CPU time per no-op job of a worker, in this tree and in another one, alternately.
 
     git worktree add /tmp/before COMMIT
     python -m benchmarks.compare /tmp/before [--url redis://localhost/9] [--jobs 20000] [--rounds 6]
 
-A machine that others share gives the same code half its speed now and then: jobs per second of two trees
-cannot be told apart to a few percent. CPU time of a process can, by the median of many short drains; give it
-15 rounds or more.
+A shared machine sometimes runs the same code at half its speed, so jobs per second cannot show differences of
+a few percent. The median CPU time of many short drains can; use 15 rounds or more.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def _measure(url: str, how: str, jobs: int) -> None:
 
 
 def _ask(tree: Path, how: str, url: str, jobs: int) -> list[float]:
-    """The same in a process that imports Penstock from this tree."""
+    """As above, in a process that imports Penstock from this tree."""
     command = [sys.executable, "-W", "ignore", str(Path(__file__)), "--measure", how]
     command += ["--url", url, "--jobs", str(jobs)]
     env = {**os.environ, "PYTHONPATH": str(tree / "src")}
@@ -66,7 +65,7 @@ def _ask(tree: Path, how: str, url: str, jobs: int) -> list[float]:
 
 
 def _ratios(there: list[float], here: list[float]) -> list[float]:
-    """Here to there, of each pair of runs."""
+    """The ratio of this tree to the other one, for each pair of runs."""
 
     def runs(taken: list[float]) -> list[float]:
         return [statistics.median(taken[n : n + _DRAINS]) for n in range(0, len(taken), _DRAINS)]

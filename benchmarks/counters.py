@@ -1,8 +1,8 @@
-"""What a measured task leaves behind: a count and instants in shared memory, without touching the store.
+"""Counters of the measured tasks: a count and instants in shared memory, without use of the store.
 
-Each process that runs tasks owns two files in a folder of a tmpfs: `count.PID`, mapped into memory, and
-`instants.PID`, appended to. Who measures only reads them. A count costs a task less than a microsecond
-and no system call, an instant one write.
+Each process that runs tasks owns two files in a tmpfs folder: `count.PID`, mapped into memory, and
+`instants.PID`, appended to. The measuring process only reads them. A count costs a task less than a
+microsecond and no system call, an instant one write.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 __all__ = ["Counters", "count", "instant", "leave_in"]
 
-#: Of every so many executions the time is kept, so that the rate of any stretch can be told.
+#: The time of every n-th execution is kept, so that the rate of any part can be computed.
 EVERY = 100
 _MARKS = 20_000
 _COUNT, _FIRST, _LAST, _MARK = 0, 1, 2, 3
@@ -30,14 +30,14 @@ _instants = -1
 
 
 def leave_in(folder: Path) -> None:
-    """Where this process leaves what its tasks count; a worker process is told by BENCH_DIR."""
+    """Set the folder for the counters of this process; worker processes read it from BENCH_DIR."""
     global _folder, _slot, _instants
     with _lock:
         _folder, _slot, _instants = str(folder), None, -1
 
 
 def count() -> None:
-    """One execution, now."""
+    """Count one execution, now."""
     global _slot
     now = time.monotonic_ns()
     with _lock:
@@ -54,7 +54,7 @@ def count() -> None:
 
 
 def instant(reference: int, now: int) -> None:
-    """One execution that began `now`, where `reference` is what it is to be measured from (ns)."""
+    """Record an execution that began at `now`, and its delay since `reference` (ns)."""
     global _instants
     if _instants < 0:
         with _lock:
@@ -65,18 +65,18 @@ def instant(reference: int, now: int) -> None:
 
 
 class Counters:
-    """What all processes have left in a folder so far."""
+    """Reads the counters of all processes in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._slots: dict[Path, memoryview] = {}
 
     def total(self) -> int:
-        """How many executions there were."""
+        """The number of executions."""
         return sum(slot[_COUNT] for slot in self._look())
 
     def per_process(self) -> list[int]:
-        """The same, of each process that has run something."""
+        """The number of executions of each process that has run something."""
         return [slot[_COUNT] for slot in self._look() if slot[_COUNT]]
 
     def rate(self) -> float:
@@ -95,7 +95,7 @@ class Counters:
         return last * EVERY / ((slot[_MARK + last] - slot[_MARK]) / 1e9)
 
     def reset(self) -> None:
-        """Begin anew; nothing may be running."""
+        """Reset all counters; no task may be running."""
         for slot in self._look():
             for place in range(len(slot)):
                 slot[place] = 0
@@ -103,11 +103,11 @@ class Counters:
             os.truncate(path, 0)
 
     def elapsed(self) -> list[int]:
-        """Of each instant, how long after its reference it was (ns)."""
+        """The delay of each instant since its reference (ns)."""
         return [now - reference for reference, now in self._instants()]
 
     def instants(self) -> int:
-        """How many instants there are."""
+        """The number of instants."""
         return sum(path.stat().st_size for path in self.folder.glob("instants.*")) // _INSTANT.size
 
     def _instants(self) -> list[tuple[int, int]]:

@@ -1,9 +1,9 @@
 """Several processes enqueue and work on one SQLite file: `python -m benchmarks.fairness`.
 
-Each process has a thread that enqueues one job after the other as fast as it gets its turn, and a worker.
-All of them write, so all of them wait at the fair write lock, where each wait is timed. A further connection
-checkpoints the file all the while. At the end every job that was acknowledged must have run exactly once,
-the store's own figures must agree, and the file must be sound.
+Each process has a worker, and a thread that enqueues one job after another as fast as it can. All of them
+write, so all wait for the fair write lock, and each wait is timed. Another connection checkpoints the file
+all the time. At the end every acknowledged job must have run exactly once, the store's counts must be
+correct, and the file must be intact.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock import App, Worker, current_job
 from penstock.stores.sqlite.fair_write_lock import FairWriteLock
 
 _LIMIT_MS = 100.0
-#: The least share of its fair part that a process must have had.
+#: Minimum part of its fair share that a process must get.
 _FAIR = 0.5
 
 
@@ -47,7 +47,7 @@ _FAIR = 0.5
 def main(
     seconds: float, processes: int, durability: str, checkpoint_every: float, folder: Path | None
 ) -> None:
-    """Exit code 1: a writer waited for over 100 ms, shares were unfair, a job was lost or ran twice."""
+    """Run the benchmark. Exit code 1: a wait over 100 ms, unfair shares, or a job lost or run twice."""
     print(describe())
     with tempfile.TemporaryDirectory(prefix="penstock-fair-", dir=folder) as place:
         faults = _run(Path(place), seconds, processes, durability, checkpoint_every)
@@ -62,7 +62,7 @@ def _run(place: Path, seconds: float, processes: int, durability: str, every: fl
     print(
         f"fdatasync of 4 KiB there: p50 {percentile(synced, 50):.2f} ms, p99 {percentile(synced, 99):.2f} ms"
     )
-    App(url).store.sync.queues()  # the tables, before anybody is in a hurry
+    App(url).store.sync.queues()  # create the tables before the measurement
     spawn = multiprocessing.get_context("spawn")
     go, enough, drained = spawn.Event(), spawn.Event(), spawn.Event()
     children = [
@@ -123,7 +123,7 @@ class _Timed:
 
         def try_acquire(lock: FairWriteLock) -> bool:
             entered = timed._plain_try(lock)
-            if entered:  # who was refused waits in `enter`
+            if entered:  # otherwise the caller waits in `enter`
                 timed.waits.append(0.0)
             return entered
 
@@ -131,7 +131,7 @@ class _Timed:
 
 
 def _take_part(number: int, url: str, folder: str, go: Any, enough: Any, drained: Any) -> None:
-    """The life of one process: a producer thread, and a worker in the event loop."""
+    """Run one process: a producer thread, and a worker in the event loop."""
     place, timed = Path(folder), _Timed()
     ran = os.open(place / f"ran.{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     app = App(url)
@@ -179,7 +179,7 @@ def _take_part(number: int, url: str, folder: str, go: Any, enough: Any, drained
 
 
 def _checkpoint(file: Path, every: float, over: threading.Event, took: list[float]) -> None:
-    """As another program of ours would: inside the write lock (before SQLite 3.51.3 that is a must)."""
+    """Checkpoint inside the write lock, as Penstock's processes do (required before SQLite 3.51.3)."""
     lock = FairWriteLock(file.with_name(file.name + "-penstock"))
     lock.open()
     cx = sqlite3.connect(file, isolation_level=None, timeout=30)

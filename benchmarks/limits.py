@@ -1,9 +1,8 @@
 """Several processes work on one limited queue: `python -m benchmarks.limits --store redis`.
 
-The jobs themselves say when they began and how many of them ran at that moment: each writes a line when it
-begins and when it ends. At the end these lines are laid side by side, and so are the instants at which the
-store let each job go. Never more may have run than allowed, in no window more have started than rate * t +
-burst, and on average no fewer than the rate.
+Each job writes a line at its begin and at its end. At the end the benchmark checks three things: no more jobs
+ran at once than allowed; no window of length t had more starts than rate * t + burst; and the average rate
+was reached.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from benchmarks.server import Server
 from penstock import App, Rate, Worker, current_job
 
 _QUEUE = "limited"
-#: The average may be off by so much.
+#: Tolerance of the average rate.
 _OFF = 0.02
 
 
@@ -50,7 +49,10 @@ def main(
     job_ms: float,
     judge: bool,
 ) -> None:
-    """Exit code 1: too many ran at once, too many started in some window, or too few in all."""
+    """Run the benchmark.
+
+    Exit code 1: too many ran at once, too many started in a window, or too few in all.
+    """
     print(describe())
     wanted = Rate.of(rate, burst=burst)
     with tempfile.TemporaryDirectory(prefix="penstock-limits-") as folder, _store(store, Path(folder)) as url:
@@ -173,8 +175,10 @@ def _judge(lines: list[list[str]], seconds: float, max_running: int, rate: Rate,
 
 
 def _worst(granted: list[int], rate: Rate) -> float:
-    """How far the starts of any window are beyond rate * t + burst; one pass: the least start of a window is
-    that which lies furthest behind the even pace."""
+    """By how many starts any window exceeds rate * t + burst.
+
+    One pass is enough: the worst window begins at the start that is furthest behind the even pace.
+    """
     worst, best = float("-inf"), float("inf")
     for number, at in enumerate(granted):
         best = min(best, number - at / rate.step)

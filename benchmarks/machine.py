@@ -1,4 +1,4 @@
-"""What the machine itself says: its disk, and what a process session uses of its cores and memory."""
+"""Facts of the machine: its disk, and the CPU time and memory of a process session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCK = 4096
 
 
 def percentile(values: Sequence[float], p: float) -> float:
-    """The value below which `p` % of them lie, between neighbours in proportion; nan of none."""
+    """The p-th percentile of values, interpolated; nan if there are none."""
     if not values:
         return float("nan")
     if len(values) == 1:
@@ -27,7 +27,7 @@ def percentile(values: Sequence[float], p: float) -> float:
 
 
 def session(leader: int) -> list[int]:
-    """The processes of this session, which its leader's children belong to unless they leave it."""
+    """The processes of this session: its leader and its descendants, unless they left the session."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -41,7 +41,7 @@ def session(leader: int) -> list[int]:
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """What these processes and their ended children have used of the cores."""
+    """CPU seconds of these processes and their ended children."""
     ticks = 0
     for pid in pids:
         try:
@@ -88,7 +88,7 @@ def fdatasync_ms(folder: Path, n: int) -> list[float]:
 
 
 def describe() -> str:
-    """The machine and the versions, in a line: no figure means much without them."""
+    """The machine and the versions in one line."""
     from penstock import __version__
 
     return (

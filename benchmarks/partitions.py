@@ -1,9 +1,9 @@
-"""Order within each concurrency key: many jobs, several worker processes, two of them killed with -9.
+"""Order within each concurrency key: many jobs, several worker processes, two of them killed with SIGKILL.
 
     python -m benchmarks.partitions [--url URL] [--jobs 10000] [--keys 100] [--workers 8]
 
-Every attempt writes its begin and its end into a ledger file. At the end: per key strictly in order, never
-two at once. It fails with what it found otherwise.
+Every attempt writes its begin and its end into a ledger file. At the end the jobs of each key must have run
+in order, and never two at once; otherwise the benchmark fails with the violations.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ledger = os.environ.get("PARTITIONS_LEDGER", "")
 
 
 def _write(*words: object) -> None:
-    """One line, which no other process can cut in two."""
+    """Append one line in a single write, so that lines of several processes do not mix."""
     file = os.open(_ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(file, (" ".join(map(str, words)) + "\n").encode())
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def check(ledger: Path, jobs: int, keys: int) -> list[str]:
-    """What is wrong in this ledger."""
+    """The violations in this ledger."""
     wrong: list[str] = []
     open_: dict[int, tuple[int, str]] = {}
     last: dict[int, int] = {}

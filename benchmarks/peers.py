@@ -1,8 +1,7 @@
-"""Penstock beside other libraries on Redis or on a SQLite file, in the harness that measures them all:
-`python -m benchmarks.peers`.
+"""Penstock compared with other libraries on Redis or on a SQLite file: `python -m benchmarks.peers`.
 
-The harness is copied to a folder of its own (it may be read-only), our adapter is put among the others,
-each library gets a virtual environment, and the harness runs. What it wrote is shown at the end.
+The harness is copied to its own folder (the original may be read-only), Penstock's adapter is added, each
+library gets a virtual environment, and the harness runs. The results are printed at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from benchmarks.machine import describe
 from benchmarks.rig import ROOT
 from benchmarks.server import describe_redis, redis_program
 
-#: Who is measured on a store; ours first.
+#: The libraries that are measured on each store; Penstock first.
 _VARIANTS = {
     "sqlite": (
         "penstock-sqlite",
@@ -50,7 +49,7 @@ _HERE = Path(__file__).resolve().parent
 
 
 class Column(NamedTuple):
-    """A head, and which value of which results stands below it."""
+    """A column: its head, and the value and results that it shows."""
 
     head: str
     scenario: str
@@ -157,7 +156,7 @@ def main(
 
 
 def _copied(harness: Path, to: Path) -> Path:
-    """Without its old results; writable, whatever the original is."""
+    """Copy the harness without its old results, and make the copy writable."""
     shutil.copytree(
         harness,
         to,
@@ -183,7 +182,7 @@ def _install(bench: Path, env: dict[str, str], libraries: Sequence[str], python:
     subprocess.run(command, cwd=bench, env=env, check=True, stdout=sys.stderr)
 
 
-# ── what came out ────────────────────────────────────────────────────────────────────────────────
+# ── results ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _show(results: list[dict[str, Any]], variants: Sequence[str], machine: str, markdown: bool) -> None:
@@ -201,7 +200,7 @@ def _show(results: list[dict[str, Any]], variants: Sequence[str], machine: str, 
 
 
 def _by_mode(row: dict[str, Any]) -> dict[str, Any]:
-    """A result of another mode than the libraries' defaults stands in a line of its own."""
+    """A result in another mode than the library's default gets its own line."""
     if row.get("mode", "default") in ("default", "tuned"):
         return row
     return {**row, "variant": f"{row['variant']}, {row['mode']}"}
@@ -261,7 +260,7 @@ def _number(value: float) -> str:
 
 
 def _ratios(results: list[dict[str, Any]]) -> list[str]:
-    """What we must show, in figures of this run."""
+    """The required comparisons, with the figures of this run."""
 
     def median(variant: str, scenario: str, key: str = "rate") -> float:
         values = _values(results, variant, scenario, key)
@@ -294,7 +293,7 @@ def _ratios(results: list[dict[str, Any]]) -> list[str]:
     return [f"{title}: {value:.2f} {unit}" for title, value, unit in shown if value == value] + lines_of_redis
 
 
-#: What, of which variant, scenario, key, whether more is better, and what it should be.
+#: Name, variant, scenario, key, whether more is better, and the target.
 _AGAINST_BEST = (
     ("drain", "penstock-redis", "S2", "rate", True, "at least 10, goal 15"),
     ("drain, threads", "penstock-redis-threads", "S2", "rate", True, "at least 7"),
@@ -326,7 +325,7 @@ def _against_best(
     more: bool,
     wanted: str,
 ) -> list[str]:
-    """Ours as a multiple of the best of the other libraries on Redis."""
+    """Penstock's figure as a multiple of the best of the other libraries on Redis."""
     others = {row["variant"] for row in results if not row["variant"].startswith(("penstock", "raw"))}
     medians = {
         variant: statistics.median(values)

@@ -1,6 +1,6 @@
-"""Penstock on Redis and on its SQLite file, for the side-by-side harness: its README says what an adapter is.
+"""The adapter of Penstock on Redis and SQLite for the comparison harness, whose README defines adapters.
 
-It runs there as `peers/penstock_peer.py`, not here: `python -m benchmarks.peers` puts it into place. The
+It runs in the harness as `peers/penstock_peer.py`, not here: `python -m benchmarks.peers` copies it. Its
 worker is the command that users run, `penstock worker`, which imports `app` from this module.
 """
 
@@ -19,7 +19,7 @@ SPEC = "peers.penstock_peer:app"
 
 
 def make(opts, keep):
-    """The app with the harness' five tasks, by name."""
+    """The app, with the five tasks of the harness by name."""
     if "durability" in opts:
         file = os.path.join(os.environ["BENCH_FILE_DIR"], "penstock.db")
         made = App(f"sqlite:///{file}?durability={opts['durability']}")
@@ -38,7 +38,7 @@ class Adapter(c.Base):
     variants: ClassVar = {
         "penstock-redis": {"opts": {"kind": "async"}},
         "penstock-redis-threads": {"opts": {"kind": "thread"}},
-        # as if each worker were on a host of its own: none can tell that another is dead but by its lease
+        # as if each worker ran on its own host: only an expired lease shows that a worker is dead
         "penstock-redis-apart": {"opts": {"kind": "async", "apart": True}},
         "penstock-redis-threads-apart": {"opts": {"kind": "thread", "apart": True}},
         "penstock-sqlite": {"opts": {"durability": "full", "kind": "async"}, "store": "file"},
@@ -65,7 +65,7 @@ class Adapter(c.Base):
         self.app.enqueue_many([job(*args) for args in argslist])
 
     def send_at(self, eta, task, *args):
-        # whole milliseconds, upwards: the harness counts from its eta, and no job may be early
+        # rounded up to milliseconds: the harness measures from its eta, and no job may be early
         due = datetime.fromtimestamp(math.ceil(eta * 1000) / 1000, UTC)
         self.tasks[task].using(run_at=due).enqueue(*args)
 
@@ -78,7 +78,7 @@ class Adapter(c.Base):
             command += ["--log-level", "warning"]
         if "conc" in self.opts:
             command += ["--concurrency", str(self.opts["conc"])]
-        if self.opts.get("apart"):  # where the proofs of life lie
+        if self.opts.get("apart"):  # the directory of the liveness locks
             os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="alone-", dir=c.BENCH_DIR)
         os.execv(sys.executable, command)
 

@@ -1,4 +1,4 @@
-"""Tables of what was measured: for a terminal, for docs/benchmarks.md, and as JSON."""
+"""Tables of the results: for a terminal, for docs/benchmarks.md, and as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measures import BatchTerms, Figure
+from benchmarks.measures import Figure, FigureGroup
 from benchmarks.rig import Setup
 
 __all__ = ["Report"]
@@ -20,25 +20,25 @@ __all__ = ["Report"]
 class Report:
     """The values of all repetitions, and the tables of their medians."""
 
-    def __init__(self, setups: Sequence[Setup], groups: Sequence[BatchTerms], machine: str) -> None:
+    def __init__(self, setups: Sequence[Setup], groups: Sequence[FigureGroup], machine: str) -> None:
         self._setups = list(setups)
         self._groups = list(groups)
         self.machine = machine
         self._values: dict[tuple[str, str, str], list[float]] = {}
-        self._notes: dict[str, dict[str, None]] = {}  # each once, in their order
+        self._notes: dict[str, dict[str, None]] = {}  # each note once, in order
         self.failures: list[str] = []
 
-    def add(self, setup: Setup, group: BatchTerms, name: str, value: float | str) -> None:
+    def add(self, setup: Setup, group: FigureGroup, name: str, value: float | str) -> None:
         if isinstance(value, str):
             self._notes.setdefault(group.name, {})[f"{setup.name}: {value}"] = None
         else:
             self._values.setdefault((setup.name, group.name, name), []).append(value)
 
-    def failed(self, setup: Setup, group: BatchTerms, error: BaseException) -> None:
+    def failed(self, setup: Setup, group: FigureGroup, error: BaseException) -> None:
         self.failures.append(f"{group.name} on {setup.name}: {type(error).__name__}: {error}")
 
     def print(self) -> None:
-        """For a terminal."""
+        """Print the tables for a terminal."""
         console = Console(width=None if Console().is_terminal else 160)
         console.print(self.machine, highlight=False)
         for group in self._groups:
@@ -57,7 +57,7 @@ class Report:
             console.print(f"failed: {failure}", highlight=False, markup=False)
 
     def markdown(self) -> str:
-        """A section of docs/benchmarks.md."""
+        """The tables as a section of docs/benchmarks.md."""
         lines = ["## Results", "", self.machine + ".", ""]
         for group in self._groups:
             lines += [f"### {group.title}", ""]
@@ -71,7 +71,7 @@ class Report:
         return "\n".join(lines)
 
     def json(self) -> dict[str, Any]:
-        """Every single value."""
+        """All values, for JSON."""
         return {
             "machine": self.machine,
             "setups": {
@@ -86,18 +86,17 @@ class Report:
             "failures": self.failures,
         }
 
-    def _suited(self, group: BatchTerms) -> list[Setup]:
+    def _suited(self, group: FigureGroup) -> list[Setup]:
         return [setup for setup in self._setups if group.suits(setup)]
 
-    def _rows(self, group: BatchTerms, setups: Sequence[Setup]) -> Iterator[tuple[str, list[str]]]:
+    def _rows(self, group: FigureGroup, setups: Sequence[Setup]) -> Iterator[tuple[str, list[str]]]:
         for figure in group.figures:
             cells = [self._cell(setup, group, figure) for setup in setups]
             if any(cells):
                 yield figure.title, [cell or "–" for cell in cells]
 
-    def _cell(self, setup: Setup, group: BatchTerms, figure: Figure) -> str:
-        """The median, the least and the most of several, its share of the raw figure, and of that without
-        a delay."""
+    def _cell(self, setup: Setup, group: FigureGroup, figure: Figure) -> str:
+        """The median (min–max), its share of the raw figure, and its share of the figure without a delay."""
         values = self._values.get((setup.name, group.name, figure.name))
         if not values:
             return ""

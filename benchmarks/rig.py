@@ -1,4 +1,4 @@
-"""A fresh store with workers on it: what every measurement begins with."""
+"""The setup of a measurement: a fresh store with workers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from penstock import App, Worker
 
 __all__ = ["ROOT", "Rig", "Running", "Setup", "worker_process"]
 
-#: The checkout: what `benchmarks` is imported from.
+#: The checkout that contains `benchmarks`.
 ROOT = Path(__file__).resolve().parents[1]
-#: Nothing ran for so long (s): it never will.
+#: Timeout without any execution (s).
 _PATIENCE = 30.0
 _STOP_TIME = 15.0
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """A store as it is measured. `delay_ms`: what each round trip takes longer; only Redis has a wire."""
+    """A store to measure. `delay_ms`: extra time of each round trip (Redis only)."""
 
     store: str
     durability: str = ""
@@ -56,7 +56,7 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class Running:
-    """Workers that run. `pids` is empty where they run in this process."""
+    """Running workers. `pids` is empty if they run in this process."""
 
     def __init__(self, leader: int | None, alive: Callable[[], bool], log: Path | None) -> None:
         self.leader = leader
@@ -65,7 +65,7 @@ class Running:
 
     @property
     def pids(self) -> list[int]:
-        """The supervisor, its children, and theirs."""
+        """The supervisor and all its descendants."""
         return [] if self.leader is None else session(self.leader)
 
     def cpu(self) -> float:
@@ -77,12 +77,12 @@ class Running:
         return memory(self.pids)
 
     def log(self) -> str:
-        """The end of what they said."""
+        """The end of the workers' log."""
         return self._log.read_text(errors="replace")[-2000:] if self._log else ""
 
 
 class Rig:
-    """A store of its own, the tasks on it, and their counters; all of it gone at the end."""
+    """A fresh store, its tasks and their counters; everything is removed at the end."""
 
     def __init__(self, setup: Setup, folder: Path, concurrency: int | None = None) -> None:
         self.setup = setup
@@ -119,13 +119,13 @@ class Rig:
     # ── jobs ──
 
     def fill(self, n: int, task: str = "noop") -> None:
-        """Put n no-ops into the queue."""
+        """Enqueue n no-ops."""
         job = getattr(self.tasks, task).job
         for start in range(0, n, 50_000):  # a call and a handle per job need memory, too
             self.app.enqueue_many([job() for _ in range(min(50_000, n - start))])
 
     def settled(self) -> None:
-        """Until no job is left that has not ended."""
+        """Wait until all jobs have ended."""
         deadline = time.monotonic() + _PATIENCE
         while left := self.queued():
             if time.monotonic() > deadline:
@@ -133,7 +133,7 @@ class Rig:
             time.sleep(0.01)
 
     def queued(self) -> int:
-        """How many jobs there are that have not ended."""
+        """The number of unfinished jobs."""
         undone = ("scheduled", "available", "running", "retryable")
         return sum(
             n
@@ -149,7 +149,7 @@ class Rig:
 
     @contextlib.contextmanager
     def workers(self, processes: int = 1) -> Iterator[Running]:
-        """Workers as a user starts them; those of a memory store in a thread of this process."""
+        """Run workers as a user starts them; on a memory store in a thread of this process."""
         serve = self._as_thread() if self.setup.store == "memory" else self._as_processes(processes)
         with serve as running:
             self.running = running
@@ -165,7 +165,7 @@ class Rig:
         self.counters.reset()
 
     def wait(self, n: int, total: Callable[[], int] | None = None) -> None:
-        """Until there were n executions; RuntimeError when nothing happens any more."""
+        """Wait for n executions. Raises RuntimeError if there is no progress."""
         total = total or self.counters.total
         seen, since = -1, time.monotonic()
         while (now := total()) < n:
@@ -217,7 +217,7 @@ class Rig:
 
 
 def new_runner() -> asyncio.Runner:
-    """An event loop of the kind that a worker process has."""
+    """A runner with the kind of event loop that worker processes use."""
     try:
         import uvloop
     except ImportError:
@@ -234,7 +234,7 @@ def worker_process(
     concurrency: int | None = None,
     knobs: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`penstock worker` in a session of its own; ended with SIGTERM, and whatever is left is killed."""
+    """Run `penstock worker` in its own session; end it with SIGTERM, then kill the remaining processes."""
     command = [sys.executable, "-m", "penstock", "worker", "benchmarks.served:app"]
     command += ["--processes", str(processes), "--log-level", "warning"]
     if concurrency is not None:

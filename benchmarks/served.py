@@ -1,4 +1,4 @@
-"""The app as a worker process imports it: `penstock worker benchmarks.served:app`, on BENCH_URL."""
+"""The app as worker processes import it: `penstock worker benchmarks.served:app`, on BENCH_URL."""
 
 import os
 

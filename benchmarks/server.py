@@ -1,4 +1,4 @@
-"""A Redis for one measurement: started for it, asked about itself, and gone with it."""
+"""A Redis server for one measurement: started for it, queried for statistics, and removed afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _READY = 10.0
 
 
 def redis_program() -> str | None:
-    """The server's program, if there is one."""
+    """The path of the server's program; None if it is not installed."""
     return shutil.which("redis-server") or shutil.which("valkey-server")
 
 
@@ -41,7 +41,7 @@ def describe_redis() -> str:
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A key, what it costs, and how long it has left (ms; negative: for ever)."""
+    """A key, its memory, and its remaining time to live (ms; negative: unlimited)."""
 
     name: str
     kind: str
@@ -56,12 +56,12 @@ class Left(msgspec.Struct, frozen=True):
 class Server:
     """One server on a free port: without persistence, or with an append-only file synced every second.
 
-    `delay_ms`: what a round trip takes longer, by a proxy in between (0: the proxy alone); `port` is then
-    the proxy's, and what is asked here still goes straight to the server.
+    `delay_ms`: extra time of each round trip through a proxy (0: the proxy alone). `port` is then the proxy's
+    port; statistics are still read from the server directly.
     """
 
     def __init__(self, folder: Path, *, appendonly: bool = False, delay_ms: float | None = None) -> None:
-        # those of the tests: they do not outlive this process, however it ends
+        # the servers of the tests end with this process in any case
         from tests.servers.programs import free_port
         from tests.servers.programs import start as start_process
         from tests.servers.single import redis_server
@@ -85,14 +85,14 @@ class Server:
         return f"redis://{_HOST}:{self.port}/0"
 
     def client(self) -> redis.Redis:
-        """A bare one, on the same wire as everybody else."""
+        """A plain client on the same connection as the workers (through the proxy, if there is one)."""
         import redis
 
         return redis.Redis(_HOST, self.port)
 
     @contextlib.contextmanager
     def bare_consumer(self) -> Iterator[None]:
-        """`bare.py` on the same wire."""
+        """Run `bare.py` on the same connection during the block."""
         process = self._start([sys.executable, str(_HERE / "bare.py"), str(self.port)])
         try:
             yield
@@ -101,23 +101,23 @@ class Server:
             process.wait()
 
     def cpu(self) -> float:
-        """CPU seconds that the server has used."""
+        """CPU seconds used by the server."""
         said = self._info("cpu")
         return float(said["used_cpu_user"]) + float(said["used_cpu_sys"])
 
     def memory(self) -> int:
-        """Bytes in use, once nobody but us is connected: connections have buffers."""
+        """Bytes in use when no other client is connected, because connections have buffers."""
         deadline = time.monotonic() + _READY
         while self._info("clients")["connected_clients"] > 1 and time.monotonic() < deadline:
             time.sleep(0.01)
         return self.used()
 
     def used(self) -> int:
-        """Bytes in use, with the buffers of whoever is connected."""
+        """Bytes in use, including the buffers of connections."""
         return int(self._info("memory")["used_memory"])
 
     def keys(self) -> list[Left]:
-        """All of them, by name."""
+        """All keys, by name."""
         with self._server.patient_client() as client:
             return [
                 Left(
@@ -130,15 +130,15 @@ class Server:
             ]
 
     def commands(self, seconds: float) -> int:
-        """How many commands came from outside in so long; those that scripts call are no round trips."""
-        with socket.create_connection((_HOST, self._server.port)) as wire:
-            wire.sendall(b"MONITOR\r\n")
-            ends, heard = time.monotonic() + seconds, b""
+        """Number of client commands within this time, without the commands that scripts call."""
+        with socket.create_connection((_HOST, self._server.port)) as connection:
+            connection.sendall(b"MONITOR\r\n")
+            ends, received = time.monotonic() + seconds, b""
             while (left := ends - time.monotonic()) > 0:
-                wire.settimeout(left)
+                connection.settimeout(left)
                 with contextlib.suppress(TimeoutError):
-                    heard += wire.recv(1 << 16)
-        lines = heard.splitlines()[1:]  # the first says OK
+                    received += connection.recv(1 << 16)
+        lines = received.splitlines()[1:]  # the first line is OK
         return sum(b" lua] " not in line for line in lines)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The tasks that are measured, and the app that has them."""
+"""The measured tasks, and their app."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Tasks"]
 
 
 class Boom(Exception):
-    """What a failing job fails with."""
+    """Raised by failing jobs."""
 
 
 class Tasks:
-    """An app on this URL with all the tasks, under names that do not depend on who imports what."""
+    """An app on this URL with all tasks, whose names do not depend on the importing module."""
 
     def __init__(self, url: str, **options: Any) -> None:
         self.app = app = App(url, **options)
@@ -31,7 +31,7 @@ class Tasks:
 
         @app.task(name="busy")
         async def busy(us: int) -> None:
-            """Use the processor for so long."""
+            """Use the CPU for this time."""
             until = time.thread_time_ns() + us * 1_000
             while time.thread_time_ns() < until:
                 pass
@@ -57,7 +57,7 @@ class Tasks:
 
         @app.task(name="fail", max_attempts=2, retry="10ms")
         async def fail(always: bool) -> None:
-            """Fails once, or for good; counts at its end."""
+            """Fail once or always; count at the end."""
             last = current_job().attempt == 2
             if last:
                 count()

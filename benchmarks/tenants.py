@@ -1,8 +1,9 @@
-"""Fairness: how long one tenant's jobs wait behind another's million, and what taking turns costs.
+"""Fair share: how long one tenant's jobs wait behind another's million, and the cost of a fair queue.
 
     python -m benchmarks.tenants [--url URL] [--large 1000000] [--middle 1000] [--keys 10000] [--plain 100000]
 
-One process drains through the store's own verbs, so that what is seen is the order and the store's cost.
+One process drains the queue through the store's verbs, so the results show the order and the cost of the
+store alone.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ async def fill(store: Store, queue: str, tenants: list[str | None]) -> None:
 async def drain(
     store: Store, queue: str, until: dict[str, int] | None = None
 ) -> dict[str, tuple[int, float]]:
-    """Fetch and settle; per tenant how many had been fetched, and the time, when its last job came."""
+    """Fetch and settle all jobs. Returns, per tenant, the count and the time at its last job."""
     last: dict[str, tuple[int, float]] = {}
     left = dict(until or {})
     began, n = time.perf_counter(), 0

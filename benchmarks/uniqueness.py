@@ -1,4 +1,4 @@
-"""Uniqueness under fire: `python -m benchmarks.uniqueness --store sqlite` (or redis).
+"""Unique keys under load: `python -m benchmarks.uniqueness --store sqlite` (or redis).
 
 Fifty producers, threads of several processes, enqueue the same thousand keys a hundred times each while no
 worker runs. There must be exactly one job for each key, and every handle of a key must be that job's.
@@ -27,7 +27,7 @@ from benchmarks.server import Server
 from penstock import App
 
 _QUEUE = "uniqueness"
-#: Calls in one `enqueue_many`; the others go alone.
+#: Calls in one `enqueue_many`; the others are enqueued one by one.
 _BATCH = 100
 
 
@@ -38,7 +38,7 @@ _BATCH = 100
 @click.option("--keys", default=1_000, show_default=True)
 @click.option("--times", default=100, show_default=True, help="How often each producer enqueues each key.")
 def main(store: str, producers: int, processes: int, keys: int, times: int) -> None:
-    """Exit code 1: a key has two jobs, or none, or a handle of another."""
+    """Run the benchmark. Exit code 1: a key has two jobs or none, or a handle of another job."""
     print(describe())
     with _place(store) as url:
         began = time.monotonic()
@@ -86,7 +86,7 @@ def _produce(url: str, producers: int, processes: int, keys: int, times: int) ->
 
 
 def _process(url: str, number: int, threads: int, keys: int, times: int) -> Told:
-    """For each key and job: how many handles, new (False) and existing (True)."""
+    """The number of new (False) and existing (True) handles for each key and job."""
     app, once = _app(url)
     told: Told = defaultdict(Counter)
     lock = threading.Lock()

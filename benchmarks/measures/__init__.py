@@ -1,4 +1,4 @@
-"""What can be measured, group by group: each group's figures, and the function that takes them once."""
+"""All measurements in groups: the figures of each group, and the function that takes them once."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from benchmarks.measures import (
     schedule,
     size,
 )
-from benchmarks.measures.figure import BatchTerms, Figure, Lab
+from benchmarks.measures.figure import Figure, FigureGroup, Lab
 
-__all__ = ["GROUPS", "BatchTerms", "Figure", "Lab"]
+__all__ = ["GROUPS", "Figure", "FigureGroup", "Lab"]
 
 #: In the order of the tables.
-GROUPS: dict[str, BatchTerms] = {
+GROUPS: dict[str, FigureGroup] = {
     group.name: group
     for group in (
         enqueue.GROUP,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from benchmarks.machine import percentile
-from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
+from benchmarks.measures.figure import Figure, FigureGroup, Lab, Sample
 from benchmarks.rig import Rig
 
 __all__ = ["GROUP"]
@@ -38,7 +38,7 @@ def _schedule(rig: Rig, n: int, over: float) -> None:
     rig.app.enqueue_many(calls)
 
 
-GROUP = BatchTerms(
+GROUP = FigureGroup(
     "delay",
     "Delayed jobs on an idle worker: start minus due time (below zero would be early)",
     (

@@ -1,4 +1,4 @@
-"""Whether a long queue is slower than a short one."""
+"""The rate of a long queue compared with a short one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Iterator
 
-from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
+from benchmarks.measures.figure import Figure, FigureGroup, Lab, Sample
 from benchmarks.rig import Rig
 
 __all__ = ["GROUP"]
@@ -38,14 +38,14 @@ def _first(rig: Rig, depth: int, window: int) -> float:
 
 
 def _quiet(rig: Rig) -> None:
-    """Until nothing has run for a while."""
+    """Wait until no job has run for a while."""
     seen = -1
     while (now := rig.counters.total()) != seen:
         seen = now
         time.sleep(0.2)
 
 
-GROUP = BatchTerms(
+GROUP = FigureGroup(
     "depth",
     "Drain of the first 10 000 no-ops at a depth, one process, five times (jobs/s; --deep)",
     (

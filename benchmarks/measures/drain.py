@@ -1,12 +1,11 @@
-"""How many queued no-ops a second real workers get through, from the first execution to the last, and what
-each of them costs the worker's processor and the server's."""
+"""Drain: queued no-ops per second from the first to the last, and CPU time per job of worker and server."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 
-from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
+from benchmarks.measures.figure import Figure, FigureGroup, Lab, Sample
 from benchmarks.rig import Rig, new_runner
 from penstock.core.ids import mint
 from penstock.core.lifecycle import decide
@@ -35,7 +34,7 @@ def take(lab: Lab) -> Iterator[Sample]:
 
 
 def _drained(rig: Rig, jobs: int, processes: int) -> Iterator[Sample]:
-    """The rate, and the processor's time from when something has run to the end: starting up is not in it."""
+    """The rate, and the CPU time from the first executions to the end, without the start-up."""
     with rig.workers(processes) as running:
         rig.wait(1)
         done, cpu, server = rig.counters.total(), running.cpu(), _server_cpu(rig)
@@ -53,10 +52,10 @@ def _server_cpu(rig: Rig) -> float:
 
 
 async def _verbs(rig: Rig, jobs: int) -> float:
-    """The store's own verbs, a thousand jobs a call, as a worker calls them that has nothing to run."""
+    """The rate of the store's verbs, with a thousand jobs per call, without running the jobs."""
     store, done = rig.app.store, 0
     share = [Share("default", _BATCH, _BATCH)]
-    await store.queues()  # opens it
+    await store.queues()  # opens the store
     started = time.perf_counter()
     while done < jobs:
         fetched = await store.fetch(share, limit=_BATCH, lease=15_000, worker="bench", token=mint())
@@ -93,7 +92,7 @@ def _raw_sqlite(lab: Lab, rig: Rig) -> float:
 
 _RAW = ("raw_drain", "verb_drain")
 
-GROUP = BatchTerms(
+GROUP = FigureGroup(
     "drain",
     "Drain of queued no-ops, `penstock worker` with its default of 20 slots (jobs/s)",
     (

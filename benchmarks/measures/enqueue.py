@@ -1,4 +1,4 @@
-"""How many jobs a second one process can put in: one by one, from many callers, and in bulk."""
+"""How many jobs per second one process enqueues: one by one, from many callers, and in bulk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
-from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
+from benchmarks.measures.figure import Figure, FigureGroup, Lab, Sample
 from benchmarks.rig import Rig, new_runner
 from benchmarks.server import Server
 from penstock.core.job import NewJob
@@ -73,7 +73,7 @@ async def _concurrent(rig: Rig, seconds: float, callers: int) -> float:
 
 
 def _bulk(rig: Rig, jobs: int, chunk: int) -> float:
-    """With what a caller does for it: the calls are made within the time."""
+    """The rate of enqueue_many, including the creation of the calls."""
     app, job = rig.app, rig.tasks.noop.job
     rig.fill(1)
     started = time.perf_counter()
@@ -83,12 +83,12 @@ def _bulk(rig: Rig, jobs: int, chunk: int) -> float:
 
 
 def _verb(rig: Rig, jobs: int, chunk: int) -> float:
-    """The store's own verb, with jobs that are ready."""
+    """The rate of the store's verb, with prepared jobs."""
     calls = [rig.tasks.noop.job() for _ in range(jobs)]
     ready = [call.new() for call in calls]
     parts: list[list[NewJob]] = [ready[i : i + chunk] for i in range(0, jobs, chunk)]
     sync = rig.app.store.sync
-    sync.queues()  # opens it
+    sync.queues()  # opens the store
     started = time.perf_counter()
     for part in parts:
         sync.enqueue(part)
@@ -127,7 +127,7 @@ def _run(rate: Coroutine[Any, Any, float]) -> float:
         return runner.run(rate)
 
 
-GROUP = BatchTerms(
+GROUP = FigureGroup(
     "enqueue",
     "Enqueue, one process, no worker (jobs/s)",
     (

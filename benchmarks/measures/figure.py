@@ -1,4 +1,4 @@
-"""A figure and how it is shown; a group of them; what a measurement is given to take them."""
+"""A figure and its format, a group of figures, and the input of a measurement."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import msgspec
 
 from benchmarks.rig import Rig, Setup
 
-__all__ = ["BatchTerms", "Figure", "Lab", "Sample", "Sizes"]
+__all__ = ["Figure", "FigureGroup", "Lab", "Sample", "Sizes"]
 
-#: The name of a figure, and what came out this time; a text is a note below the table.
+#: The name of a figure and its value in this repetition; a text becomes a note below the table.
 Sample = tuple[str, float | str]
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One row of a table. `raw`: the figures that it may be compared with; the first that there is counts."""
+    """One row of a table. `raw`: figures for comparison; the first existing one is used."""
 
     name: str
     title: str
@@ -26,31 +26,31 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """How much of everything. Large enough to mean something, or (quick) just enough to see that it works."""
+    """The sizes of all measurements: large enough for meaningful figures, or (quick) just enough to run."""
 
-    #: A rate of single calls is taken over so long (s).
+    #: Duration of a measurement of single calls (s).
     seconds: float = 2.0
-    #: How many jobs a bulk enqueue, and how many a drain is measured over.
+    #: Number of jobs of a bulk enqueue, and of a drain.
     jobs: int = 100_000
-    #: One call of enqueue_many, and one commit of the raw statements.
+    #: Jobs per call of enqueue_many, and per commit of the raw statements.
     chunk: int = 10_000
-    #: Of Redis' raw limits: jobs a script.
+    #: Jobs per script in the raw limits of Redis.
     batch: int = 100
     callers: int = 100
-    #: Single calls of which each is timed.
+    #: Number of individually timed calls.
     calls: int = 300
     idle_seconds: float = 6.0
-    #: Delayed jobs, and the time over which they are due (s).
+    #: Number of delayed jobs, and the time over which they are due (s).
     delayed: int = 300
     delayed_over: float = 3.0
-    #: Delayed jobs that are due at one instant.
+    #: Number of delayed jobs that are due at one instant.
     scheduled: int = 1_000_000
-    #: Jobs of 1 ms of the processor's time.
+    #: Number of jobs with 1 ms of CPU time.
     busy: int = 5_000
     shallow: int = 10_000
     deep: int = 1_000_000
     deep_redis: int = 5_000_000
-    #: The rate at a depth is taken over so many jobs, so many times.
+    #: Number of jobs and of repetitions for the rate at a depth.
     window: int = 10_000
     rounds: int = 5
 
@@ -75,7 +75,7 @@ QUICK = Sizes(
 
 
 class Lab(msgspec.Struct, frozen=True):
-    """Where and how much to measure."""
+    """The setup and the sizes of a measurement."""
 
     setup: Setup
     folder: Path
@@ -87,16 +87,16 @@ class Lab(msgspec.Struct, frozen=True):
         return Rig(self.setup, self.folder, self.concurrency)
 
 
-class BatchTerms(msgspec.Struct, frozen=True):
-    """Figures that are taken together."""
+class FigureGroup(msgspec.Struct, frozen=True):
+    """Figures that are measured together."""
 
     name: str
     title: str
     figures: tuple[Figure, ...]
     take: Callable[[Lab], Iterator[Sample]]
-    #: The stores that it is for; none: all.
+    #: The stores to measure; empty: all.
     stores: tuple[str, ...] = ()
-    #: Whether it says something where the wire is slow.
+    #: Whether the group is also measured with a delayed connection.
     delayed: bool = False
 
     def suits(self, setup: Setup) -> bool:

@@ -1,4 +1,4 @@
-"""How soon a job starts on an idle worker, what that waits for, and what waiting costs."""
+"""How soon a job starts on an idle worker, and the cost of the idle worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from benchmarks.bare import IN, OUT
 from benchmarks.machine import fdatasync_ms, percentile
-from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
+from benchmarks.measures.figure import Figure, FigureGroup, Lab, Sample
 from benchmarks.rig import Running
 from benchmarks.server import Server
 
@@ -32,7 +32,7 @@ def take(lab: Lab) -> Iterator[Sample]:
             yield "fdatasync_p99", percentile(synced, 99)
         stamp = rig.tasks.stamp
         for _ in range(lab.sizes.calls):
-            # not at a steady pace, which could fall in step with whatever the worker does at one
+            # a random pace, because a steady one could synchronize with the worker's own intervals
             time.sleep(random.uniform(0.02, 0.06))
             stamp.enqueue(time.monotonic_ns())
         rig.wait(lab.sizes.calls, rig.counters.instants)
@@ -70,7 +70,7 @@ def _idle(running: Running, seconds: float) -> Iterator[Sample]:
     yield "idle_pss", running.memory()[1]
 
 
-GROUP = BatchTerms(
+GROUP = FigureGroup(
     "latency",
     "From the enqueue call to the function's start, idle worker (another process; memory: another thread)",
     (

@@ -1,10 +1,10 @@
-"""What is left on a server when all jobs have finished."""
+"""The keys that remain on a server when all jobs have finished."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
+from benchmarks.measures.figure import Figure, FigureGroup, Lab, Sample
 
 __all__ = ["GROUP"]
 
@@ -28,7 +28,7 @@ def take(lab: Lab) -> Iterator[Sample]:
         yield "names", "left: " + ", ".join(map(str, left))
 
 
-GROUP = BatchTerms(
+GROUP = FigureGroup(
     "leftovers",
     "What 100 000 jobs leave in Redis when all have finished and the worker has stopped",
     (

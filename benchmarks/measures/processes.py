@@ -1,10 +1,10 @@
-"""What a second worker process is good for."""
+"""The gain of a second worker process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
+from benchmarks.measures.figure import Figure, FigureGroup, Lab, Sample
 
 __all__ = ["GROUP"]
 
@@ -24,7 +24,7 @@ def take(lab: Lab) -> Iterator[Sample]:
     yield "ratio", rates[2] / rates[1]
 
 
-GROUP = BatchTerms(
+GROUP = FigureGroup(
     "processes",
     "Drain of async tasks that use 1 ms of the processor (jobs/s)",
     (

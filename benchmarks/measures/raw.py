@@ -1,7 +1,7 @@
 """The limit of SQLite: the bare statements in batches, on the store's own tables and with the same bytes.
 
-Nothing is decided, checked, decoded or handed to anybody here; counts and fairness are left out too. So a
-store cannot be faster than this, and how near it comes is what its work costs.
+Decisions, checks, decoding, counts and fairness are left out. So a store cannot be faster than this, and the
+difference is the cost of its work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TOKEN, _WORKER = "0123456789abcdefghij", "ABCDEFGHIJ0123456789"
 
 
 class Rows:
-    """Jobs as a store has written them: the columns that it fills, and their values."""
+    """Jobs as the store writes them: the columns and their values."""
 
     def __init__(self, columns: Sequence[str], values: list[tuple[Any, ...]]) -> None:
         self.columns = tuple(columns)
@@ -33,7 +33,7 @@ class Rows:
 
 
 def stored_rows(file: Path) -> Rows:
-    """All jobs of this file, without the columns that stand at their default in all of them."""
+    """All jobs of this file, without the columns that have their default in all of them."""
     with _connected(file) as cx:
         info = cx.execute("PRAGMA table_info(penstock_job)").fetchall()
         defaults = {name: None if default is None else int(default) for _, name, _, _, default, _ in info}
@@ -58,7 +58,7 @@ class RawTable:
                 self._cx.execute(statement)
 
     def insert(self, rows: Rows, *, batch: int, seconds: float = float("inf")) -> float:
-        """Insert rows, so many a commit, for at most so long; jobs per second."""
+        """Insert rows in batches until the time limit. Returns jobs per second."""
         cx, names = self._cx, ", ".join(rows.columns)
         marks = ", ".join("?" * len(rows.columns))
         statement = f"INSERT INTO penstock_job ({names}) VALUES ({marks})"
@@ -101,7 +101,7 @@ WHERE seq IN (
 )
 RETURNING seq, spec
 """
-#: A statement for all of them: one each takes a fifth more of the processor.
+#: One statement for a whole batch: a statement per job takes a fifth more CPU time.
 _DELETE = "DELETE FROM penstock_job WHERE seq IN (SELECT value FROM json_each(?)) AND token = ?"
 
 

@@ -1,4 +1,4 @@
-"""How long it takes to enqueue a job and have its result."""
+"""The time to enqueue a job and get its result."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.machine import percentile
-from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
+from benchmarks.measures.figure import Figure, FigureGroup, Lab, Sample
 from benchmarks.rig import Rig, new_runner
 
 __all__ = ["GROUP"]
@@ -47,7 +47,7 @@ async def _async(rig: Rig, calls: int) -> list[float]:
     return took[_WARM:]
 
 
-GROUP = BatchTerms(
+GROUP = FigureGroup(
     "result",
     "From the enqueue call to the result in hand, one after the other",
     (

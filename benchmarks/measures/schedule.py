@@ -1,4 +1,4 @@
-"""Very many delayed jobs that are all due at one instant."""
+"""Many delayed jobs that are all due at one instant."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
+from benchmarks.measures.figure import Figure, FigureGroup, Lab, Sample
 from benchmarks.rig import Rig
 from benchmarks.server import Server
 
 __all__ = ["GROUP"]
 
-#: They are due so long after the last of them was put in (s): a worker has to start in between.
+#: The jobs are due this long after the last enqueue (s), because a worker has to start in between.
 _LEAD = 5.0
 
 
@@ -43,7 +43,7 @@ def take(lab: Lab) -> Iterator[Sample]:
 
 
 def _schedule(lab: Lab, rig: Rig, jobs: int, due: float) -> float:
-    """Put them in, many a call; jobs per second, with what a caller does for it."""
+    """Enqueue the jobs in bulk. Returns jobs per second, including the creation of the calls."""
     delayed = rig.tasks.noop.using(run_at=datetime.fromtimestamp(due, UTC))
     started = time.perf_counter()
     for start in range(0, jobs, lab.sizes.chunk):
@@ -56,7 +56,7 @@ def _memory(rig: Rig, server: Server) -> int:
     return server.memory()
 
 
-GROUP = BatchTerms(
+GROUP = FigureGroup(
     "schedule",
     "1 000 000 no-ops due at one instant, one process (--scheduled)",
     (

@@ -1,4 +1,4 @@
-"""How much room a queued job takes."""
+"""The space of a queued job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sqlite3
 import tracemalloc
 from collections.abc import Iterator
 
-from benchmarks.measures.figure import BatchTerms, Figure, Lab, Sample
+from benchmarks.measures.figure import Figure, FigureGroup, Lab, Sample
 from benchmarks.rig import Rig
 from benchmarks.server import Server
 
@@ -43,7 +43,7 @@ def _of_server(rig: Rig, server: Server, jobs: int) -> float:
 
 
 def _checkpointed(rig: Rig) -> int:
-    """The file's size when all of it is in the file and nobody has it open."""
+    """The size of the file after a checkpoint, when no process has it open."""
     rig.app.close()
     cx = sqlite3.connect(rig.file, isolation_level=None)
     cx.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -69,7 +69,7 @@ def _fill(rig: Rig, jobs: int) -> None:
         rig.app.enqueue_many([job(_TEXT) for _ in range(min(10_000, jobs - start))])
 
 
-GROUP = BatchTerms(
+GROUP = FigureGroup(
     "size",
     "Room for one queued job with a 100-byte argument "
     "(file after a checkpoint; Redis: used_memory; memory: what Python allots)",

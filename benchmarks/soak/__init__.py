@@ -1,1 +1,1 @@
-"""Whether a worker or its file grows: `python -m benchmarks.soak`."""
+"""Soak test: does a worker or its store grow? `python -m benchmarks.soak`."""

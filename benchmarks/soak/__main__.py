@@ -1,9 +1,9 @@
-"""Millions of no-ops through one worker process, a few of them failing: does anything grow?
+"""Soak test: millions of no-ops through one worker process, a few of them failing. Does anything grow?
 
-Jobs come in waves, so that the queue stays short; with `--minutes` they come evenly over that time. Half of
-those that fail do so once and are tried again; half fail for good and are kept as dead, of which the store
-is told to keep few, so that a steady state is reached early. One job in a hundred says how long after its
-enqueue it began. The worker is looked at after its first jobs and then again and again.
+Jobs come in waves, so the queue stays short; with `--minutes` they come evenly over that time. Half of the
+failing jobs fail once and are retried. The other half die; the store keeps few dead jobs, so a steady state
+is reached early. One job in a hundred records how long after its enqueue it started. The worker is measured
+after its first jobs and then repeatedly.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from benchmarks.soak.samples import KEEP_DEAD, Sample, faults, growth, look
 from penstock import JobCall
 
 _WAVE = 1_000
-#: One in so many jobs is a stamp: it says how long it has waited.
+#: One in this many jobs records how long it has waited.
 _STAMP = 100
-#: Waves that come evenly are small, so that no job waits for those of its own wave (s between two).
+#: Interval of even waves (s); short, so that the waves are small and a job does not wait for its own wave.
 _BEAT = 0.02
 
 
@@ -57,8 +57,10 @@ def main(
     drawn: Path | None,
     folder: Path | None,
 ) -> None:
-    """Exit code 1: after the first jobs the worker grew by more than 10 MB, or gained descriptors or threads;
-    its store grew on; or jobs began later and later."""
+    """Run the soak test. Exit code 1 if something grows after the first jobs.
+
+    That is: the worker by more than 10 MB, its descriptors or threads, its store, or the delay of starts.
+    """
     if first * 2 > jobs:
         raise click.UsageError(f"--jobs={jobs} is not twice as many as --first={first}")
     if (durability == "aof") != (store == "redis") and durability is not None:
@@ -80,7 +82,7 @@ def main(
 
 
 def _run(rig: Rig, marks: list[int], failing: float, rate: float | None) -> Iterator[Sample]:
-    """Show and give a sample at each mark."""
+    """Print and yield a sample at each mark."""
     calls = _calls(rig, failing)
     knobs = {"PENSTOCK_KEEP_DEAD_COUNT": str(KEEP_DEAD), "PENSTOCK_PRUNE_EVERY": "1s"}
     log = rig.shm / "worker.log"
@@ -91,7 +93,7 @@ def _run(rig: Rig, marks: list[int], failing: float, rate: float | None) -> Iter
     busy, sent, waits = 0.0, 1, 0
     with worker_process(rig.url, rig.shm, log, knobs=knobs) as process:
         rig.app.enqueue_many(itertools.islice(calls, sent))
-        _wait(rig, sent, process, log)  # it serves
+        _wait(rig, sent, process, log)  # until the worker serves
         for mark in marks:
             started, before = time.monotonic(), sent
             while sent < mark:
@@ -103,7 +105,7 @@ def _run(rig: Rig, marks: list[int], failing: float, rate: float | None) -> Iter
                 _wait(rig, sent - max(_WAVE, 2 * wave), process, log)
             _wait(rig, sent, process, log)
             busy += time.monotonic() - started
-            time.sleep(1.5)  # a prune, and the settling of the last outcomes
+            time.sleep(1.5)  # time for a prune, and for settling the last outcomes
             elapsed = rig.counters.elapsed()
             yield _shown(look(rig, process.pid, sent, busy, elapsed[waits:]))
             waits = len(elapsed)
@@ -114,7 +116,7 @@ def _wave(rate: float | None) -> int:
 
 
 def _calls(rig: Rig, failing: float) -> Iterator[JobCall[None]]:
-    """No-ops without end; among them, evenly, the failing ones and those that say how long they waited."""
+    """An endless stream of no-ops, with evenly spread failing and time-stamped jobs."""
     noop, fail, stamp = rig.tasks.noop.job, rig.tasks.fail.job, rig.tasks.stamp.job
     due, failed = 0.0, 0
     for n in itertools.count(1):

@@ -1,4 +1,4 @@
-"""A soak as a picture: memory, descriptors and waiting over time, one curve below the other, as SVG."""
+"""Draws a soak test as SVG: memory, descriptors and waiting times over time, one curve below the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["picture"]
 _WIDE, _HIGH, _LEFT, _GAP = 720, 120, 70, 46
 _COLOURS = ("#2563eb", "#d97706", "#059669")
 
-#: A panel: its title, and its curves by name. Each has a scale of its own, from zero.
+#: Panels: a title, and its curves by name. Each panel has its own scale, from zero.
 _PANELS: list[tuple[str, dict[str, Callable[[Sample], float]]]] = [
     ("memory (MB)", {"worker, PSS": lambda s: s.worker_pss, "store": lambda s: s.size}),
     ("descriptors, threads", {"descriptors": lambda s: s.descriptors, "threads": lambda s: s.threads}),
@@ -22,7 +22,7 @@ _PANELS: list[tuple[str, dict[str, Callable[[Sample], float]]]] = [
 
 
 def picture(samples: Sequence[Sample], title: str) -> str:
-    """The whole file."""
+    """The complete SVG file."""
     high = 40 + len(_PANELS) * (_HIGH + _GAP)
     end = samples[-1].seconds
     parts = [

@@ -1,4 +1,4 @@
-"""What a worker and its store are like at a moment of a soak, and whether they have grown since the first."""
+"""Samples of a worker and its store during a soak test, and the check for growth."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from penstock import State
 
 __all__ = ["KEEP_DEAD", "Sample", "faults", "growth", "look"]
 
-#: So many dead jobs are kept: from then on the store is what it will always be.
+#: How many dead jobs are kept; once there are as many, the store should not grow any more.
 KEEP_DEAD = 500
 _LIMIT_MB = 10.0
 _STORE_SLACK = 1.10, 4e6
-#: How much longer a job may wait at the end than at the beginning, by the medians of the thirds. A shared
-#: machine is twice as slow now and then; what grows with the number of jobs ends far beyond that.
+#: Limit of the waiting times at the end relative to the beginning (medians of the thirds). A shared machine
+#: is sometimes twice as slow; a wait that grows with the number of jobs exceeds that by far.
 _LATENCY = 2.0
 
 
@@ -45,7 +45,7 @@ class Sample(msgspec.Struct):
 
 
 def look(rig: Rig, supervisor: int, jobs: int, seconds: float, waits: Sequence[int]) -> Sample:
-    """A sample of now; `waits` (ns) are those since the one before."""
+    """Take a sample; `waits` (ns) are the waiting times since the previous sample."""
     pids = session(supervisor)
     worker_rss, worker_pss = memory([pid for pid in pids if pid != supervisor])
     late = [wait / 1e6 for wait in waits]
@@ -76,7 +76,7 @@ def growth(samples: Sequence[Sample]) -> float:
 
 
 def faults(samples: Sequence[Sample]) -> list[str]:
-    """What has grown, though it should not have."""
+    """The measurements that have grown and should not have."""
     first, last = samples[0], samples[-1]
     found = []
     if growth(samples) > _LIMIT_MB:
@@ -94,7 +94,7 @@ def faults(samples: Sequence[Sample]) -> list[str]:
 
 
 def _store_grew(samples: Sequence[Sample]) -> list[str]:
-    # until as many dead jobs are kept as ever will be, it may grow
+    # the store may grow until the limit of dead jobs is reached
     settled = [sample for sample in samples[:-1] if sample.dead >= KEEP_DEAD] or list(samples[-2:-1])
     factor, slack = _STORE_SLACK
     if not settled or samples[-1].size <= settled[0].size * factor + slack / 1e6:
@@ -107,7 +107,7 @@ def _store_grew(samples: Sequence[Sample]) -> list[str]:
 
 def _slower(samples: Sequence[Sample]) -> list[str]:
     third = len(samples) // 3
-    if third < 3:  # too few to tell a slow moment from a slow end
+    if third < 3:  # too few samples to distinguish a slow moment from a trend
         return []
     before = statistics.median(sample.p99 for sample in samples[:third])
     after = statistics.median(sample.p99 for sample in samples[-third:])
