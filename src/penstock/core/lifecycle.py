@@ -323,7 +323,7 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_T, _X): "cancel; expiry",
     (_P, _R): "fetch by a worker that knows the task",
     (_P, _A): "retry by an operator",
-    (_P, _S): "enqueue: its unique call gives it a later time",
+    (_P, _S): "enqueue: a unique call sets a later time",
     (_P, _X): "cancel; expiry",
     (_D, _A): "retry by an operator",
     (_X, _A): "retry by an operator",
