@@ -340,7 +340,7 @@ async def test_a_periodic_entry_that_is_spoiled_is_never_due_and_the_others_are(
         for entry in table.entries
     ]
     answers = await store.tick(ticks)
-    assert answers[0].moved is not TickStatus.APPLIED
+    assert answers[0].status is not TickStatus.APPLIED
     assert answers[1].enqueued == ("good@",)
     assert good.unreadable is None
     (mended,) = await store.put_entries(specs[:1])

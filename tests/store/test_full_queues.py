@@ -139,7 +139,7 @@ async def test_the_tick_of_a_full_queue_is_skipped_and_made_up_for_by_no_one(
     (put,) = await store.put_entries([entry])
     step = Tick(entry.ref, put.revision, put.watermark, put.watermark + SECOND, 0, jobs=tuple(some(2)))
     (ticked,) = await store.tick([step])
-    assert ticked.moved is TickStatus.APPLIED
+    assert ticked.status is TickStatus.APPLIED
     assert ticked.enqueued == ()
     (stored,) = (await store.entries()).entries
     assert stored.skipped == 2

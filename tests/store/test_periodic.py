@@ -148,7 +148,7 @@ async def test_a_new_schedule_does_not_bring_back_what_was_enqueued_ahead(
 ) -> None:
     first = await put(store, entry())
     ahead = clock.now() + MINUTE
-    assert (await ticked(store, tick(first, to=ahead))).moved is TickStatus.APPLIED
+    assert (await ticked(store, tick(first, to=ahead))).status is TickStatus.APPLIED
     assert (await put(store, entry(schedule=Schedule("@daily")))).watermark == ahead
 
 
@@ -246,7 +246,7 @@ async def test_of_many_concurrent_ticks_one_is_applied(open_store: OpenStore) ->
         now = await stored(stores[0], first.ref)
         job = new(f"tick-{n}")
         answers = await asyncio.gather(*(ticked(store, tick(now, job)) for store in stores * 3))
-        assert sorted(answer.moved for answer in answers) == [TickStatus.APPLIED, *[TickStatus.STALE] * 11]
+        assert sorted(answer.status for answer in answers) == [TickStatus.APPLIED, *[TickStatus.STALE] * 11]
     assert (await stored(stores[0], first.ref)).enqueued == 5
     assert await counts(stores[0]) == {State.AVAILABLE: 5}
 

@@ -20,13 +20,13 @@ from tests.worker.conftest import Door, at_work, becomes, ended, in_a_burst, pat
 from tests.worker.task_bodies import act, linger, made
 
 
-class Heard:
-    """Callbacks of all three kinds that note what they are told."""
+class CallRecorder:
+    """Callbacks of all three kinds that record their calls."""
 
     def __init__(self) -> None:
         self.all: list[tuple[str, Job, Any]] = []
 
-    def on(self, app: App) -> Heard:
+    def on(self, app: App) -> CallRecorder:
         app.on_success(self.success)
         app.on_failure(self.failure)
         app.on_dead(self.dead)
@@ -46,22 +46,22 @@ class Heard:
 
 
 async def test_each_end_has_its_callbacks_with_the_job_as_it_is_then(app: App, run_in: str) -> None:
-    heard = Heard().on(app)
+    calls = CallRecorder().on(app)
     task = made(app, run_in, act, retry="1ms", max_attempts=2)
     good, bad = await task.aenqueue("return"), await task.aenqueue("raise")
     hopeless, unread = await task.aenqueue("discard"), await app.aenqueue_raw("default", b"[", "act")
     quiet = [await task.aenqueue(how) for how in ("snooze", "cancel")]
     await in_a_burst(app)
-    assert heard.of(good.id) == [("success", "done in attempt 1")]
+    assert calls.of(good.id) == [("success", "done in attempt 1")]
     it = "it is wrong"
-    assert heard.of(bad.id) == [("failure", it), ("failure", it), ("dead", it)]
-    assert heard.of(hopeless.id) == [("failure", "never again"), ("dead", "never again")]
-    assert [what for what, _ in heard.of(unread.id)] == ["failure", "dead"]
-    assert [heard.of(handle.id) for handle in quiet] == [[], []]
-    jobs = [(what, job.state, job.attempt, len(job.errors)) for what, job, _ in heard.all if job.id == bad.id]
+    assert calls.of(bad.id) == [("failure", it), ("failure", it), ("dead", it)]
+    assert calls.of(hopeless.id) == [("failure", "never again"), ("dead", "never again")]
+    assert [what for what, _ in calls.of(unread.id)] == ["failure", "dead"]
+    assert [calls.of(handle.id) for handle in quiet] == [[], []]
+    jobs = [(what, job.state, job.attempt, len(job.errors)) for what, job, _ in calls.all if job.id == bad.id]
     assert jobs[0][:3] in [("failure", State.RETRYABLE, 1), ("failure", State.AVAILABLE, 1)]
     assert jobs[1:] == [("failure", State.DEAD, 2, 2), ("dead", State.DEAD, 2, 2)]
-    (dead,) = [job for what, job, _ in heard.all if what == "dead" and job.id == bad.id]
+    (dead,) = [job for what, job, _ in calls.all if what == "dead" and job.id == bad.id]
     assert dead.reason == "all 2 attempts failed"
 
 
@@ -108,18 +108,18 @@ async def test_the_result_is_what_the_handle_would_give_and_nothing_of_a_task_th
 
 
 async def test_nothing_is_called_before_the_store_has_the_outcome(app: App) -> None:
-    heard = Heard().on(app)
+    calls = CallRecorder().on(app)
     door = Door.before(app, "settle")
     handle = await made(app, "async", act).aenqueue("return")
     async with at_work(app):
         await door.asked()
-        assert heard.all == []
+        assert calls.all == []
         door.open()
-        await until(lambda: heard.of(handle.id) != [], "it is called")
+        await until(lambda: calls.of(handle.id) != [], "it is called")
 
 
 async def test_an_outcome_that_the_store_refuses_calls_nothing(app: App) -> None:
-    heard = Heard().on(app)
+    calls = CallRecorder().on(app)
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -137,23 +137,23 @@ async def test_an_outcome_that_the_store_refuses_calls_nothing(app: App) -> None
         )
         assert len(taken.jobs) == 1
         go_on.set()
-    assert heard.all == []
+    assert calls.all == []
 
 
 async def test_a_lost_answer_of_the_store_calls_them_once(app: App, faults: FaultyStore) -> None:
-    heard = Heard().on(app)
+    calls = CallRecorder().on(app)
     task = made(app, "async", act, max_attempts=1, retention="1h")
     good, bad = await task.aenqueue("return"), await task.aenqueue("raise")
     faults.lose_reply("settle")
     await in_a_burst(app)
-    assert len(heard.of(good.id)) == 1
-    assert [what for what, _ in heard.of(bad.id)] == ["failure", "dead"]
+    assert len(calls.of(good.id)) == 1
+    assert [what for what, _ in calls.of(bad.id)] == ["failure", "dead"]
 
 
 async def test_one_that_fails_is_logged_and_changes_nothing(
     app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard = Heard()
+    calls = CallRecorder()
 
     def wrong(job: Job, result: Any) -> None:
         raise ValueError("the first is wrong")
@@ -168,14 +168,14 @@ async def test_one_that_fails_is_logged_and_changes_nothing(
         await asyncio.sleep(0)
 
     task = made(app, "async", act, on_success=cancels)
-    for call in (wrong, wrong_too, heard.success):
+    for call in (wrong, wrong_too, calls.success):
         app.on_success(call)
     other = made(app, "thread", linger)
     handles = [await task.aenqueue("return"), await other.aenqueue("/dev/null", 0)]
     await in_a_burst(app, concurrency=1)
     for handle in handles:
         assert (await ended(handle)).state is State.COMPLETED
-    assert heard.of(handles[1].id) == [("success", "stayed")]
+    assert calls.of(handles[1].id) == [("success", "stayed")]
     assert "the first is wrong" in caplog.text
     assert "so is the second" in caplog.text
     assert f"job {handles[1].id}: on_success of linger" in caplog.text
@@ -227,13 +227,13 @@ async def test_failures_have_their_place_when_successes_fill_it(
 ) -> None:
     monkeypatch.setattr(callback_runner, "_MAX_WAITING", 10)
     go_on = asyncio.Event()
-    heard = Heard()
+    calls = CallRecorder()
 
     @app.on_success
     async def stay(job: Job, result: Any) -> None:
         await go_on.wait()
 
-    app.on_dead(heard.dead)
+    app.on_dead(calls.dead)
     task = made(app, "async", act, max_attempts=1)
     async with at_work(app):
         for handle in await app.aenqueue_many([task.job("return") for _ in range(30)]):
@@ -241,7 +241,7 @@ async def test_failures_have_their_place_when_successes_fill_it(
         bad = await task.aenqueue("raise")
         await becomes(bad, State.DEAD)
         go_on.set()
-    assert [what for what, _ in heard.of(bad.id)] == ["dead"]
+    assert [what for what, _ in calls.of(bad.id)] == ["dead"]
 
 
 async def test_what_waits_takes_a_bounded_part_of_the_memory(
@@ -277,7 +277,7 @@ async def test_one_that_does_not_come_back_is_stopped(
     monkeypatch.setattr(
         callback_runner, "CallbackExecutor", lambda n: callback_executor.CallbackExecutor(n, limit=0.1)
     )
-    heard = Heard()
+    calls = CallRecorder()
 
     @app.on_success
     async def hang(job: Job, result: Any) -> None:
@@ -290,10 +290,10 @@ async def test_one_that_does_not_come_back_is_stopped(
             time.sleep(0.002)
         pytest.fail("nobody stopped it")
 
-    app.on_success(heard.success)
+    app.on_success(calls.success)
     handle = await made(app, "async", act).aenqueue("return")
     await in_a_burst(app)
-    assert heard.of(handle.id) == [("success", "done in attempt 1")]
+    assert calls.of(handle.id) == [("success", "done in attempt 1")]
     assert "took longer than 0.1 s" in caplog.text
     assert "callback still running after 0.1 s" in caplog.text
 
@@ -350,14 +350,14 @@ async def test_they_are_no_part_of_the_attempt(app: App) -> None:
 
 
 async def test_a_job_that_dies_with_its_worker_calls_those_of_the_one_that_finds_it(app: App) -> None:
-    heard = Heard().on(app)
+    calls = CallRecorder().on(app)
     handle = await made(app, "async", act, max_attempts=1).aenqueue("return")
     gone = await app.store.fetch([Share("default", 1, 1)], limit=1, lease=1, worker="gone", token="t")
     await app.store.extend([HeartbeatRequest(gone.jobs[0].lease, 1, started=True)])
     async with at_work(app, config=quick(reclaim_every="50ms")):
         await becomes(handle, State.DEAD)
-        await until(lambda: len(heard.of(handle.id)) == 2, "both are called")
-    assert [what for what, _ in heard.of(handle.id)] == ["failure", "dead"]
+        await until(lambda: len(calls.of(handle.id)) == 2, "both are called")
+    assert [what for what, _ in calls.of(handle.id)] == ["failure", "dead"]
 
 
 async def test_without_callbacks_no_callback_thread_is_created(app: App) -> None:
@@ -370,16 +370,16 @@ async def test_without_callbacks_no_callback_thread_is_created(app: App) -> None
 
 
 async def test_a_store_that_is_away_delays_them_and_loses_none(app: App, faults: FaultyStore) -> None:
-    heard = Heard().on(app)
+    calls = CallRecorder().on(app)
     handle = await made(app, "async", act).aenqueue("return")
     faults.fail("settle", times=3)
     async with at_work(app):
-        await until(lambda: heard.of(handle.id) != [], "it is called")
-    assert heard.of(handle.id) == [("success", "done in attempt 1")]
+        await until(lambda: calls.of(handle.id) != [], "it is called")
+    assert calls.of(handle.id) == [("success", "done in attempt 1")]
 
 
 async def test_in_a_test_that_runs_its_jobs_inline_they_are_called_too(app: App) -> None:
-    heard = Heard().on(app)
+    calls = CallRecorder().on(app)
     repair = made(app, "async", act, name="repair")
 
     @app.on_dead
@@ -392,4 +392,4 @@ async def test_in_a_test_that_runs_its_jobs_inline_they_are_called_too(app: App)
         await task.aenqueue("raise")
         ran = await box.arun()
     assert (ran.dead, ran.completed) == (1, 1)
-    assert [what for what, _, _ in heard.all] == ["failure", "dead", "success"]
+    assert [what for what, _, _ in calls.all] == ["failure", "dead", "success"]

@@ -115,13 +115,13 @@ class PeriodicEnqueuer(Service):
         waits: list[float] = []
         answers = await self._store.tick([tick for _, tick in due])
         for (entry, tick), answer in zip(due, answers, strict=True):
-            if answer.moved is TickStatus.EARLY:
+            if answer.status is TickStatus.EARLY:
                 waits.append(_EARLY)
-            elif answer.moved is TickStatus.UNKNOWN:
+            elif answer.status is TickStatus.UNKNOWN:
                 waits.append(_TROUBLE)
-            elif answer.moved is TickStatus.STALE:
+            elif answer.status is TickStatus.STALE:
                 waits.append(0.0)  # another worker was first: read the entry again
-            elif answer.moved is TickStatus.APPLIED:
+            elif answer.status is TickStatus.APPLIED:
                 for job in tick.jobs:
                     if job.id in answer.enqueued:
                         self._on_enqueued(job)

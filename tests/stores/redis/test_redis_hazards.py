@@ -408,6 +408,6 @@ async def test_a_job_whose_profile_is_gone_is_set_aside_and_says_so(
     (job,) = await other.get([Ref("default", "one")])
     assert job is not None
     assert job.state is State.DEAD
-    assert re.search(r"profile .* is gone; was the key .*:profiles deleted", job.reason or "")
+    assert re.search(r"profile .* is missing; was the key .*:profiles deleted", job.reason or "")
     assert job.spec.payload.endswith(b"[1]")
     other.close()

@@ -53,7 +53,7 @@ class TickStatus(enum.StrEnum):
 class TickResult(msgspec.Struct, frozen=True):
     """The answer for one tick: its status, and the ids of the jobs that were enqueued, not skipped."""
 
-    moved: TickStatus
+    status: TickStatus
     enqueued: tuple[str, ...] = ()
 
 

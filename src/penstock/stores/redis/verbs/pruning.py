@@ -35,7 +35,7 @@ def prune(context: Context, limit: int, keep_finished: int, keep_dead: int) -> C
         for name, one in zip(few, answer, strict=True)
     }
     for name, answer in seen.items():
-        _tell(context, name, answer[6])
+        _note_set_aside(context, name, answer[6])
     lying = [(name, field) for name, answer in seen.items() for field in answer[4]]
     if lying:
         yield from deliver(context, lying)
@@ -53,7 +53,7 @@ def prune(context: Context, limit: int, keep_finished: int, keep_dead: int) -> C
     return Pruned(sweep.finished, sweep.expired, gone, keys, context.set_asides.take())
 
 
-def _tell(context: Context, queue: str, kept: Sequence[bytes]) -> None:
+def _note_set_aside(context: Context, queue: str, kept: Sequence[bytes]) -> None:
     """Note jobs that other scripts have set aside."""
     for text in kept:
         at = 2 + int.from_bytes(text[:2], "little")

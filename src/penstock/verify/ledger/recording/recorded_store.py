@@ -285,8 +285,8 @@ class _CallRecorder:
         if take is None:
             return offer
 
-        def noted(handed: Fetched) -> WorkerOffer | None:
-            following = take(self.leased("wait", handed, 0, lease))
+        def noted(dispatched: Fetched) -> WorkerOffer | None:
+            following = take(self.leased("wait", dispatched, 0, lease))
             return None if following is None else self.recorded_offer(following)
 
         return replace(offer, take=noted)

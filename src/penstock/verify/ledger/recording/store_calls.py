@@ -131,10 +131,10 @@ def ticked(now: Now, tick: Tick, answer: TickResult | None) -> Iterator[Fact]:
     A store client may lose a reply, repeat the call, and then be told that the entry has already advanced. So
     STALE does not prove that this tick was not applied.
     """
-    said = "unknown" if answer is None else answer.moved.value
+    said = "unknown" if answer is None else answer.status.value
     new = () if answer is None else answer.enqueued
     otherwise = (
-        "unknown" if answer is None or answer.moved in (TickStatus.STALE, TickStatus.UNKNOWN) else "skipped"
+        "unknown" if answer is None or answer.status in (TickStatus.STALE, TickStatus.UNKNOWN) else "skipped"
     )
     yield facts.TickAnswered(*now, tick.ref.queue, tick.ref.id, tick.revision, tick.watermark, said, new)
     for job in tick.jobs:
