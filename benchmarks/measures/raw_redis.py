@@ -50,10 +50,10 @@ return #ARGV
 
 def stored_records(server: Server) -> list[tuple[bytes, bytes]]:
     """Ids and records of the queue `default`, as the store has written them."""
-    from penstock.stores.redis.keys import Keys
+    from penstock.stores.redis.keys import RedisKeys
 
     with server.client() as client:
-        found = client.hgetall(Keys("penstock", "").queue("default") + b":jobs")
+        found = client.hgetall(RedisKeys("penstock", "").queue("default") + b":jobs")
     return list(found.items())
 
 
@@ -154,7 +154,9 @@ def _asked(store: Store, jobs: Sequence[NewJob]) -> list[tuple[Any, ...]]:
     plan = producing.enqueue(store._context, jobs)
     calls = next(plan)
     plan.close()
-    return [(call.script.sha, len(call.keys), *call.keys, *call.args) for call in calls if call.script]
+    return [
+        (call.script.sha, len(call.redis_keys), *call.redis_keys, *call.args) for call in calls if call.script
+    ]
 
 
 def _parts(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:

@@ -16,7 +16,7 @@ from penstock.core.job import Job, NewJob, State
 from penstock.encryption import (
     CannotDecrypt,
     Cipher,
-    Key,
+    EncryptionKey,
     Keyring,
     additional_data,
     is_envelope,
@@ -96,7 +96,7 @@ def test_nothing_shows_a_key() -> None:
         map(
             repr,
             (
-                Key(SECRET),
+                EncryptionKey(SECRET),
                 Keyring([SECRET]),
                 app,
                 vars(app),
@@ -189,8 +189,8 @@ def test_the_first_key_writes_and_all_read() -> None:
     old, new = bytes(32), SECRET
     encrypted = cipher(old).encrypt(b"{}", HERE)
     assert cipher(new, old).decrypt(encrypted, HERE) == b"{}"
-    assert Key(new).id.encode() in cipher(new, old).encrypt(b"{}", HERE)
-    with pytest.raises(CannotDecrypt, match=f"its key is {Key(old).id}, which this app has not"):
+    assert EncryptionKey(new).id.encode() in cipher(new, old).encrypt(b"{}", HERE)
+    with pytest.raises(CannotDecrypt, match=f"its key is {EncryptionKey(old).id}, which this app has not"):
         cipher(new).decrypt(encrypted, HERE)
 
 
@@ -216,7 +216,8 @@ def test_texts_are_encrypted_with_all_their_contents() -> None:
 
 def test_users_without_the_key_see_which_values_are_encrypted() -> None:
     text = cipher().encrypt_text("boom", HERE)
-    assert shown_text(f"ValueError: {text}") == f"ValueError: (encrypted with the key {Key(SECRET).id})"
+    key = EncryptionKey(SECRET).id
+    assert shown_text(f"ValueError: {text}") == f"ValueError: (encrypted with the key {key})"
     assert shown_text("ValueError: $5") == "ValueError: $5"
 
 

@@ -265,7 +265,7 @@ def test_a_record_of_any_bytes_is_an_error_of_ours_at_most(
     store = RedisStore(f"{on_redis.url}?prefix={prefix}")
     try:
         store.sync.enqueue([NewJob(id, "t", b"{}", "q") for id in "abc"])
-        key, field = store._context.keys.queue("q") + b":jobs", packed("b")
+        key, field = store._context.redis_keys.queue("q") + b":jobs", packed("b")
         found = client.hget(key, field)
         assert isinstance(found, bytes)
         client.hset(key, field, record.draw(mangled(st.just(found))))

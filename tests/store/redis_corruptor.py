@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.job import Ref
-from penstock.stores.redis.keys import Keys, packed
+from penstock.stores.redis.keys import RedisKeys, packed
 from penstock.stores.redis.profiles import Profile
 
 __all__ = ["EXTRA", "PROFILE", "RedisCorruptor"]
@@ -40,7 +40,7 @@ class RedisCorruptor:
 
     def __init__(self, connect: Callable[[], Any], prefix: str, namespace: str = "") -> None:
         self._connect = connect
-        self._keys = Keys(prefix, namespace)
+        self._keys = RedisKeys(prefix, namespace)
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Any]:

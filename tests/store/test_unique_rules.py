@@ -264,9 +264,9 @@ async def test_prune_takes_keys_whose_period_is_over_in_bounded_steps(
     await add(store, *(new(unique=UniqueKey(f"k{n}", MINUTE)) for n in range(7)))
     await add(store, new("later", unique=UniqueKey("later", HOUR)), new("ever", unique=UniqueKey("ever")))
     await add(store, new(queue="other", unique=UniqueKey("k", MINUTE)))
-    assert (await store.prune(limit=3)).keys == 0
+    assert (await store.prune(limit=3)).unique_keys == 0
     clock.advance(MINUTE)
-    assert [(await store.prune(limit=3)).keys for _ in range(4)] == [3, 3, 2, 0]
+    assert [(await store.prune(limit=3)).unique_keys for _ in range(4)] == [3, 3, 2, 0]
     assert await held_by(store, UniqueKey("k1")) is None
     assert await held_by(store, UniqueKey("later")) == "later"
     assert await held_by(store, UniqueKey("ever")) == "ever"
@@ -275,8 +275,8 @@ async def test_prune_takes_keys_whose_period_is_over_in_bounded_steps(
 async def test_many_keys_whose_period_is_over_are_pruned_at_once(store: Store, clock: ManualClock) -> None:
     await add(store, *(new(unique=UniqueKey(f"k{n}", MINUTE)) for n in range(2_500)))
     clock.advance(MINUTE)
-    assert (await store.prune(limit=10_000)).keys == 2_500
-    assert (await store.prune(limit=10_000)).keys == 0
+    assert (await store.prune(limit=10_000)).unique_keys == 2_500
+    assert (await store.prune(limit=10_000)).unique_keys == 0
 
 
 async def test_a_key_that_is_taken_over_is_not_pruned_for_its_former_holder(
@@ -285,13 +285,13 @@ async def test_a_key_that_is_taken_over_is_not_pruned_for_its_former_holder(
     await add(store, new("a", unique=rule(period=MINUTE)))
     clock.advance(MINUTE)
     await add(store, new("b", unique=rule()))
-    assert (await store.prune()).keys == 0
+    assert (await store.prune()).unique_keys == 0
     assert await held_by(store) == "b"
     await store.delete([(await the(store, new("b"))).ref])
     await add(store, new("c", unique=rule(period=HOUR)))
     await store.cancel([new("a").ref])
     clock.advance(MINUTE)
-    assert (await store.prune()).keys == 0
+    assert (await store.prune()).unique_keys == 0
     assert await held_by(store) == "c"
 
 
@@ -300,7 +300,7 @@ async def test_a_dropped_queue_has_no_keys(store: Store, clock: ManualClock) -> 
     assert await store.drop("default")
     assert await held_by(store) is None
     clock.advance(HOUR)
-    assert (await store.prune()).keys == 0
+    assert (await store.prune()).unique_keys == 0
 
 
 # ── replace ──

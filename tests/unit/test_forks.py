@@ -22,7 +22,7 @@ from penstock.events import EventBus, WorkerStarted
 from penstock.stores.connect import connect
 from penstock.stores.memory import state
 from penstock.stores.redis import context as redis_context
-from penstock.stores.redis.keys import Keys
+from penstock.stores.redis.keys import RedisKeys
 from penstock.stores.sqlite import SqliteStore
 
 pytestmark = [
@@ -188,7 +188,7 @@ def test_a_lock_that_stores_in_memory_share_is_free_in_the_child() -> None:
 
 
 def test_so_is_that_of_the_tokens_of_redis() -> None:
-    context = redis_context.Context(Keys("", "p"), None, clustered=False, replicas=0)
+    context = redis_context.Context(RedisKeys("", "p"), None, clustered=False, replicas=0)
     with held(redis_context._used_lock):
         assert in_a_fork(lambda: context.used_before("token", ["default"])) == "done"
 

@@ -353,13 +353,13 @@ class _Settings:
             return given
         return getattr(self._config, name) if name in self._set else default
 
-    def cipher(self, key: Any, encrypt: bool | None, required: bool | None) -> Cipher | None:
+    def cipher(self, encryption_key: Any, encrypt: bool | None, required: bool | None) -> Cipher | None:
         """The cipher of an app; None if it has no key."""
         encrypts = _flag("encrypt", self.or_else(encrypt, "encrypt", True))
         refuses = _flag("key_required", self.or_else(required, "key_required", False))
-        given = read_keys(self._config.key) if key is None and self._config.key else None
-        if key is not None:
-            given = read_keys(key, "App(): key")
+        given = read_keys(self._config.key) if encryption_key is None and self._config.key else None
+        if encryption_key is not None:
+            given = read_keys(encryption_key, "App(): key")
         if given is not None:
             return Cipher(Keyring(given), encrypt=encrypts, required=refuses)
         if refuses:

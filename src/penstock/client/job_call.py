@@ -86,19 +86,19 @@ def _key_of(rule: Unique, task: str, args: ArgsCodec | None) -> Callable[[bytes]
     """A function that makes the unique key of a call of this task under this rule."""
     terms, names = rule.terms(), rule.names
 
-    def key(how: str, what: bytes) -> UniqueKey:
+    def unique_key(how: str, what: bytes) -> UniqueKey:
         digest = key_digest(task, how, what)
         return UniqueKey(digest, terms.period, terms.states, terms.replace, terms.reject)
 
     if isinstance(rule.key, str):
-        result = key("key", plain(rule.key).encode("utf-8", "surrogatepass"))
+        result = unique_key("key", plain(rule.key).encode("utf-8", "surrogatepass"))
         return lambda payload: result
     if args is None:
-        return lambda payload: key("payload", payload)
+        return lambda payload: unique_key("payload", payload)
     if rule.key is None:
         how = "arguments" if names is None else "by " + ",".join(sorted(names))
-        return lambda payload: key(how, args.canonical(payload, names))
-    return lambda payload: key(
+        return lambda payload: unique_key(how, args.canonical(payload, names))
+    return lambda payload: unique_key(
         "key", _key_by_function(rule, task, args, payload).encode("utf-8", "surrogatepass")
     )
 

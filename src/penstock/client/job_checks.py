@@ -103,10 +103,10 @@ def _numbers(job: NewJob) -> Iterator[_Number]:
         yield from _of_batch(job.batch_terms)
 
 
-def _of_unique(key: UniqueKey) -> Iterator[_Number]:
-    yield "len(unique.key)", len(key.key.encode()), 1, MOST_KEY
-    yield "unique.period", key.period, 1, LONGEST
-    yield "unique.states", key.states, 1, ALL_STATES
+def _of_unique(unique_key: UniqueKey) -> Iterator[_Number]:
+    yield "len(unique.key)", len(unique_key.key.encode()), 1, MOST_KEY
+    yield "unique.period", unique_key.period, 1, LONGEST
+    yield "unique.states", unique_key.states, 1, ALL_STATES
 
 
 def _of_partition(partition: Partition) -> Iterator[_Number]:

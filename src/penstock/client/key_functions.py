@@ -47,8 +47,8 @@ class KeyFunctions:
         who: str,
         function: Callable[..., Any],
         args: ArgsCodec,
-        partition: tuple[_Key, Partition] | None,
-        tenant: tuple[_Key, Callable[[str], Any]] | None,
+        partition: tuple[_KeyRule, Partition] | None,
+        tenant: tuple[_KeyRule, Callable[[str], Any]] | None,
     ) -> None:
         self._who = who
         self._signature = inspect.signature(function)
@@ -76,7 +76,7 @@ class KeyFunctions:
         bound.apply_defaults()
         return bound.arguments
 
-    def _key(self, rule: _Key, arguments: Mapping[str, Any]) -> str | None:
+    def _key(self, rule: _KeyRule, arguments: Mapping[str, Any]) -> str | None:
         try:
             value = rule.of(arguments)
         except Exception as error:  # boundary: a user's function
@@ -92,22 +92,22 @@ class KeyFunctions:
             )
         return _bounded(_key_text(value))
 
-    def _weight(self, weight_of: Callable[[str], Any], key: str) -> int:
+    def _weight(self, weight_of: Callable[[str], Any], tenant: str) -> int:
         try:
-            weight = weight_of(key)
+            weight = weight_of(tenant)
         except Exception as error:  # boundary: a user's function
             raise ArgumentError(
-                f"{self._who}: fair_weights= failed for {key!r} with {type(error).__name__}: {error}; "
+                f"{self._who}: fair_weights= failed for {tenant!r} with {type(error).__name__}: {error}; "
                 "nothing was stored"
             ) from error
         if not _is_weight(weight):
             raise ArgumentError(
-                f"{self._who}: fair_weights= gave {_no_weight(weight, key)}; nothing was stored"
+                f"{self._who}: fair_weights= gave {_no_weight(weight, tenant)}; nothing was stored"
             )
         return whole(weight)
 
 
-class _Key:
+class _KeyRule:
     """How to compute the key of a call: from one argument, from several, or by a function of some."""
 
     def __init__(self, option: str, value: Any, parameters: Mapping[str, inspect.Parameter]) -> None:
@@ -168,7 +168,7 @@ def _arguments_of(option: str, function: Any, parameters: Mapping[str, inspect.P
     return tuple(p.name for p in wanted if p.name in parameters)
 
 
-def _partition_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_Key, Partition] | None:
+def _partition_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_KeyRule, Partition] | None:
     if given.get("concurrency_key") is None:
         for option in _TERMS:
             if option in given:
@@ -188,18 +188,18 @@ def _partition_rule(function: Callable[..., Any], given: TaskOptions) -> tuple[_
     rate_per_key = (
         None if rate is None else Rate.of(rate, burst=given.get("burst_per_key"), what="rate_per_key")
     )
-    key = _Key("concurrency_key", given.get("concurrency_key"), inspect.signature(function).parameters)
+    key = _KeyRule("concurrency_key", given.get("concurrency_key"), inspect.signature(function).parameters)
     return key, Partition("", whole(most), ordered, rate_per_key)
 
 
 def _tenant_rule(
     function: Callable[..., Any], given: TaskOptions
-) -> tuple[_Key, Callable[[str], Any]] | None:
+) -> tuple[_KeyRule, Callable[[str], Any]] | None:
     if given.get("fair_by") is None:
         if "fair_weights" in given:
             raise ConfigError("fair_weights= needs a key: give fair_by= too")
         return None
-    key = _Key("fair_by", given.get("fair_by"), inspect.signature(function).parameters)
+    key = _KeyRule("fair_by", given.get("fair_by"), inspect.signature(function).parameters)
     weights: Any = given.get("fair_weights", {})
     if callable(weights):
         return key, weights
@@ -216,8 +216,8 @@ def _is_weight(weight: Any) -> bool:
     return isinstance(weight, int) and not isinstance(weight, bool) and 1 <= weight <= MOST_WEIGHT
 
 
-def _no_weight(weight: Any, key: Any) -> str:
-    return f"{weight!r:.100} for {key!r}, which is not a whole number from 1 to {MOST_WEIGHT}"
+def _no_weight(weight: Any, tenant: Any) -> str:
+    return f"{weight!r:.100} for {tenant!r}, which is not a whole number from 1 to {MOST_WEIGHT}"
 
 
 def _key_text(key: Any) -> str:

@@ -218,7 +218,7 @@ def _flag(name: str, value: Any) -> bool:
     raise ConfigError(f"{name}={value!r} is not true or false")
 
 
-def _keys(name: str, value: Any) -> str:
+def _encryption_keys(name: str, value: Any) -> str:
     """Return the keys as one text, since settings are passed on as JSON. Errors never quote a key."""
     if value == "":
         return ""
@@ -234,4 +234,4 @@ DURATION_OR_NONE = Kind("duration or none", _duration_or_none, _show_duration)
 SIZE = Kind("size", _size, _show_size)
 SLOTS = Kind("whole number or auto", _slots)
 FLAG = Kind("true or false", _flag, lambda on: "true" if on else "false")
-KEYS = Kind("key, or several", _keys, lambda keys: "***" if keys else "")
+KEYS = Kind("key, or several", _encryption_keys, lambda keys: "***" if keys else "")

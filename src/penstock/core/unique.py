@@ -152,9 +152,9 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
             return tuple(signature.parameters)
         return tuple(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL)
 
-    def with_key(self, key: str) -> Unique:
+    def with_key(self, unique_key: str) -> Unique:
         """The same rule with this key, for a call with `unique_key=`."""
-        return msgspec.structs.replace(self, by=None, key=_check_text(key, "unique_key="))
+        return msgspec.structs.replace(self, by=None, key=_check_text(unique_key, "unique_key="))
 
     def terms(self) -> UniqueKey:
         """The checked rule as a UniqueKey without its key."""

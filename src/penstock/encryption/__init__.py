@@ -14,12 +14,12 @@ from penstock.encryption.envelope import (
     why_not_here,
     why_unreadable,
 )
-from penstock.encryption.keys import Key, Keyring, new_key, read_keys
+from penstock.encryption.keys import EncryptionKey, Keyring, new_key, read_keys
 
 __all__ = [
     "CannotDecrypt",
     "Cipher",
-    "Key",
+    "EncryptionKey",
     "Keyring",
     "Unreadable",
     "additional_data",

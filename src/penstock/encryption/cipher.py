@@ -25,7 +25,7 @@ from penstock.encryption.envelope import (
     is_envelope,
     key_id,
 )
-from penstock.encryption.keys import Key, Keyring
+from penstock.encryption.keys import EncryptionKey, Keyring
 
 __all__ = ["CannotDecrypt", "Cipher", "additional_data"]
 
@@ -54,8 +54,8 @@ class Cipher:
     - `required`: refuse values that are neither encrypted nor signed.
     """
 
-    def __init__(self, keys: Keyring, *, encrypt: bool = True, required: bool = False) -> None:
-        self._keys = keys
+    def __init__(self, keyring: Keyring, *, encrypt: bool = True, required: bool = False) -> None:
+        self._keyring = keyring
         self.encrypts = encrypt
         self.required = required
         if encrypt:
@@ -66,7 +66,7 @@ class Cipher:
 
         `deterministic`: equal bytes with the same key and additional data give equal results.
         """
-        key = self._keys.first
+        key = self._keyring.first
         if not self.encrypts:
             mac = binascii.b2a_base64(_signature(key, data, aad), newline=False)
             return b"".join((SIGNED_PREFIX, key.id.encode(), b".", mac, _IS, data, b"}"))
@@ -95,7 +95,7 @@ class Cipher:
         """Encrypt a text; lone surrogates become escapes. A cipher that only signs returns it unchanged."""
         if not self.encrypts or not text:
             return text
-        key = self._keys.first
+        key = self._keyring.first
         data = _encrypted(key, text.encode("utf-8", "backslashreplace"), aad, False)
         return f"{TEXT_PREFIX}{key.id}.{binascii.b2a_base64(data, newline=False).decode()}"
 
@@ -116,13 +116,13 @@ class Cipher:
         """
         if unique.startswith(_HASHED):
             return unique
-        mac = hmac.digest(self._keys.first.hashing_key, unique.encode("utf-8", "surrogatepass"), "sha256")
+        mac = hmac.digest(self._keyring.first.hashing_key, unique.encode("utf-8", "surrogatepass"), "sha256")
         return _HASHED + mac[:16].hex()
 
-    def _key(self, id: str) -> Key:
-        key = self._keys.get(id)
+    def _key(self, id: str) -> EncryptionKey:
+        key = self._keyring.get(id)
         if key is None:
-            known = ", ".join(key.id for key in self._keys)
+            known = ", ".join(key.id for key in self._keyring)
             raise CannotDecrypt(
                 f"its key is {id}, which this app has not ({known}): add it, App(key=[..., it])"
             )
@@ -132,7 +132,7 @@ class Cipher:
 # ── private ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _encrypted(key: Key, data: bytes, aad: bytes, deterministic: bool) -> bytes:
+def _encrypted(key: EncryptionKey, data: bytes, aad: bytes, deterministic: bool) -> bytes:
     if deterministic:  # derived from contents and `aad`, the seed is as good as random where these differ
         seed = hmac.digest(key.encryption_key, b"same" + aad + b"\0" + data, "sha256")[: _SALT + _NONCE]
     else:
@@ -141,7 +141,7 @@ def _encrypted(key: Key, data: bytes, aad: bytes, deterministic: bool) -> bytes:
     return seed + encrypted
 
 
-def _decrypted(key: Key, text: bytes, places: tuple[bytes, ...]) -> bytes:
+def _decrypted(key: EncryptionKey, text: bytes, places: tuple[bytes, ...]) -> bytes:
     cipher_error = _invalid_tag()
     try:
         data = binascii.a2b_base64(text, strict_mode=True)
@@ -161,15 +161,15 @@ def _decrypted(key: Key, text: bytes, places: tuple[bytes, ...]) -> bytes:
     raise CannotDecrypt(_NOT_HERE.format(key.id))
 
 
-def _aes_cipher(key: Key, seed: bytes) -> Any:
+def _aes_cipher(key: EncryptionKey, seed: bytes) -> Any:
     return _aes()(hmac.digest(key.encryption_key, b"each" + seed[:_SALT], "sha256"))
 
 
-def _signature(key: Key, data: bytes, aad: bytes) -> bytes:
+def _signature(key: EncryptionKey, data: bytes, aad: bytes) -> bytes:
     return hmac.digest(key.signing_key, _pack((aad, data)), "sha256")
 
 
-def _verified(key: Key, data: bytes, places: tuple[bytes, ...]) -> bytes:
+def _verified(key: EncryptionKey, data: bytes, places: tuple[bytes, ...]) -> bytes:
     mac, rest = data[_HEAD : _HEAD + _MAC], data[_HEAD + _MAC :]
     if data[_HEAD - 1 : _HEAD] == b"." and rest.startswith(_IS) and rest.endswith(b"}"):
         contents = rest[len(_IS) : -1]

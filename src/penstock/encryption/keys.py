@@ -11,14 +11,14 @@ from typing import Any
 
 from penstock.core.errors import ConfigError
 
-__all__ = ["SIZE", "Key", "Keyring", "new_key", "read_keys"]
+__all__ = ["SIZE", "EncryptionKey", "Keyring", "new_key", "read_keys"]
 
 #: Bytes of a key: AES-256.
 SIZE = 32
 _RULE = f"a key is {SIZE} bytes, or those as base64 text; `penstock keygen` makes one"
 
 
-class Key:
+class EncryptionKey:
     """One key, and the keys derived from it, one per purpose."""
 
     __slots__ = ("encryption_key", "hashing_key", "id", "signing_key")
@@ -44,19 +44,19 @@ class Keyring:
     __slots__ = ("_keys",)
 
     def __init__(self, secrets: Sequence[bytes]) -> None:
-        self._keys = {key.id: key for key in map(Key, secrets)}
+        self._keys = {key.id: key for key in map(EncryptionKey, secrets)}
         if not self._keys:
             raise ConfigError(f"key: there is none in it; {_RULE}")
 
     @property
-    def first(self) -> Key:
+    def first(self) -> EncryptionKey:
         return next(iter(self._keys.values()))
 
-    def get(self, id: str) -> Key | None:
+    def get(self, id: str) -> EncryptionKey | None:
         """The key of this id."""
         return self._keys.get(id)
 
-    def __iter__(self) -> Iterator[Key]:
+    def __iter__(self) -> Iterator[EncryptionKey]:
         return iter(self._keys.values())
 
     def __repr__(self) -> str:

@@ -35,5 +35,5 @@ class Pruner(Service):
         )
         if gone.set_aside:
             self.on_set_aside(gone.set_aside)
-        more = gone.finished + gone.expired >= self._batch or gone.keys >= self._batch
+        more = gone.finished + gone.expired >= self._batch or gone.unique_keys >= self._batch
         return 0.05 if more else self._every

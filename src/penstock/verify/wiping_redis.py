@@ -53,13 +53,13 @@ async def _walk(url: str, namespace: str, act: _Act) -> int:
     return done
 
 
-async def _unlink(runner: AsyncRunner, node: Node, keys: Sequence[bytes]) -> int:
+async def _unlink(runner: AsyncRunner, node: Node, redis_keys: Sequence[bytes]) -> int:
     # one command per key: in a cluster the keys of one command must be in the same slot
-    return sum(_raise_errors(await runner.at(node, [Call(None, ask=("UNLINK", key)) for key in keys])))
+    return sum(_raise_errors(await runner.at(node, [Call(None, ask=("UNLINK", key)) for key in redis_keys])))
 
 
-async def _number(runner: AsyncRunner, node: Node, keys: Sequence[bytes]) -> int:
-    return len(keys)
+async def _number(runner: AsyncRunner, node: Node, redis_keys: Sequence[bytes]) -> int:
+    return len(redis_keys)
 
 
 def _raise_errors(answers: Sequence[Any]) -> Sequence[Any]:

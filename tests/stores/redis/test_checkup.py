@@ -160,7 +160,7 @@ def test_a_master_and_its_replica_are_distinguished() -> None:
     with redis_server(appendonly=True) as master:
         servant = redis_server(f"replicaof 127.0.0.1 {master.port}", appendonly=True)
         with servant as replica:
-            replica.wait_in_step()
+            replica.wait_synced()
             master.until(lambda: "online" in str(master.info("replication").get("slave0")), "it online")
 
             cut_off = of("replicas", looked_at(master))

@@ -229,7 +229,7 @@ async def test_a_number_of_its_queue_that_cannot_be_read_stops_no_job(
 async def test_a_name_that_no_queue_can_have_is_none(store: RedisStore, corruptor: RedisCorruptor) -> None:
     await add(store, new())
     with corruptor.client() as client:
-        client.sadd(store._context.keys.queues, GARBAGE, b"a}b", b"")
+        client.sadd(store._context.redis_keys.queues, GARBAGE, b"a}b", b"")
     assert [queue.name for queue in await store.queues()] == ["default"]
     await store.prune()
 
@@ -454,7 +454,7 @@ async def test_a_notification_counter_that_is_no_number_starts_again_and_works(
     assert Wake.SETTINGS in await store.wait([], timeout=0)
     for _ in range(2):
         with corruptor.client() as client:
-            client.hset(store._context.keys.wake_counts, mapping={"cancels": "many", "changes": "many"})
+            client.hset(store._context.redis_keys.wake_counts, mapping={"cancels": "many", "changes": "many"})
         await other.cancel([job.ref])
         await other.settings("default", paused=False)
         assert Wake.SETTINGS in await store.wait([], timeout=0)

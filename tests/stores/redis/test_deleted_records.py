@@ -48,7 +48,7 @@ def client(redis: RedisServer) -> driver.Redis:
 
 
 def key(store: RedisStore, what: str) -> bytes:
-    return store._context.keys.queue("default") + b":" + what.encode()
+    return store._context.redis_keys.queue("default") + b":" + what.encode()
 
 
 async def five(store: RedisStore, client: driver.Redis, **facts: object) -> list[str]:

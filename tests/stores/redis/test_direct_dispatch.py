@@ -52,11 +52,11 @@ async def asleep(store: RedisStore, *queues: str, token: str = "t1") -> asyncio.
 
 
 async def offered(store: RedisStore, queue: str) -> bool:
-    return bool(await asked(store, "EXISTS", store._context.keys.queue(queue) + b":offers"))
+    return bool(await asked(store, "EXISTS", store._context.redis_keys.queue(queue) + b":offers"))
 
 
 async def asked(store: RedisStore, *words: str | bytes) -> object:
-    (answer,) = await store._runner.run([command(store._context.keys.wake_counts, *words)])
+    (answer,) = await store._runner.run([command(store._context.redis_keys.wake_counts, *words)])
     return answer
 
 
@@ -186,7 +186,7 @@ async def test_nothing_is_handed_to_who_is_gone(store: RedisStore, other: RedisS
     await asyncio.gather(waiting, return_exceptions=True)
     store.close()
     async with asyncio.timeout(SOON):
-        while await asked(other, "PUBSUB", "CHANNELS", store._context.keys.notice_channel):
+        while await asked(other, "PUBSUB", "CHANNELS", store._context.redis_keys.notice_channel):
             await asyncio.sleep(0.01)
     new = NewJob("1", "t")
     await other.enqueue([new])
@@ -212,7 +212,7 @@ async def test_a_fetch_does_not_find_what_is_on_its_way_back(store: RedisStore, 
     new = NewJob("1", "t")
     await other.enqueue([new])
     assert [job.id for job in await fetch(store, "t1")] == ["1"]
-    key = store._context.keys.queue("default") + b":jobs"
+    key = store._context.redis_keys.queue("default") + b":jobs"
     record = await asked(store, "HGET", key, packed("1"))
     assert isinstance(record, bytes)
     store._give_back([DispatchedJob("default", packed("1"), "t1", 0, record)])

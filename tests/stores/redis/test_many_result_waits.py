@@ -112,7 +112,7 @@ async def test_a_thousand_waits_begin_with_a_few_questions(new_redis: Callable[.
         deadline = time.monotonic() + 10
         while (
             time.monotonic() < deadline
-            and client.hlen(app.store._context.keys.queue("default") + b":watchers") < 1_000
+            and client.hlen(app.store._context.redis_keys.queue("default") + b":watchers") < 1_000
         ):
             await asyncio.sleep(0.01)
         scripts = client.info("commandstats")["cmdstat_evalsha"]["calls"]

@@ -402,7 +402,7 @@ async def test_a_job_whose_profile_is_gone_is_set_aside_and_says_so(
 ) -> None:
     await add(store, new("one", payload=b"[1]"))
     other = RedisStore(f"{redis.url}?prefix={store._address.prefix}")  # one that has not read it yet
-    redis.client().delete(store._context.keys.queue("default") + b":profiles")
+    redis.client().delete(store._context.redis_keys.queue("default") + b":profiles")
     await add(store, new("two", task="other"))
     assert ids(await take(other, 2)) == ["two"]
     (job,) = await other.get([Ref("default", "one")])

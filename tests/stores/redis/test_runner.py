@@ -67,7 +67,7 @@ async def test_calls_of_one_script_keep_their_order_when_it_must_be_loaded(
 
 async def test_replicas_are_counted_once_for_a_batch(ask: Asker, new_redis: NewRedis) -> None:
     server = new_redis()
-    new_redis(f"replicaof 127.0.0.1 {server.port}").wait_in_step()
+    new_redis(f"replicaof 127.0.0.1 {server.port}").wait_synced()
     ask.to(server.url)
     answers = await ask([push("list", n, replicas=1) for n in range(3)])
     assert answers == [Acked(1, 1), Acked(2, 1), Acked(3, 1)]
@@ -168,7 +168,7 @@ async def test_an_unknown_host_is_reported(ask: Asker) -> None:
 async def test_a_replica_takes_no_writes_and_says_so(ask: Asker, new_redis: NewRedis) -> None:
     master = new_redis()
     replica = new_redis(f"replicaof 127.0.0.1 {master.port}")
-    replica.wait_in_step()
+    replica.wait_synced()
     (answer,) = await ask.to(replica.url + "?timeout=300ms")([push("list", 1)])
     assert isinstance(answer, StoreUnavailable)
     assert not isinstance(answer, ReplyLost)

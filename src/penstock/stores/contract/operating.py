@@ -39,7 +39,7 @@ class Pruned(msgspec.Struct, frozen=True):
     finished: int
     expired: int
     workers: int
-    keys: int = 0
+    unique_keys: int = 0
     set_aside: tuple[SetAside, ...] = ()
 
 

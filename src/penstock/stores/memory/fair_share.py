@@ -51,7 +51,7 @@ class FairShare:
         self._now = self._ends.greatest() or self._now
         self._ends = Sorted()
 
-    def _end(self, key: str, end: int) -> None:
-        self._ends.drop(key)
+    def _end(self, tenant: str, end: int) -> None:
+        self._ends.drop(tenant)
         if end >= self.first:
-            self._ends.put(key, end)
+            self._ends.put(tenant, end)

@@ -11,9 +11,9 @@ from penstock.stores.memory.state import MemoryState
 __all__ = ["end", "free", "holder_of", "leave", "shift"]
 
 
-def holder_of(memory: MemoryState, queue: MemoryQueue, key: str, now: int) -> Holder | None:
+def holder_of(memory: MemoryState, queue: MemoryQueue, unique_key: str, now: int) -> Holder | None:
     """Return the holder of this unique key; a key whose period is over is freed here."""
-    holder = queue.holders.get(key)
+    holder = queue.holders.get(unique_key)
     if holder is not None and holder.until is not None and holder.until <= now:
         free(memory, holder.generation)
         return None
@@ -30,7 +30,7 @@ def shift(memory: MemoryState, row: Row, before: State | None, now: int) -> None
             end = until(unique, row.job.enqueued_at)
             if (end is None or end > now) and holder_of(memory, row.queue, unique.key, now) is None:
                 row.queue.holders[unique.key] = Holder(row.generation, row.job.id, end)
-                memory.keys[row.generation] = row.queue, unique.key
+                memory.unique_keys[row.generation] = row.queue, unique.key
                 if end is not None:
                     row.queue.key_ends.put(row.generation, end)
         case KeyChange.FREED:
@@ -62,7 +62,7 @@ def leave(memory: MemoryState, row: Row, *, forgotten: bool) -> None:
 
 def free(memory: MemoryState, generation: int) -> None:
     """Free the unique key of this job, if it holds one."""
-    if (held := memory.keys.pop(generation, None)) is not None:
+    if (held := memory.unique_keys.pop(generation, None)) is not None:
         queue, key = held
         del queue.holders[key]
         queue.key_ends.drop(generation)

@@ -181,10 +181,10 @@ class MemoryQueue:
             share = self.fair_share[priority] = FairShare(first)
         return share
 
-    def partition(self, key: str) -> OpenPartition:
-        partition = self.partitions.get(key)
+    def partition(self, concurrency_key: str) -> OpenPartition:
+        partition = self.partitions.get(concurrency_key)
         if partition is None:
-            partition = self.partitions[key] = OpenPartition(key)
+            partition = self.partitions[concurrency_key] = OpenPartition(concurrency_key)
         return partition
 
     def count(self, now: int, processed: int, failed: int) -> None:

@@ -38,7 +38,7 @@ class MemoryState:
         self.workers: dict[str, WorkerInfo] = {}
         self.tokens: dict[str, dict[int, Row]] = {}  # leased jobs by token
         self.held: dict[str, dict[int, Row]] = {}  # leased jobs by worker
-        self.keys: dict[
+        self.unique_keys: dict[
             int, tuple[MemoryQueue, str]
         ] = {}  # the unique key that a job holds, by the job's generation
         self.over: Sorted[int, int] = Sorted()  # ended jobs by the end of their retention

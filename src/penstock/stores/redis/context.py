@@ -15,7 +15,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import StoreCorrupt, StoreError, StoreUnavailable
 from penstock.core.job import Job
 from penstock.stores.contract import SetAside
-from penstock.stores.redis.keys import Keys, id_of
+from penstock.stores.redis.keys import RedisKeys, id_of
 from penstock.stores.redis.layout import UNDECODABLE
 from penstock.stores.redis.outages import Outages
 from penstock.stores.redis.profiles import Profiles, UnknownProfile
@@ -40,8 +40,8 @@ _MOST_USED = 1_024
 class Context:
     """The state of one store object: names of keys, the clock, profiles, queues that cannot be used."""
 
-    def __init__(self, keys: Keys, clock: Clock | None, *, clustered: bool, replicas: int) -> None:
-        self.keys = keys
+    def __init__(self, redis_keys: RedisKeys, clock: Clock | None, *, clustered: bool, replicas: int) -> None:
+        self.redis_keys = redis_keys
         self.clustered = clustered
         self.replicas = replicas  # number of replicas that must acknowledge an enqueue
         self.profiles = Profiles()
@@ -77,11 +77,11 @@ class Context:
     def used_before(self, token: str, queues: Sequence[str]) -> Sequence[str]:
         """Return the other queues for which this token was used before; store these queues for the token."""
         with _used_lock:
-            before = _used.get((self.keys.wake_counts, token), ())
+            before = _used.get((self.redis_keys.wake_counts, token), ())
             others = [queue for queue in before if queue not in queues]
             while len(_used) >= _MOST_USED:
                 _used.pop(next(iter(_used)))
-            _used[self.keys.wake_counts, token] = (*queues, *others)
+            _used[self.redis_keys.wake_counts, token] = (*queues, *others)
         return others
 
     def unavailable(self, queues: Iterable[str]) -> StoreError:
@@ -108,7 +108,7 @@ class Context:
         replicas: int = 0,
     ) -> Call:
         """Return a call of a script over these queues."""
-        keys = tuple(map(self.keys.queue, queues))
+        keys = tuple(map(self.redis_keys.queue, queues))
         if self.clustered and keys:
             # A node that migrates a slot decides by the named keys. If none of them exists there it redirects
             # the call, and a queue whose other keys have not moved yet would exist twice. If one of two
@@ -116,9 +116,9 @@ class Context:
             keys = (*keys, keys[0] + b":meta")
         return Call(SCRIPTS[name], keys, [self.clock_argument(), *args], repeatable, replicas)
 
-    def shared_call(self, name: str, key: bytes, args: Iterable[bytes | str | int]) -> Call:
+    def shared_call(self, name: str, redis_key: bytes, args: Iterable[bytes | str | int]) -> Call:
         """Return a call of a script over a key of the whole namespace."""
-        return Call(SCRIPTS[name], (key,), [self.clock_argument(), *args])
+        return Call(SCRIPTS[name], (redis_key,), [self.clock_argument(), *args])
 
     def servers(self, queues: Sequence[str]) -> list[list[str]]:
         """Split queues into lists that one script can span: all together, or on a Cluster each alone."""
@@ -158,9 +158,9 @@ class SetAsides:
         return tuple(found)
 
 
-def command(key: bytes, *words: bytes | str | int) -> Call:
+def command(redis_key: bytes, *words: bytes | str | int) -> Call:
     """Return a call of a plain Redis command on this key."""
-    return Call(None, (key,), [], True, 0, words)
+    return Call(None, (redis_key,), [], True, 0, words)
 
 
 def int_or_zero(text: bytes | None) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["EPOCH", "LAYOUT", "PER_MS", "Keys", "id_of", "ms_of", "packed"]
+__all__ = ["EPOCH", "LAYOUT", "PER_MS", "RedisKeys", "id_of", "ms_of", "packed"]
 
 #: The version of the layout of keys and records; a change that other versions would misread increments it.
 LAYOUT = 2
@@ -24,7 +24,7 @@ PER_MS = 4_096
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
 
 
-class Keys:
+class RedisKeys:
     """The names of one namespace."""
 
     def __init__(self, prefix: str, namespace: str) -> None:

@@ -94,7 +94,7 @@ def _read_each(
 
 def _learned(context: Context, unknown: UnknownProfile) -> CallPlan[str | None]:
     """Read a profile into the cache; returns the cause if it cannot be read."""
-    key = context.keys.queue(unknown.queue) + b":profiles"
+    key = context.redis_keys.queue(unknown.queue) + b":profiles"
     (text,) = raise_errors((yield [command(key, "HGET", key, unknown.digest)]))
     name = unknown.digest.hex()
     if text is None:

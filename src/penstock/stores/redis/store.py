@@ -32,7 +32,7 @@ from penstock.stores.facade import StoreFacade
 from penstock.stores.redis import checkup
 from penstock.stores.redis.context import CallPlan, Context
 from penstock.stores.redis.direct_dispatch import DispatchedJob
-from penstock.stores.redis.keys import Keys
+from penstock.stores.redis.keys import RedisKeys
 from penstock.stores.redis.outages import Prober
 from penstock.stores.redis.plan_runner import PlanRunner
 from penstock.stores.redis.subscriber import Subscriber
@@ -66,7 +66,7 @@ class RedisStore(StoreFacade):
         self._runner = AsyncRunner(address)
         self._sync_runner = SyncRunner(address)
         self._context = Context(
-            Keys(address.prefix, namespace),
+            RedisKeys(address.prefix, namespace),
             clock,
             clustered=address.mode == "cluster",
             replicas=address.wait_replicas,
@@ -211,7 +211,7 @@ class RedisStore(StoreFacade):
         loop = asyncio.get_running_loop()
         subscriber = self._subscribers.get(loop)
         if subscriber is None:
-            channel = self._context.keys.channel(mint_token()[:16])
+            channel = self._context.redis_keys.channel(mint_token()[:16])
             subscriber = Subscriber(channel, self._pass_on, self._give_back, self._context.read)
             self._subscribers.put(loop, subscriber)
         if subscriber.ready is None:
@@ -224,7 +224,7 @@ class RedisStore(StoreFacade):
             await self._runner.listen(
                 subscriber.channel.encode(), subscriber.on_message, subscriber.on_messages_lost
             )
-            notices = self._context.keys.notice_channel.encode()
+            notices = self._context.redis_keys.notice_channel.encode()
             await self._runner.listen(notices, subscriber.on_notice, subscriber.on_messages_lost)
         except BaseException:  # boundary: after any error the next caller tries again
             subscriber.ready = None

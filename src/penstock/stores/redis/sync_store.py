@@ -44,7 +44,7 @@ class SyncRedisStore(SyncFacade):
         open = dict.fromkeys(refs)
         if not open:
             return
-        channel = self._context.keys.channel(mint_token()[:16])
+        channel = self._context.redis_keys.channel(mint_token()[:16])
         unreported: set[Ref] = set()  # jobs whose end will be published, but was not received yet
         with self._runner.listener(channel.encode()) as listener:
             while open:

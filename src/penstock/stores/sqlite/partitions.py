@@ -175,9 +175,11 @@ def _may_enter(tx: TransactionContext, queue: QueueContext, before: RowBefore, p
     return at is not None and at <= tx.now
 
 
-def _first_waiting(tx: TransactionContext, queue: QueueContext, key: str) -> tuple[RowBefore, int] | None:
+def _first_waiting(
+    tx: TransactionContext, queue: QueueContext, concurrency_key: str
+) -> tuple[RowBefore, int] | None:
     """Return the waiting job that the partition admits next, and its rank; None if none waits."""
-    found = tx.execute(_FIRST, (queue.qid, key)).fetchone()
+    found = tx.execute(_FIRST, (queue.qid, concurrency_key)).fetchone()
     if found is None:
         return None
     *row, rank = found
@@ -214,10 +216,10 @@ def has_room(tx: TransactionContext, queue: QueueContext, seq: int) -> bool:
     return True
 
 
-def advance(tx: TransactionContext, queue: QueueContext, key: str) -> int:
+def advance(tx: TransactionContext, queue: QueueContext, concurrency_key: str) -> int:
     """Admit waiting jobs while there is room, and store when the next one may be; return how many were."""
-    cx, name, admitted, due = tx.cx, (queue.qid, key), 0, None
-    while (waiting := _first_waiting(tx, queue, key)) is not None:
+    cx, name, admitted, due = tx.cx, (queue.qid, concurrency_key), 0, None
+    while (waiting := _first_waiting(tx, queue, concurrency_key)) is not None:
         before, _ = waiting
         terms = before.terms
         due = _allowed_at(tx, queue, terms)
@@ -238,11 +240,17 @@ def advance(tx: TransactionContext, queue: QueueContext, key: str) -> int:
 
 
 def throttle(
-    tx: TransactionContext, queue: QueueContext, before: RowBefore, key: str, until: int, *, back: bool
+    tx: TransactionContext,
+    queue: QueueContext,
+    before: RowBefore,
+    concurrency_key: str,
+    until: int,
+    *,
+    back: bool,
 ) -> RowBefore:
     """Throttle the partition until this instant. With `back`, this job loses its admission, too."""
-    spent, throttled_until, _ = tx.execute(_KEY, (queue.qid, key)).fetchone() or (0.0, 0, None)
-    _remember(tx, queue, key, spent, max(throttled_until, until))
+    spent, throttled_until, _ = tx.execute(_KEY, (queue.qid, concurrency_key)).fetchone() or (0.0, 0, None)
+    _remember(tx, queue, concurrency_key, spent, max(throttled_until, until))
     if not back:
         return before
     tx.execute(_ADMIT, (before.seq, None))
@@ -250,9 +258,12 @@ def throttle(
 
 
 def _remember(
-    tx: TransactionContext, queue: QueueContext, key: str, spent: float, throttled_until: int
+    tx: TransactionContext, queue: QueueContext, concurrency_key: str, spent: float, throttled_until: int
 ) -> None:
-    tx.execute(_REMEMBER, (queue.qid, key, spent, throttled_until, max(math.ceil(spent), throttled_until)))
+    tx.execute(
+        _REMEMBER,
+        (queue.qid, concurrency_key, spent, throttled_until, max(math.ceil(spent), throttled_until)),
+    )
 
 
 def all_due(tx: TransactionContext, queue: QueueContext, limit: int) -> list[Row]:

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from penstock.stores.redis.keys import Keys
+from penstock.stores.redis.keys import RedisKeys
 from penstock.stores.redis.wire.address import Address
 from penstock.stores.redis.wire.topology import slot_of
 from penstock.verify.servers.clusters import (
@@ -199,7 +199,7 @@ class PrivateCluster:
 
     def shards_by_queue(self, namespace: str, queues: Iterable[str]) -> dict[str, int]:
         """The shard of each of these queues in this namespace."""
-        keys = Keys(Address.from_url(self.url).prefix, namespace)
+        keys = RedisKeys(Address.from_url(self.url).prefix, namespace)
         return {queue: shard_of_slot(slot_of(keys.queue(queue)), self.shards) for queue in queues}
 
     def masters_and_epochs(self) -> list[tuple[int, int]]:

@@ -42,7 +42,7 @@ def drop(memory: MemoryState, name: str) -> bool:
         return False
     del memory.queues[name]
     for holder in queue.holders.values():
-        del memory.keys[holder.generation]
+        del memory.unique_keys[holder.generation]
     if queue.paused or queue.closed or queue.entries or queue.rate_limiter.limits != NO_LIMITS:
         memory.waiters.notify_settings()
     return True

@@ -89,7 +89,7 @@ class _Fetching:
                 args += (share.quota, share.cap, "" if share.free is None else share.free)
             call = self._context.call("fetch", names, args)
             if self._known == "!":
-                call = call._replace(keys=(*call.keys, self._context.keys.workers))
+                call = call._replace(redis_keys=(*call.redis_keys, self._context.redis_keys.workers))
             call = call._replace(repeatable=anew)
             (answer,) = raise_errors((yield [call]))
             if answer[2] != b"tasks":
@@ -107,7 +107,7 @@ class _Fetching:
 
     def _announced(self) -> CallPlan[bytes]:
         """Return the tasks that the worker has announced, as msgpack, for a script that found parked jobs."""
-        key = self._context.keys.workers
+        key = self._context.redis_keys.workers
         (said,) = yield from each(self._context, [(SHARED, command(key, "HGET", key, self._worker))])
         try:
             info = _read_announced((b"" if said in (None, AWAY) else said)[8:])

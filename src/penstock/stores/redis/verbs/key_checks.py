@@ -32,7 +32,7 @@ def _unread_settings(context: Context) -> CallPlan[list[str]]:
     names = yield from known(context)
     calls = []
     for name in names:
-        key = context.keys.queue(name) + b":meta"
+        key = context.redis_keys.queue(name) + b":meta"
         calls.append((name, command(key, "HGET", key, "limits")))
     answers = (yield from any_of(context, calls)) if names else []
     return [
@@ -55,14 +55,14 @@ def wrong_types(context: Context) -> CallPlan[list[Finding]]:
     wanted = [(name, what, type) for name in names for type, all in _TYPES.items() for what in all]
     calls = []
     for name, what, _ in wanted:
-        key = context.keys.queue(name) + b":" + what.encode()
+        key = context.redis_keys.queue(name) + b":" + what.encode()
         calls.append(command(key, "TYPE", key)._replace(brief=context.clustered))
     answers = (yield calls) if calls else []
     return [
         Finding(
             Level.ERROR,
             f"queue {name}",
-            f"its key {context.keys.queue(name).decode()}:{what} is a {answer.decode()}: "
+            f"its key {context.redis_keys.queue(name).decode()}:{what} is a {answer.decode()}: "
             "none of its jobs run",
             "another program writes under this prefix: delete or rename that key, or use another prefix",
         )

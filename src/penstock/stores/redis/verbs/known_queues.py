@@ -18,7 +18,7 @@ _NAME = re.compile(rb"[A-Za-z0-9._:@+=~-]{1,128}").fullmatch
 
 def known(context: Context) -> CallPlan[list[str]]:
     """Return the names of all queues, sorted; while the list is away, those used by this store object."""
-    key = context.keys.queues
+    key = context.redis_keys.queues
     (names,) = yield from each(context, [(SHARED, command(key, "SMEMBERS", key))])
     if names is AWAY:
         met = (context.met | context.listed) - {SHARED}
@@ -42,7 +42,7 @@ def highest(context: Context) -> CallPlan[None]:
     names = yield from known(context)
     calls = []
     for name in names:
-        key = context.keys.queue(name)
+        key = context.redis_keys.queue(name)
         calls.append((name, command(key, "HGET", key + b":meta", "generation")))
     found = (yield from each(context, calls)) if calls else []
     context.floor = max([context.floor, *(int_or_zero(one) for one in found if one is not AWAY)])
@@ -59,7 +59,7 @@ def register(context: Context, queues: set[str]) -> CallPlan[None]:
 
 def register_call(context: Context, queues: set[str]) -> Call:
     """Return the call that puts names on the list of all queues."""
-    return command(context.keys.queues, "SADD", context.keys.queues, *sorted(queues))
+    return command(context.redis_keys.queues, "SADD", context.redis_keys.queues, *sorted(queues))
 
 
 def probes(context: Context, names: Sequence[str]) -> list[Call]:
@@ -69,7 +69,11 @@ def probes(context: Context, names: Sequence[str]) -> list[Call]:
         if name == SHARED and (met := (context.met | context.listed) - {SHARED}):
             calls.append(register_call(context, met))
         else:
-            key = context.keys.wake_counts if name == SHARED else context.keys.queue(name) + b":meta"
+            key = (
+                context.redis_keys.wake_counts
+                if name == SHARED
+                else context.redis_keys.queue(name) + b":meta"
+            )
             calls.append(command(key, "EXISTS", key))
     return [call._replace(brief=True) for call in calls]
 
@@ -80,9 +84,10 @@ _CLOCKS = 5
 
 def now_of(context: Context) -> CallPlan[int]:
     """Return the time of the namespace's server, or of another server while that one is away."""
-    keys = [(SHARED, context.keys.wake_counts)]
+    keys = [(SHARED, context.redis_keys.wake_counts)]
     keys += [
-        (queue, context.keys.queue(queue) + b":meta") for queue in sorted(context.met - {SHARED})[:_CLOCKS]
+        (queue, context.redis_keys.queue(queue) + b":meta")
+        for queue in sorted(context.met - {SHARED})[:_CLOCKS]
     ]
     for name, key in keys if context.apart else keys[:1]:
         (answer,) = yield from each(context, [(name, context.shared_call("now", key, ()))])

@@ -162,7 +162,7 @@ def held_by(
         asked = list(cursors.items())
         calls = []
         for queue, cursor in asked:
-            key = context.keys.queue(queue) + b":held"
+            key = context.redis_keys.queue(queue) + b":held"
             calls.append((queue, command(key, "HSCAN", key, cursor, "COUNT", 1_000)))
         for (queue, _), answer in zip(asked, (yield from each(context, calls)), strict=True):
             if answer is AWAY:
@@ -186,7 +186,7 @@ def under_token(context: Context, queues: Sequence[str], token: str) -> CallPlan
     """Return True if one of these queues has leases under this token."""
     calls = []
     for queue in queues:
-        key = context.keys.queue(queue) + b":tokens"
+        key = context.redis_keys.queue(queue) + b":tokens"
         calls.append((queue, command(key, "HEXISTS", key, token)))
     return any(answer is not AWAY and answer for answer in (yield from any_of(context, calls)))
 

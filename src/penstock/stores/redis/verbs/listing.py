@@ -174,7 +174,7 @@ def parked(context: Context) -> CallPlan[list[Parked]]:
     names = yield from known(context)
     calls = []
     for name in names:
-        key = context.keys.queue(name)
+        key = context.redis_keys.queue(name)
         calls.append((name, command(key, "HGETALL", key + b":parked")))
     answers = (yield from any_of(context, calls)) if names else []
     return [
@@ -192,7 +192,7 @@ def stats(context: Context, days: int) -> CallPlan[list[QueueStats]]:
     now = yield from now_of(context)
     calls = []
     for name in names:
-        key = context.keys.queue(name)
+        key = context.redis_keys.queue(name)
         calls.append(
             (name, command(key, "HMGET", key + b":meta", "enqueued", "processed", "failed", "generation"))
         )

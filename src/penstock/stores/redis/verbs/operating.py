@@ -79,11 +79,11 @@ def drop(context: Context, queue: str) -> CallPlan[bool]:
     (answer,) = raise_errors((yield [context.call("drop", [queue], [])]))
     if answer < 0:
         return False
-    key = context.keys.queues
+    key = context.redis_keys.queues
     yield from each(context, [(SHARED, command(key, "SREM", key, queue))])
     context.listed.discard(queue)
     context.met.discard(queue)
-    meta = context.keys.queue(queue) + b":meta"
+    meta = context.redis_keys.queue(queue) + b":meta"
     (again,) = raise_errors((yield [command(meta, "EXISTS", meta)]))
     if again:  # the queue was created again, perhaps before it was taken off the list
         yield from register(context, {queue})

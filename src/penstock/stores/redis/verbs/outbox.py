@@ -28,7 +28,7 @@ def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[No
 
     Delivery is at least once: if this process dies in between, the next prune of that queue delivers them.
     """
-    keys = [(queue, context.keys.queue(queue) + b":out", name) for queue, name in lying]
+    keys = [(queue, context.redis_keys.queue(queue) + b":out", name) for queue, name in lying]
     texts = yield from each(context, [(queue, command(key, "HGET", key, name)) for queue, key, name in keys])
     found: list[tuple[str, bytes, bytes]] = []
     calls: list[tuple[str, Call]] = []

@@ -61,7 +61,7 @@ def first_in_order(context: Context, queues: Sequence[str], order: str, limit: i
     """Return the queues of the first `limit` entries of an index, over several slots."""
     calls = []
     for queue in queues:
-        key = context.keys.queue(queue) + order.encode()
+        key = context.redis_keys.queue(queue) + order.encode()
         calls.append((queue, command(key, "ZRANGE", key, 0, max(0, limit - 1), "WITHSCORES")))
     entries = [
         (float(answer[i + 1]), answer[i], queue)

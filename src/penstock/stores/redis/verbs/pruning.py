@@ -45,7 +45,7 @@ def prune(context: Context, limit: int, keep_finished: int, keep_dead: int) -> C
         if seen[name][1] or seen[name][3]:
             yield from sweep.run(name, crowd=sweep.left, days=bool(seen[name][3]))
     yield from sweep.passes({name: answer[2] for name, answer in seen.items()}, over=False)
-    key = context.keys.workers
+    key = context.redis_keys.workers
     silent = context.shared_call("workers", key, [SILENT, max(0, sweep.left)])
     (answer,) = yield from each(context, [(SHARED, silent)])
     keys = yield from _prune_keys(context, {name: answer[5] for name, answer in seen.items()}, limit)

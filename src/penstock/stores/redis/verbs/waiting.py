@@ -21,7 +21,12 @@ def offer_of(context: Context, queues: Sequence[str], offer: WorkerOffer) -> str
     """
     if context.clustered:
         return ""
-    parts = [str(offer.lease), offer.token, offer.worker, *(context.keys.queue(q).decode() for q in queues)]
+    parts = [
+        str(offer.lease),
+        offer.token,
+        offer.worker,
+        *(context.redis_keys.queue(q).decode() for q in queues),
+    ]
     fits = len(offer.token.encode()) < 256 and not any("\n" in part for part in parts)
     return "\n".join(parts) if fits else ""
 
@@ -29,7 +34,7 @@ def offer_of(context: Context, queues: Sequence[str], offer: WorkerOffer) -> str
 def withdraw(context: Context, queues: Sequence[str], channel: str) -> CallPlan[None]:
     """Remove a channel from the waiters and offers of these queues."""
     calls = []
-    for key in map(context.keys.queue, queues):
+    for key in map(context.redis_keys.queue, queues):
         calls.append(command(key, "ZREM", key + b":waiters", channel))
         calls.append(command(key, "HDEL", key + b":offers", channel))
     yield calls
@@ -52,11 +57,11 @@ def look(
     """
     args: list[bytes | str | int] = [timeout, till, channel, offer]
     if context.apart:
-        more = () if context.clustered else (context.keys.wake_counts,)
+        more = () if context.clustered else (context.redis_keys.wake_counts,)
         calls = []
         for queue in queues:
             call = context.call("look", [queue], [*args, *([1] if queue in parked else [])])
-            calls.append((queue, call._replace(keys=(*call.keys, *more))))
+            calls.append((queue, call._replace(redis_keys=(*call.redis_keys, *more))))
         counts, *answers = yield from any_of(context, [(SHARED, counts_call(context)), *calls])
         counts = (None, None) if counts is AWAY else counts
         answers = [answer for answer in answers if answer is not AWAY]
@@ -64,7 +69,9 @@ def look(
         call = context.call(
             "look", queues, args + [n for n, queue in enumerate(queues, 1) if queue in parked]
         )
-        answers = raise_errors((yield [call._replace(keys=(*call.keys, context.keys.wake_counts))]))
+        answers = raise_errors(
+            (yield [call._replace(redis_keys=(*call.redis_keys, context.redis_keys.wake_counts))])
+        )
         counts = answers[0][2]
     said = till or (answers[0][1].decode() if answers else "")
     return any(answer[0] for answer in answers), said, WakeCounts(*map(int_or_zero, counts))

@@ -17,7 +17,7 @@ __all__ = ["begin", "counts_call", "notify_all_waiters"]
 
 def counts_call(context: Context) -> Call:
     """Return the call that reads the counts of requests to stop and of changes of settings."""
-    key = context.keys.wake_counts
+    key = context.redis_keys.wake_counts
     return command(key, "HMGET", key, "cancels", "changes")
 
 
@@ -26,7 +26,7 @@ def notify_all_waiters(context: Context, what: str) -> CallPlan[None]:
 
     If this process dies in between, heartbeats and the re-checks of waiters find the change.
     """
-    keys = context.keys
+    keys = context.redis_keys
     count = command(keys.wake_counts, "HINCRBY", keys.wake_counts, what, 1)
     publish = command(keys.wake_counts, "PUBLISH", keys.notice_channel, what)
     try:
@@ -45,7 +45,7 @@ def begin(context: Context) -> CallPlan[Any]:
 
     Raises StoreTooOld if the namespace has queues in the layout of an earlier version.
     """
-    old = context.keys.queues_of_layout_1
+    old = context.redis_keys.queues_of_layout_1
     counts, queues = yield from each(
         context, [(SHARED, counts_call(context)), (SHARED, command(old, "EXISTS", old))]
     )
@@ -57,7 +57,7 @@ def begin(context: Context) -> CallPlan[Any]:
 
 
 def _old_layout(context: Context) -> StoreTooOld:
-    keys = context.keys
+    keys = context.redis_keys
     return StoreTooOld(
         f"{keys.name_of_namespace} was written by an earlier version of Penstock (key layout 1; this version "
         f"has {LAYOUT}): finish its jobs and delete its queues with that version, or use another namespace"

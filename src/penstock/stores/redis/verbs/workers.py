@@ -24,7 +24,9 @@ def announce(context: Context, worker: WorkerInfo) -> CallPlan[None]:
     """Store the announcement of a worker, with the time."""
     text = msgspec.msgpack.encode(worker)
     context.met.update(worker.queues)
-    yield from _of_workers(context, context.shared_call("announce", context.keys.workers, [worker.id, text]))
+    yield from _of_workers(
+        context, context.shared_call("announce", context.redis_keys.workers, [worker.id, text])
+    )
 
 
 def _of_workers(context: Context, call: Call) -> CallPlan[Any]:
@@ -34,21 +36,21 @@ def _of_workers(context: Context, call: Call) -> CallPlan[Any]:
         others = sorted(context.met - {SHARED})
         if not others:
             raise context.unavailable([SHARED])
-        keys = [(queue, context.keys.queue(queue) + b":meta") for queue in others]
+        keys = [(queue, context.redis_keys.queue(queue) + b":meta") for queue in others]
         yield from any_of(context, [(queue, command(key, "EXISTS", key)) for queue, key in keys])
     return answer
 
 
 def retire(context: Context, worker: str) -> CallPlan[None]:
     """Remove a worker from the list."""
-    key = context.keys.workers
+    key = context.redis_keys.workers
     yield from each(context, [(SHARED, command(key, "HDEL", key, worker))])
 
 
 def workers(context: Context) -> CallPlan[list[WorkerInfo]]:
     """Return the workers announced within the last minute, the oldest first."""
     answer = yield from _of_workers(
-        context, context.shared_call("workers", context.keys.workers, [SILENT, 0])
+        context, context.shared_call("workers", context.redis_keys.workers, [SILENT, 0])
     )
     if answer is AWAY:
         return []

@@ -23,7 +23,7 @@ class Script:
 class Call(NamedTuple):
     """One script with its keys and arguments, or (`ask`) a plain command.
 
-    - `keys[0]`: its slot determines the node in a Cluster.
+    - `redis_keys[0]`: its slot determines the node in a Cluster.
     - `repeatable`: the call may be sent again if its reply was lost, although it may have been executed.
     - `replicas` > 0: the answer is an `Acked`, with the number of replicas that acknowledged the call before
       `wait_timeout` ended.
@@ -32,7 +32,7 @@ class Call(NamedTuple):
     """
 
     script: Script | None
-    keys: tuple[bytes, ...] = ()
+    redis_keys: tuple[bytes, ...] = ()
     args: Sequence[bytes | str | int] = ()
     repeatable: bool = True
     replicas: int = 0

@@ -90,7 +90,7 @@ class RequestBatch:
         self._no_pause = True
         for item in todo:
             call = item.call
-            node = item.asking or node_of(call.keys[0] if call.keys else None)
+            node = item.asking or node_of(call.redis_keys[0] if call.redis_keys else None)
             if node is None:
                 self._topology.invalidate(self._topology.edition)
                 self._retry_later(
@@ -292,4 +292,4 @@ class NodeRequest:
 def _command(call: Call) -> bytes:
     if call.script is None:
         return encoded(*call.ask)
-    return encoded("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)
+    return encoded("EVALSHA", call.script.sha, len(call.redis_keys), *call.redis_keys, *call.args)

@@ -47,7 +47,7 @@ class Topology:
         #: Counts the refreshes, so that a failure from before the last one does not cause another.
         self.edition = 0
 
-    def node_of(self, key: bytes | None) -> Node | None:
+    def node_of(self, redis_key: bytes | None) -> Node | None:
         """The server in charge of this key; any server for None."""
         return self.address.nodes[0]
 
@@ -75,7 +75,7 @@ class SentinelTopology(Topology):
         self._master: Node | None = None
         self._sentinels = list(address.nodes)
 
-    def node_of(self, key: bytes | None) -> Node | None:
+    def node_of(self, redis_key: bytes | None) -> Node | None:
         return self._master
 
     def masters(self) -> list[Node]:
@@ -140,11 +140,11 @@ class ClusterTopology(Topology):
         self._silent: dict[Node, float] = {}
         self._refreshed_at = 0.0
 
-    def node_of(self, key: bytes | None) -> Node | None:
-        if key is None:
+    def node_of(self, redis_key: bytes | None) -> Node | None:
+        if redis_key is None:
             known = [node for node in self._known if not self._is_silent(node)] or self._known
             return random.choice(known) if known else None  # noqa: S311 (any server will do, no secret)
-        return self._slots[slot_of(key)]
+        return self._slots[slot_of(redis_key)]
 
     def masters(self) -> list[Node]:
         return list(self._known)
@@ -221,7 +221,7 @@ class FixedTopology(Topology):
         super().__init__(address)
         self._node = node
 
-    def node_of(self, key: bytes | None) -> Node | None:
+    def node_of(self, redis_key: bytes | None) -> Node | None:
         return self._node
 
 
@@ -235,11 +235,11 @@ def topology_of(address: Address) -> Topology:
             return Topology(address)
 
 
-def slot_of(key: bytes) -> int:
+def slot_of(redis_key: bytes) -> int:
     """The hash slot of a key, or of the text between its first braces."""
-    start = key.find(b"{")
+    start = redis_key.find(b"{")
     if start >= 0:
-        end = key.find(b"}", start + 1)
+        end = redis_key.find(b"}", start + 1)
         if end > start + 1:
-            key = key[start + 1 : end]
-    return crc_hqx(key, 0) % SLOTS
+            redis_key = redis_key[start + 1 : end]
+    return crc_hqx(redis_key, 0) % SLOTS

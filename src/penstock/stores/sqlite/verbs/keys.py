@@ -24,9 +24,9 @@ _DROP = SQL["keys.drop"]
 _JOB = SQL["keys.job"]
 
 
-def holder(tx: TransactionContext, queue: QueueContext, key: str) -> tuple[str, int] | None:
+def holder(tx: TransactionContext, queue: QueueContext, unique_key: str) -> tuple[str, int] | None:
     """Return the id and generation of a key's holder; a key whose period is over is freed here."""
-    found = tx.execute(_HOLDER, (queue.qid, key)).fetchone()
+    found = tx.execute(_HOLDER, (queue.qid, unique_key)).fetchone()
     if found is None:
         return None
     id, end, seq = found

@@ -123,7 +123,7 @@ class _OrderedJob(NamedTuple):
     story: Story
 
 
-def _order(key: str, stories: Iterable[Story], case: Case) -> Iterator[Violation]:
+def _order(concurrency_key: str, stories: Iterable[Story], case: Case) -> Iterator[Violation]:
     """Check that an ordered job is not leased before all jobs that joined before it are done."""
     jobs = [job for story in stories if (job := _ordered_job(story, case)) is not None]
     jobs.sort(key=lambda job: job.last)
@@ -135,19 +135,19 @@ def _order(key: str, stories: Iterable[Story], case: Case) -> Iterator[Violation
         n = bisect_right(ends, job.first - 1)
         before = latest[n - 1] if n else None
         if before is not None and before.again > job.leased:
-            yield _overtaken(key, job, before)
+            yield _overtaken(concurrency_key, job, before)
     by_call = sorted(jobs, key=lambda job: (job.call, job.first))
     for call, together in groupby(by_call, key=lambda job: job.call):
         if call[0]:
-            yield from _order_of_call(key, list(together))
+            yield from _order_of_call(concurrency_key, list(together))
 
 
-def _order_of_call(key: str, together: Sequence[_OrderedJob]) -> Iterator[Violation]:
+def _order_of_call(concurrency_key: str, together: Sequence[_OrderedJob]) -> Iterator[Violation]:
     """Check the order of jobs of one enqueue call: they join in the order of the call."""
     before = together[0]
     for job in together[1:]:
         if before.again > job.leased:
-            yield _overtaken(key, job, before)
+            yield _overtaken(concurrency_key, job, before)
         before = max(before, job, key=_again)
 
 
@@ -155,8 +155,9 @@ def _again(job: _OrderedJob) -> int:
     return job.again
 
 
-def _overtaken(key: str, job: _OrderedJob, before: _OrderedJob) -> Violation:
-    says = f"the job ran before {before.story.ref.id} was done, which precedes it in the order of key {key!r}"
+def _overtaken(concurrency_key: str, job: _OrderedJob, before: _OrderedJob) -> Violation:
+    key, earlier = concurrency_key, before.story.ref.id
+    says = f"the job ran before {earlier} was done, which precedes it in the order of key {key!r}"
     return broken(job.story, "order", says)
 
 
