@@ -31,7 +31,7 @@ test: servers lint types ## Set up, lint, types and every test (what CI runs)
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 check: lint types ## Lint, types and the fast tests that need no server
-	@$(BIN)/python -m pytest -q -n auto -m "not slow and not system and not server" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow and not system and not server" $(PYTEST_ARGS)
 
 servers: ## See that the servers which tests start are there; install them where we may
 	@.ci/servers
