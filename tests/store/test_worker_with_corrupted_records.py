@@ -124,6 +124,9 @@ async def test_app_take_reports_an_unreadable_job_and_takes_the_next(
     async with app.take(wait="5s") as job:
         assert job is not None
         assert job.id == "good"
+    async with asyncio.timeout(10):  # listeners are called from another thread
+        while not told:
+            await asyncio.sleep(0.005)
     assert told == ["bad"]
 
 

@@ -31,7 +31,7 @@ async def test_it_is_said_once_and_names_the_way_out(app: App) -> None:
         send.enqueue("you")
     assert told[0].filename == __file__, "it points at the call"
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", BlockingCallWarning)
         send.enqueue("you")
         app.enqueue_many([send.job("you")])
 
@@ -44,7 +44,7 @@ async def test_enqueue_many_says_it_too(app: App) -> None:
 
 def test_outside_of_a_loop_nothing_is_said(app: App) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", BlockingCallWarning)
         app.tasks["send"].enqueue("you")
 
 
@@ -55,5 +55,5 @@ async def test_nor_where_nothing_can_block(app: App) -> None:
     def send(to: str) -> None: ...
 
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", BlockingCallWarning)
         send.enqueue("you")
