@@ -133,7 +133,7 @@ class JobQueue(SharedMethods[J], Generic[J]):
         return self._cancel()
 
     def _wake_all(self) -> None:
-        """Wake all sleepers after the token was cancelled, from any thread."""
+        """Wake all waiters after the token was cancelled, from any thread."""
         loop = self._loop
         if loop is None or loop.is_closed():
             return

@@ -116,7 +116,7 @@ class ThreadJobQueue(SharedMethods[J], Generic[J]):
         return self._cancel()
 
     def _wake_all(self) -> None:
-        """Wake all sleepers. The lock makes `cancel` return after every start that is in progress."""
+        """Wake all waiters. The lock makes `cancel` return after every start that is in progress."""
         with self._lock:
             self._rules.wake_all()
 
