@@ -560,6 +560,7 @@ def readable(ms: int) -> str:
     return f"{ms / 1000:.2g} s" if ms < 100_000 else f"{ms / 1000:.0f} s"
 
 
+@pytest.mark.slow
 def test_every_message_in_troubleshooting_is_one_that_the_code_can_say() -> None:
     said = list(texts_of_the_code())
     page = (DOCS / "troubleshooting.md").read_text("utf-8")

@@ -281,6 +281,7 @@ def test_the_shell_completes_commands_and_queues(shell, here):
     assert complete(env | {"PENSTOCK_URL": "nonsense"}) == []
 
 
+@pytest.mark.slow
 def test_completion_imports_no_app_but_the_one_on_the_command_line(here):
     (here / "penstock.toml").write_text('app = "stranger:app"\n')
     (here / "stranger.py").write_text(f"open({str(here / 'it-ran')!r}, 'w').close()\n{OTHER_APP}")
@@ -343,6 +344,7 @@ def test_a_url_beside_an_app_that_works_on_its_own_store_is_refused(penstock, wo
     assert "an app uses its own store: leave --url out" in penstock.says(2, *words)
 
 
+@pytest.mark.slow
 def test_at_a_terminal_an_id_is_whole_and_json_is_indented(here):
     url = f"sqlite:///{here}/jobs.db"
     long = "x" * 100

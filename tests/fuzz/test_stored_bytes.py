@@ -76,6 +76,7 @@ def _finite(value: Any) -> Any:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*ARGS, *ELEMENTS])
 @fuzzed(150)
 @given(payload=stored)

@@ -96,6 +96,7 @@ async def test_the_start_of_a_last_attempt_is_in_the_store_before_it_begins(app:
     assert seen == [(True, State.RUNNING)]
 
 
+@pytest.mark.system
 async def test_that_of_a_process_too(app: App, tmp_path: Path) -> None:
     began = tmp_path / "began"
     handle = await made(app, "process", linger, max_attempts=1).aenqueue(str(began), 0.2)

@@ -163,6 +163,7 @@ async def test_slots_count_per_queue_also_where_attempts_fail_or_time_out(app: A
 # ── process tasks ────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
 async def test_process_tasks_take_their_own_slots_and_leave_the_others_to_other_queues(
     app: App, delivery: Any, tmp_path: Path
@@ -192,6 +193,7 @@ async def test_process_tasks_take_their_own_slots_and_leave_the_others_to_other_
         assert len(_pids(worker)) <= 2
 
 
+@pytest.mark.system
 async def test_short_process_tasks_do_not_hold_up_the_jobs_of_other_queues(app: App) -> None:
     heavy = made(app, "process", act, queue="heavy")
     light = made(app, "async", act, queue="light", name="light")
@@ -208,6 +210,7 @@ async def test_short_process_tasks_do_not_hold_up_the_jobs_of_other_queues(app: 
         assert took[len(took) // 2] < 0.045, "they wait for process tasks that have no slot"
 
 
+@pytest.mark.system
 async def test_async_tasks_of_a_queue_pass_its_process_tasks_when_those_are_gone(
     app: App, tmp_path: Path
 ) -> None:
@@ -227,6 +230,7 @@ async def test_async_tasks_of_a_queue_pass_its_process_tasks_when_those_are_gone
         assert await running.aresult(5) == "told"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("delivery", ["at-least-once", "at-most-once"])
 async def test_jobs_behind_process_tasks_that_wait_for_a_slot_start_at_once(
     app: App, delivery: Any, tmp_path: Path

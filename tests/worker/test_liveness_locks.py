@@ -118,6 +118,7 @@ def test_a_worker_that_ended_well_leaves_no_file(directory: Path) -> None:
     assert list(directory.iterdir()) == []
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("how", ["forks", "starts"])
 def test_what_a_worker_forked_or_started_does_not_keep_it_alive(directory: Path, how: str) -> None:
     with holder("w-1", directory, how) as process:
@@ -125,6 +126,7 @@ def test_what_a_worker_forked_or_started_does_not_keep_it_alive(directory: Path,
         assert is_dead("w-1", directory)
 
 
+@pytest.mark.system
 def test_many_who_look_at_once_all_see_the_same(directory: Path) -> None:
     with holder("dead", directory) as process:
         kill(process)

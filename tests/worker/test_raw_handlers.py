@@ -48,6 +48,7 @@ async def test_a_plain_function_handles_them_in_a_thread(app: App) -> None:
     assert names[0].startswith("penstock-thread")
 
 
+@pytest.mark.system
 async def test_a_process_may_handle_them_too(app: App) -> None:
     app.handler(queue="raw", run_in="process")(process_tasks.raw)
     handle = await app.aenqueue_raw("raw", b"x", "name", retention="1h")

@@ -25,6 +25,7 @@ from tests.worker.task_bodies import act, lines, linger, made, tell, typed
 mark: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="nobody's")
 
 
+@pytest.mark.system
 async def test_async_thread_and_process_tasks_run_side_by_side(app: App, tmp_path: Path) -> None:
     one = made(app, "async", linger)
     two = made(app, "thread", tell)

@@ -274,6 +274,7 @@ async def test_a_worker_whose_slots_all_hang_ends_and_says_so(app: App, tmp_path
 # ── processes ────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.system
 async def test_a_process_that_is_over_its_time_is_killed(app: App, tmp_path: Path) -> None:
     began = tmp_path / "began"
     handle = await made(app, "process", swallow, timeout="50ms", retry="1h").aenqueue(str(began))
@@ -283,6 +284,7 @@ async def test_a_process_that_is_over_its_time_is_killed(app: App, tmp_path: Pat
         await until(lambda: not Path(f"/proc/{pid}").exists(), "the process is gone")
 
 
+@pytest.mark.system
 async def test_the_start_of_a_child_is_not_counted(app: App) -> None:
     """A child takes longer to start than this timeout allows."""
     handle = await made(app, "process", act, timeout="20ms", retry="1h").aenqueue("return")
