@@ -82,7 +82,7 @@ def test_a_delayed_connection_is_measured_beside_the_usual_one(tmp_path: Path) -
     assert "size.bytes" not in slow, "room does not depend on the wire"
 
 
-def test_a_relay_adds_its_delay_to_each_round_trip_and_only_once_to_what_is_pipelined(tmp_path: Path) -> None:
+def test_a_delay_proxy_adds_its_delay_to_each_round_trip_and_once_to_a_pipeline(tmp_path: Path) -> None:
     redis_program()
     server = Server(tmp_path, delay_ms=20)
     try:

@@ -20,14 +20,14 @@ from msgspec.structs import replace
 
 from penstock.verify.crash_points import Boundary, Point
 from tests import servers
-from tests.crash.scenario_run import Scene
-from tests.crash.scenarios import LIVES, Life
+from tests.crash.scenario_run import Trial
+from tests.crash.scenarios import SCENARIOS, Scenario
 
 T = TypeVar("T")
 
 
 class Injection(NamedTuple):
-    """Who is harmed, and where: at a point, or within its call before this statement of SQL."""
+    """Where a fault is injected: the process, the point, and the SQL statement of a call (0: none)."""
 
     who: str
     point: Point
@@ -47,32 +47,34 @@ OF_JOBS = {"enqueue", "settings", "promote", "fetch", "extend", "settle", "recla
 }
 #: Which of many places are tried where not all are; 0: a new seed each time, which is printed.
 SEED = int(os.environ.get("CRASH_SEED", "0"))
-#: Lives at a time: most of each is waiting.
+#: How many scenarios run at a time; most of their time is waiting.
 _BESIDE = 12
 
 
-StageOf = Callable[[str], "Stage"]
+RunnerOf = Callable[[str], "TrialRunner"]
 
-each_life = pytest.mark.parametrize("life", LIVES.values(), ids=[name.replace(" ", "-") for name in LIVES])
+each_scenario = pytest.mark.parametrize(
+    "scenario", SCENARIOS.values(), ids=[name.replace(" ", "-") for name in SCENARIOS]
+)
 
 
-class Stage:
-    """Plays lives on stores of one kind."""
+class TrialRunner:
+    """Runs scenarios on stores of one kind."""
 
     def __init__(self, kind: str, home: Path) -> None:
         self.kind = kind
         self.home = home
         self._numbers = itertools.count()
 
-    def scene(self, life: Life) -> Scene:
+    def trial(self, scenario: Scenario) -> Trial:
         """A new one, on a store of its own."""
         number = next(self._numbers)
         folder = self.home / str(number)
         folder.mkdir()
-        return Scene(life, self.kind, self.place(number), folder)
+        return Trial(scenario, self.kind, self.place(number), folder)
 
     def place(self, number: int) -> str:
-        """Where the store of the scene of this number is."""
+        """The address of the store for the trial with this number."""
         match self.kind:
             case "memory":
                 return f"{self.home.name}.{number}"
@@ -81,15 +83,15 @@ class Stage:
         shared = servers.SHARED_CLUSTER if self.kind == "redis-cluster" else servers.SHARED_REDIS
         return f"{shared.get().url}?prefix={self.home.name}.{number}"
 
-    async def points(self, life: Life) -> list[Injection]:
-        """All the points that a life without faults passes, by who passes them."""
-        scene = self.scene(life)
-        await scene.live()
-        await scene.check()
-        scene.close()
+    async def points(self, scenario: Scenario) -> list[Injection]:
+        """All points that a scenario passes without faults, with their processes."""
+        trial = self.trial(scenario)
+        await trial.live()
+        await trial.check()
+        trial.close()
         return [
             Injection(who, point)
-            for who, points in scene.points.items()
+            for who, points in trial.points.items()
             for point in dict.fromkeys(points.passed)
             if point.call <= (_FIRST_CALLS if point.verb in _IDLE else _ANY_CALLS)
         ]
@@ -102,13 +104,13 @@ class Stage:
         print(f"{what} on {self.kind}: {most} of {len(places)}, CRASH_SEED={seed}")
         return random.Random(seed).sample(places, most)
 
-    async def play(
+    async def run(
         self,
-        life: Life,
+        scenario: Scenario,
         injections: Sequence[Sequence[Injection]],
-        act: Callable[[Scene, Sequence[Injection]], Awaitable[None]],
+        act: Callable[[Trial, Sequence[Injection]], Awaitable[None]],
     ) -> Counter[str]:
-        """Play the life once with each of these injections; how often each point was struck.
+        """Play the scenario once with each of these injections; how often each point was struck.
 
         `act` is the coroutine function that lets it happen. Every failure of a promise names its injections.
         """
@@ -118,23 +120,25 @@ class Stage:
 
         async def one(injection: Sequence[Injection]) -> None:
             async with room:
-                scene = self.scene(life)
+                trial = self.trial(scenario)
                 try:
-                    await act(scene, injection)
-                    await scene.check()
+                    await act(trial, injection)
+                    await trial.check()
                 except Exception:
                     named = " and ".join(map(str, injection))
-                    broken.append(f"{life.name} on {self.kind}, harmed at {named}: {traceback.format_exc()}")
+                    broken.append(
+                        f"{scenario.name} on {self.kind}, impact at {named}: {traceback.format_exc()}"
+                    )
                 finally:
                     struck.update(
-                        str(Injection(who, p)) for who, points in scene.points.items() for p in points.struck
+                        str(Injection(who, p)) for who, points in trial.points.items() for p in points.struck
                     )
-                    scene.close()
-                    shutil.rmtree(scene.folder, ignore_errors=True)
+                    trial.close()
+                    shutil.rmtree(trial.folder, ignore_errors=True)
 
         await asyncio.gather(*map(one, injections))
-        assert not broken, f"{len(broken)} of {len(injections)} lives ended badly; the first: " + "\n".join(
-            broken[:3]
+        assert not broken, (
+            f"{len(broken)} of {len(injections)} scenarios ended badly; the first: " + "\n".join(broken[:3])
         )
         return struck
 
@@ -173,13 +177,13 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture
-def stage_of(
+def runner_of(
     home: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[StageOf]:
-    """Where lives are played, on a store of this kind. Nobody else sees who of them is dead."""
+) -> Iterator[RunnerOf]:
+    """Makes a runner for a kind of store, with its own directory of liveness locks."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(home))
     caplog.set_level(logging.CRITICAL)  # a worker says much about a store that fails
-    yield lambda kind: Stage(kind, home)
+    yield lambda kind: TrialRunner(kind, home)
     for shared in (servers.SHARED_REDIS, servers.SHARED_CLUSTER):
         if isinstance(shared.started, servers.RedisServer):
             servers.remove_keys([shared.started], having=home.name)
@@ -188,6 +192,6 @@ def stage_of(
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis", "redis-cluster"])
-def stage(request: pytest.FixtureRequest, stage_of: StageOf) -> Stage:
+def runner(request: pytest.FixtureRequest, runner_of: RunnerOf) -> TrialRunner:
     """Each store."""
-    return stage_of(str(request.param))
+    return runner_of(str(request.param))

@@ -1,7 +1,7 @@
 """A process that forks worker and producer processes, each of which kills itself at a given crash point.
 
 All modules are imported and no thread runs, so that a fork is cheap and safe. The driver reads one line of
-JSON (a `Part`) per process, and writes one line with the exit status of the process.
+JSON (a `ProcessPlan`) per process, and writes one line with the exit status of the process.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import msgspec
 
 from penstock.stores.sqlite import transactions
 from penstock.verify.crash_points import Boundary, Point, kill_here
-from tests.crash.scenario_run import Leaping, Scene
-from tests.crash.scenarios import LIVES
+from tests.crash.scenario_run import ShiftedClock, Trial
+from tests.crash.scenarios import SCENARIOS
 
-__all__ = ["Part"]
+__all__ = ["ProcessPlan"]
 
 
-class Part(msgspec.Struct, frozen=True):
-    """Who plays in which life, and where he dies: at a point, or, within that call, at a statement of SQL."""
+class ProcessPlan(msgspec.Struct, frozen=True):
+    """The process to run in a scenario, and where it is killed: at a point, or at an SQL statement of it."""
 
     kind: str
     place: str  # what the store is opened by
     folder: str
-    life: str
+    scenario: str
     who: str
     ahead: int = 0
     dies_at: str = ""
@@ -40,12 +40,12 @@ class Part(msgspec.Struct, frozen=True):
 class Statements:
     """Counts the statements of the call that is looked at, and ends the process before one of them."""
 
-    def __init__(self, scene: Scene, part: Part) -> None:
+    def __init__(self, trial: Trial, plan: ProcessPlan) -> None:
         self.texts: list[str] = []
         self._counting = False
-        self._scene, self._part = scene, part
-        point = Point.of(part.dies_at)
-        points = scene.points[part.who]
+        self._scene, self._plan = trial, plan
+        point = Point.of(plan.dies_at)
+        points = trial.points[plan.who]
         points.at(msgspec.structs.replace(point, boundary=Boundary.BEFORE), self._begin)
         points.at(msgspec.structs.replace(point, boundary=Boundary.LOST), self._end)
         self._open_file = transactions.open_file
@@ -57,7 +57,7 @@ class Statements:
     def _end(self) -> None:
         self._counting = False
         # only the call itself is looked at; others may be in the same transaction
-        Path(self._part.folder, "statements.json").write_bytes(msgspec.json.encode(self.texts))
+        Path(self._plan.folder, "statements.json").write_bytes(msgspec.json.encode(self.texts))
 
     def _opened(self, path: Path, patience: int, mode: int) -> sqlite3.Connection:
         cx = self._open_file(path, patience, mode)
@@ -68,28 +68,30 @@ class Statements:
         if not self._counting:
             return
         self.texts.append(text)
-        if len(self.texts) == self._part.statement:
-            die(self._scene, f"{self._part.dies_at}, statement {self._part.statement}")
+        if len(self.texts) == self._plan.statement:
+            die(self._scene, f"{self._plan.dies_at}, statement {self._plan.statement}")
 
 
-def die(scene: Scene, where: str) -> None:
-    scene.ledger.fault("kill", os.getpid(), where)
+def die(trial: Trial, where: str) -> None:
+    trial.ledger.fault("kill", os.getpid(), where)
     kill_here()
 
 
-async def play(part: Part) -> None:
-    scene = Scene(LIVES[part.life], part.kind, part.place, Path(part.folder), Leaping(part.ahead))
-    scene.app(part.who)
-    if part.statement:
-        Statements(scene, part)
-    elif part.dies_at:
-        scene.points[part.who].at(part.dies_at, lambda: die(scene, part.dies_at))
-    if part.who == "producer":
-        await scene.produce()
+async def run(plan: ProcessPlan) -> None:
+    trial = Trial(
+        SCENARIOS[plan.scenario], plan.kind, plan.place, Path(plan.folder), ShiftedClock(plan.ahead)
+    )
+    trial.app(plan.who)
+    if plan.statement:
+        Statements(trial, plan)
+    elif plan.dies_at:
+        trial.points[plan.who].at(plan.dies_at, lambda: die(trial, plan.dies_at))
+    if plan.who == "producer":
+        await trial.produce()
     else:
-        async with scene.worker(part.who):
-            await scene.over()
-    scene.close()
+        async with trial.worker(plan.who):
+            await trial.over()
+    trial.close()
 
 
 def main() -> None:
@@ -97,12 +99,12 @@ def main() -> None:
     for store in ("redis.store", "sqlite"):  # imported once, not by each child
         importlib.import_module(f"penstock.stores.{store}")
     for line in sys.stdin:
-        part = msgspec.json.decode(line, type=Part)
+        plan = msgspec.json.decode(line, type=ProcessPlan)
         child = os.fork()
         if child == 0:
             status = 1
             try:
-                asyncio.run(play(part))
+                asyncio.run(run(plan))
                 status = 0
             finally:
                 os._exit(status)

@@ -23,17 +23,17 @@ from penstock.verify.ledger import Ledger
 from penstock.verify.ledger.check import snapshot, verdict_on
 from penstock.verify.ledger.reading.history import History, read
 from penstock.worker import Worker
-from tests.crash.scenarios import QUEUE, Life, Producer, left_behind
+from tests.crash.scenarios import QUEUE, Producer, Scenario, left_behind
 from tests.crash.shared_stores import open_store
 
-__all__ = ["LEASE", "Hand", "Harmed", "Leaping", "Scene", "config", "settled", "until"]
+__all__ = ["LEASE", "Impact", "RunningWorker", "ShiftedClock", "Trial", "config", "settled", "until"]
 
 #: Less than a lease: what only its end brings back has been left behind (s).
 PATIENCE = 12.0
 LEASE = 15_000
 
 
-class Leaping(SystemClock):
+class ShiftedClock(SystemClock):
     """The machine's clock, which a test can move on."""
 
     def __init__(self, ahead: int = 0) -> None:
@@ -48,20 +48,20 @@ class Leaping(SystemClock):
 
 @functools.cache
 def config() -> Config:
-    """Leases as long as in life; what has no hurry there has some here."""
+    """A configuration with realistic leases, and shorter intervals than in production."""
     knobs = {"drain_timeout": "2s", "reclaim_every": "50ms", "safety_poll": "1s", "prune_every": "10m"}
     return load(knobs, env={}, file=Path("/dev/null")).config
 
 
-class Hand(NamedTuple):
+class RunningWorker(NamedTuple):
     """A worker, and its run."""
 
     worker: Worker
     run: asyncio.Task[None]
 
 
-class Harmed(enum.Enum):
-    """What may be otherwise than in a life without faults."""
+class Impact(enum.Enum):
+    """What may differ from the scenario without faults."""
 
     NOTHING = enum.auto()
     RUNS = enum.auto()  # attempts were interrupted, and are made again without a charge
@@ -69,17 +69,17 @@ class Harmed(enum.Enum):
 
 
 @dataclass
-class Scene:
-    """One life on one store: who takes part, and what they pass through. `close` it."""
+class Trial:
+    """One run of a scenario on one store, with its processes and their crash points. `close` it."""
 
-    life: Life
+    scenario: Scenario
     kind: str
     place: str
     folder: Path
-    clock: Leaping = field(default_factory=Leaping)
+    clock: ShiftedClock = field(default_factory=ShiftedClock)
     #: The points of each who took part.
     points: dict[str, CrashPoints] = field(default_factory=dict)
-    harmed: Harmed = Harmed.NOTHING
+    impact: Impact = Impact.NOTHING
     #: Where the producer's calls fail.
     faults: list[Point] = field(default_factory=list)
 
@@ -95,7 +95,7 @@ class Scene:
         if who in self._apps:
             return self._apps[who]
         app = App("memory://")
-        self.life.tasks(app)
+        self.scenario.tasks(app)
         app.use_store(self._open())
         self.ledger.watch(app)
         points = CrashPoints(app.store)
@@ -120,19 +120,19 @@ class Scene:
     async def produce(self) -> None:
         """All of it; whoever is cancelled meanwhile comes back, as a web request that is sent again."""
         while True:
-            self.producing = asyncio.create_task(self.life.produce(self.producer))
+            self.producing = asyncio.create_task(self.scenario.produce(self.producer))
             await asyncio.wait({self.producing})
             if not self.producing.cancelled():
                 break
         self.producing.result()
-        self.clock.ahead += self.life.leap
+        self.clock.ahead += self.scenario.leap
 
     @contextlib.asynccontextmanager
     async def worker(self, who: str) -> AsyncIterator[None]:
         """A worker, until the block ends; then it drains."""
         worker = Worker(self.app(who), [QUEUE], concurrency=5, config=config())
         run = asyncio.create_task(worker.run())
-        self.hand = Hand(worker, run)
+        self.hand = RunningWorker(worker, run)
         try:
             yield
         finally:
@@ -149,21 +149,21 @@ class Scene:
                 await asyncio.sleep(0.002)
 
     async def live(self) -> None:
-        """The whole life, with one producer and one worker."""
-        if not self.life.worker_first:
+        """Run the whole scenario, with one producer and one worker."""
+        if not self.scenario.worker_first:
             await self.produce()
         async with self.worker("worker"):
             await self.and_produce()
             await self.over()
 
-    async def live_on(self, harmed: asyncio.Event, *, leap: int) -> None:
-        """The same; once the first worker is harmed it ends, and `leap` ms later an heir goes on."""
-        if not self.life.worker_first:
+    async def live_on(self, impact: asyncio.Event, *, leap: int) -> None:
+        """As above, but the first worker ends at its fault, and `leap` ms later a second worker continues."""
+        if not self.scenario.worker_first:
             await self.produce()
         async with self.worker("worker"):
-            await self.and_produce(harmed)
+            await self.and_produce(impact)
             ended = asyncio.create_task(self.over())
-            struck = asyncio.create_task(harmed.wait())
+            struck = asyncio.create_task(impact.wait())
             await asyncio.wait({ended, struck}, return_when=asyncio.FIRST_COMPLETED)
             for one in (ended, struck):
                 one.cancel()
@@ -171,11 +171,11 @@ class Scene:
         async with self.worker("heir"):
             await self.over()
 
-    async def and_produce(self, harmed: asyncio.Event | None = None) -> None:
+    async def and_produce(self, impact: asyncio.Event | None = None) -> None:
         """Where the jobs come to a worker that waits for them."""
-        if self.life.worker_first:
+        if self.scenario.worker_first:
             idle = self.points["worker"]
-            await until(lambda: idle.calls("wait") > 0 or (harmed is not None and harmed.is_set()))
+            await until(lambda: idle.calls("wait") > 0 or (impact is not None and impact.is_set()))
             await self.produce()
 
     # ── what came of it ──────────────────────────────────────────────────────────────────────────
@@ -185,7 +185,7 @@ class Scene:
         history = read(self.ledger.directory)
         jobs = {job.id: job for job in await all_jobs(self.observer)}
         seen = await snapshot(self.observer, history)
-        verdict_on(history, seen, exclusive=self.life.counted, slack=self.clock.ahead).require()
+        verdict_on(history, seen, exclusive=self.scenario.counted, slack=self.clock.ahead).require()
         self._ended(history, jobs)
         self._told()
         await left_behind(self.observer, jobs)
@@ -195,15 +195,15 @@ class Scene:
             ((story.ref.id, run) for story in history.stories for run in story.runs),
             key=lambda pair: pair[1].start.mono,
         )
-        for id, times in self.life.runs.items():
+        for id, times in self.scenario.runs.items():
             (job,) = [job for job in jobs.values() if job.id.startswith(id)]
-            ends = {self.life.ends}
-            if self.harmed is Harmed.ATTEMPTS or (self.harmed is Harmed.RUNS and job.spec.at_most_once):
+            ends = {self.scenario.ends}
+            if self.impact is Impact.ATTEMPTS or (self.impact is Impact.RUNS and job.spec.at_most_once):
                 ends.add(State.DEAD)
             assert job.state in ends, f"{id} is {job.state.value}: {job.errors} {job.reason}"
             ran = sum(1 for one, _ in runs if one == job.id)
-            assert self.harmed is not Harmed.NOTHING or ran == times, f"{id} ran {ran} times, not {times}"
-        self.life.also(runs, jobs)
+            assert self.impact is not Impact.NOTHING or ran == times, f"{id} ran {ran} times, not {times}"
+        self.scenario.also(runs, jobs)
 
     def _told(self) -> None:
         """Each producer was told of each fault: that nothing is stored, or that nobody knows."""
@@ -214,7 +214,7 @@ class Scene:
             else StoreUnavailable
             for point in failed
         ]
-        assert [type(error) for error in self.producer.heard] == expected
+        assert [type(error) for error in self.producer.errors] == expected
 
 
 async def settled(store: Store) -> bool:

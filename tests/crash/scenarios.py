@@ -20,10 +20,10 @@ from penstock.errors import EnqueueUnknown, JobExists, StoreUnavailable
 from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share, Store
 from penstock.verify.ledger.reading.history import Run
 
-__all__ = ["LIVES", "Life", "Producer", "left_behind"]
+__all__ = ["SCENARIOS", "Producer", "Scenario", "left_behind"]
 
 #: The queue of them all.
-QUEUE = "life"
+QUEUE = "scenario"
 _WEEK = 7 * 86_400_000
 
 
@@ -33,9 +33,9 @@ class Producer:
     def __init__(self, app: App) -> None:
         self.app = app
         #: What it was told that was not the answer.
-        self.heard: list[Exception] = []
+        self.errors: list[Exception] = []
 
-    async def surely(self, task: str, id: str, *args: Any, **options: Any) -> None:
+    async def enqueue_until_stored(self, task: str, id: str, *args: Any, **options: Any) -> None:
         """This job is stored, once, when this returns."""
         using = self.app.tasks[task].using(id=id, **options)
 
@@ -52,12 +52,12 @@ class Producer:
                 await call()
                 return
             except (EnqueueUnknown, StoreUnavailable) as error:
-                self.heard.append(error)
+                self.errors.append(error)
                 await asyncio.sleep(0.001)
 
 
 @dataclass(frozen=True)
-class Life:
+class Scenario:
     """One story. `runs`: how often each job's function begins if all goes well."""
 
     name: str
@@ -87,8 +87,8 @@ def _wavering(app: App) -> None:
 
 
 async def _waver(producer: Producer) -> None:
-    await producer.surely("waver", "first", delay="2ms", unique_key="key")
-    await producer.surely("waver", "same", unique_key="key")
+    await producer.enqueue_until_stored("waver", "first", delay="2ms", unique_key="key")
+    await producer.enqueue_until_stored("waver", "same", unique_key="key")
 
 
 def _only_first(runs: list[tuple[str, Run]], jobs: Mapping[str, Job]) -> None:
@@ -106,7 +106,7 @@ def _once(app: App) -> None:
 
 
 async def _pay(producer: Producer) -> None:
-    await producer.surely("pay", "payment")
+    await producer.enqueue_until_stored("pay", "payment")
 
 
 # ── a batch of two, and one that waits in vain for company ───────────────────────────────────────
@@ -122,7 +122,7 @@ def _collecting(app: App) -> None:
 
 async def _collect(producer: Producer) -> None:
     for n in range(3):
-        await producer.surely("index", f"doc-{n}", n)
+        await producer.enqueue_until_stored("index", f"doc-{n}", n)
 
 
 def _one_batch_each(runs: list[tuple[str, Run]], jobs: Mapping[str, Job]) -> None:
@@ -153,7 +153,7 @@ def _in_order(app: App) -> None:
 
 async def _command(producer: Producer) -> None:
     for n in range(3):
-        await producer.surely("command", f"step-{n}", "a", n == 1)
+        await producer.enqueue_until_stored("command", f"step-{n}", "a", n == 1)
 
 
 def _order_kept(runs: list[tuple[str, Run]], jobs: Mapping[str, Job]) -> None:
@@ -180,7 +180,7 @@ def _in_fair_order(app: App) -> None:
 async def _report(producer: Producer) -> None:
     await producer.again(lambda: producer.app.queue(QUEUE).asettings(max_running=1))
     for n, tenant in enumerate("aab"):
-        await producer.surely("report", f"{tenant}-{n}", tenant)
+        await producer.enqueue_until_stored("report", f"{tenant}-{n}", tenant)
 
 
 # ── a periodic entry ─────────────────────────────────────────────────────────────────────────────
@@ -201,12 +201,12 @@ def _one_tick(runs: list[tuple[str, Run]], jobs: Mapping[str, Job]) -> None:
     assert len(jobs) == 1, "one instant, one job"
 
 
-LIVES = {
-    life.name: life
-    for life in (
-        Life("retried", _wavering, _waver, {"first": 2}, also=_only_first),
-        Life("at most once", _once, _pay, {"payment": 1}, worker_first=True),
-        Life(
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("retried", _wavering, _waver, {"first": 2}, also=_only_first),
+        Scenario("at most once", _once, _pay, {"payment": 1}, worker_first=True),
+        Scenario(
             "batched",
             _collecting,
             _collect,
@@ -214,7 +214,7 @@ LIVES = {
             counted=False,
             also=_one_batch_each,
         ),
-        Life(
+        Scenario(
             "in order",
             _in_order,
             _command,
@@ -222,8 +222,10 @@ LIVES = {
             worker_first=True,
             also=_order_kept,
         ),
-        Life("in fair order", _in_fair_order, _report, {"a-0": 1, "a-1": 1, "b-2": 1}, also=_never_beside),
-        Life("periodic", _ticking, _tick, {"weekly@": 1}, leap=_WEEK, counted=False, also=_one_tick),
+        Scenario(
+            "in fair order", _in_fair_order, _report, {"a-0": 1, "a-1": 1, "b-2": 1}, also=_never_beside
+        ),
+        Scenario("periodic", _ticking, _tick, {"weekly@": 1}, leap=_WEEK, counted=False, also=_one_tick),
     )
 }
 

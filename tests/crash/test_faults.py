@@ -9,33 +9,38 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.crash.conftest import OF_JOBS, Injection, Stage, each_life, faults, pairs
-from tests.crash.scenario_run import Scene
-from tests.crash.scenarios import Life
+from tests.crash.conftest import OF_JOBS, Injection, TrialRunner, each_scenario, faults, pairs
+from tests.crash.scenario_run import Trial
+from tests.crash.scenarios import Scenario
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # hundreds of lives, on a machine that may be busy
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]  # hundreds of scenarios, on a machine that may be busy
 
 
-async def with_faults(scene: Scene, injection: Sequence[Injection]) -> None:
-    scene.app("worker")
+async def with_faults(trial: Trial, injection: Sequence[Injection]) -> None:
+    trial.app("worker")
     for one in injection:
-        scene.points[one.who].at(one.point)
-        scene.faults += [one.point] if one.who == "producer" else []
-    await scene.live()
+        trial.points[one.who].at(one.point)
+        trial.faults += [one.point] if one.who == "producer" else []
+    await trial.live()
 
 
-@each_life
-async def test_one_fault_anywhere_changes_nothing(stage: Stage, life: Life) -> None:
-    points = faults(await stage.points(life))
-    if stage.kind == "redis-cluster":
-        points = stage.some(f"faults of {life.name}", points, 20)
-    struck = await stage.play(life, [[one] for one in points], with_faults)
+@each_scenario
+async def test_one_fault_anywhere_changes_nothing(runner: TrialRunner, scenario: Scenario) -> None:
+    points = faults(await runner.points(scenario))
+    if runner.kind == "redis-cluster":
+        points = runner.some(f"faults of {scenario.name}", points, 20)
+    struck = await runner.run(scenario, [[one] for one in points], with_faults)
     assert len(struck) >= 0.8 * len(points), "most of the places are there in every run"
 
 
-@each_life
-async def test_nor_do_any_two(stage: Stage, life: Life) -> None:
-    points = [injection for injection in faults(await stage.points(life)) if injection.point.verb in OF_JOBS]
-    twos = stage.some(f"pairs of faults of {life.name}", pairs(points), 15)
-    struck = await stage.play(life, twos, with_faults)
+@each_scenario
+async def test_nor_do_any_two(runner: TrialRunner, scenario: Scenario) -> None:
+    points = [
+        injection for injection in faults(await runner.points(scenario)) if injection.point.verb in OF_JOBS
+    ]
+    twos = runner.some(f"pairs of faults of {scenario.name}", pairs(points), 15)
+    struck = await runner.run(scenario, twos, with_faults)
     assert struck.total() >= 1.5 * len(twos), "most of both are there in every run"

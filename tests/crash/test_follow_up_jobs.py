@@ -12,8 +12,8 @@ from penstock.core.lifecycle import Transition
 from penstock.errors import EnqueueUnknown, StoreUnavailable
 from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share, Store
 from penstock.verify.crash_points import Boundary, CrashPoints, Point
-from tests.crash.conftest import Injection, Stage, pairs
-from tests.crash.scenario_run import Leaping
+from tests.crash.conftest import Injection, TrialRunner, pairs
+from tests.crash.scenario_run import ShiftedClock
 from tests.crash.scenarios import QUEUE
 from tests.crash.shared_stores import open_store
 
@@ -52,7 +52,7 @@ async def taken(store: Store, token: str) -> Job:
     return job
 
 
-async def test_what_follows_is_there_once(stage: Stage) -> None:
+async def test_what_follows_is_there_once(runner: TrialRunner) -> None:
     faults = [
         Injection("hand", Point(verb, call, boundary))
         for verb, calls in (("enqueue", 1), ("fetch", 2), ("settle", 2))
@@ -60,8 +60,8 @@ async def test_what_follows_is_there_once(stage: Stage) -> None:
         for boundary in (Boundary.BEFORE, Boundary.LOST)
     ]
     for number, injection in enumerate([(), *((one,) for one in faults), *pairs(faults)]):
-        (stage.home / str(number)).mkdir()
-        observer = open_store(stage.kind, stage.place(number), Leaping())
+        (runner.home / str(number)).mkdir()
+        observer = open_store(runner.kind, runner.place(number), ShiftedClock())
         points = CrashPoints(observer)
         for one in injection:
             points.at(one.point)

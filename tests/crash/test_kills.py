@@ -18,10 +18,10 @@ import msgspec
 import pytest
 
 from penstock.verify.crash_points import Boundary
-from tests.crash.conftest import OF_JOBS, Injection, Stage, StageOf, each_life
-from tests.crash.driver import Part
-from tests.crash.scenario_run import Harmed, Scene
-from tests.crash.scenarios import LIVES, Life
+from tests.crash.conftest import OF_JOBS, Injection, RunnerOf, TrialRunner, each_scenario
+from tests.crash.driver import ProcessPlan
+from tests.crash.scenario_run import Impact, Trial
+from tests.crash.scenarios import SCENARIOS, Scenario
 
 pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -30,7 +30,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _CHANGE = OF_JOBS - {"wait", "get", "entries", "reclaim"}
 
 
-class Cast:
+class Drivers:
     """A few processes that let others play."""
 
     def __init__(self) -> None:
@@ -38,25 +38,25 @@ class Cast:
         #: How many were killed.
         self.died = 0
 
-    async def play(self, part: Part) -> None:
+    async def run(self, plan: ProcessPlan) -> None:
         """Until it is played, or its player dead."""
-        director = await self._free.get()
-        assert director.stdin is not None
-        assert director.stdout is not None
-        director.stdin.write(msgspec.json.encode(part) + b"\n")
-        status = int(await director.stdout.readline())
-        self._free.put_nowait(director)
-        assert status in (0, -signal.SIGKILL), f"{part} ended with {status}"
+        driver = await self._free.get()
+        assert driver.stdin is not None
+        assert driver.stdout is not None
+        driver.stdin.write(msgspec.json.encode(plan) + b"\n")
+        status = int(await driver.stdout.readline())
+        self._free.put_nowait(driver)
+        assert status in (0, -signal.SIGKILL), f"{plan} ended with {status}"
         self.died += status == -signal.SIGKILL
 
     @contextlib.asynccontextmanager
-    async def ready(self, directors: int = 3) -> AsyncIterator[Cast]:
+    async def ready(self, processes: int = 3) -> AsyncIterator[Drivers]:
         pipe = asyncio.subprocess.PIPE
         there = [
             await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "tests.crash.driver"), stdin=pipe, stdout=pipe, cwd=_ROOT
             )
-            for _ in range(directors)
+            for _ in range(processes)
         ]
         for one in there:
             self._free.put_nowait(one)
@@ -70,68 +70,70 @@ class Cast:
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-def lasting(request: pytest.FixtureRequest, stage_of: StageOf) -> Stage:
+def durable(request: pytest.FixtureRequest, runner_of: RunnerOf) -> TrialRunner:
     """A store that outlives those who use it."""
-    return stage_of(str(request.param))
+    return runner_of(str(request.param))
 
 
-def part_of(scene: Scene, injection: Injection) -> Part:
-    return Part(
-        kind=scene.kind,
-        place=scene.place,
-        folder=str(scene.folder),
-        life=scene.life.name,
+def plan_of(trial: Trial, injection: Injection) -> ProcessPlan:
+    return ProcessPlan(
+        kind=trial.kind,
+        place=trial.place,
+        folder=str(trial.folder),
+        scenario=trial.scenario.name,
         who=injection.who,
-        ahead=scene.clock.ahead,
+        ahead=trial.clock.ahead,
         dies_at=str(injection.point),
         statement=injection.statement,
     )
 
 
-async def played(scene: Scene, cast: Cast, injection: Injection) -> None:
-    """The life up to where a process of its own is killed."""
-    scene.harmed = Harmed.ATTEMPTS
+async def run_process(trial: Trial, drivers: Drivers, injection: Injection) -> None:
+    """Run the scenario up to the kill of its separate process."""
+    trial.impact = Impact.ATTEMPTS
     if injection.who == "worker":
-        await scene.produce()
-    await cast.play(part_of(scene, injection))
+        await trial.produce()
+    await drivers.run(plan_of(trial, injection))
 
 
-async def killed(scene: Scene, cast: Cast, injection: Injection) -> None:
-    """The whole life: somebody else ends it."""
-    await played(scene, cast, injection)
+async def killed(trial: Trial, drivers: Drivers, injection: Injection) -> None:
+    """Run the whole scenario: another process completes it."""
+    await run_process(trial, drivers, injection)
     if injection.who == "producer":
-        await scene.produce()
-    async with scene.worker("heir"):  # who sees that the other is dead, long before his leases run out
-        await scene.over()
+        await trial.produce()
+    async with trial.worker("heir"):  # who sees that the other is dead, long before his leases run out
+        await trial.over()
 
 
-async def changes(stage: Stage, life: Life) -> list[Injection]:
-    """Where in this life something is changed."""
-    return [injection for injection in await stage.points(life) if injection.point.verb in _CHANGE]
+async def changes(runner: TrialRunner, scenario: Scenario) -> list[Injection]:
+    """The points of this scenario whose calls change the store."""
+    return [injection for injection in await runner.points(scenario) if injection.point.verb in _CHANGE]
 
 
-@each_life
-async def test_where_a_process_is_killed_another_goes_on(lasting: Stage, life: Life) -> None:
-    life, cast = replace(life, worker_first=False), Cast()
-    injections = await changes(lasting, life)
-    if lasting.kind != "sqlite":
-        injections = lasting.some(f"kills in {life.name}", injections, 12)
-    async with cast.ready():
-        await lasting.play(
-            life, [[one] for one in injections], lambda scene, injection: killed(scene, cast, injection[0])
+@each_scenario
+async def test_where_a_process_is_killed_another_goes_on(durable: TrialRunner, scenario: Scenario) -> None:
+    scenario, drivers = replace(scenario, worker_first=False), Drivers()
+    injections = await changes(durable, scenario)
+    if durable.kind != "sqlite":
+        injections = durable.some(f"kills in {scenario.name}", injections, 12)
+    async with drivers.ready():
+        await durable.run(
+            scenario,
+            [[one] for one in injections],
+            lambda trial, injection: killed(trial, drivers, injection[0]),
         )
-    assert cast.died >= 0.8 * len(injections), "most of the places are there in every run"
+    assert drivers.died >= 0.8 * len(injections), "most of the places are there in every run"
 
 
-async def test_a_transaction_that_is_killed_between_its_statements_never_was(stage_of: StageOf) -> None:
+async def test_a_transaction_that_is_killed_between_its_statements_never_was(runner_of: RunnerOf) -> None:
     """The first of which makes the tables: there one in four will do. What a verb has done is tried once."""
-    cast, stage, seen, tried = Cast(), stage_of("sqlite"), set[tuple[str, str]](), 0
+    drivers, runner, seen, tried = Drivers(), runner_of("sqlite"), set[tuple[str, str]](), 0
 
-    async def places(life: Life, injection: Injection) -> AsyncIterator[Injection]:
-        scene = stage.scene(life)
-        await played(scene, cast, injection._replace(statement=-1))
-        scene.close()
-        ran = msgspec.json.decode((scene.folder / "statements.json").read_bytes(), type=list[str])
+    async def places(scenario: Scenario, injection: Injection) -> AsyncIterator[Injection]:
+        trial = runner.trial(scenario)
+        await run_process(trial, drivers, injection._replace(statement=-1))
+        trial.close()
+        ran = msgspec.json.decode((trial.folder / "statements.json").read_bytes(), type=list[str])
         for n, text in enumerate(ran, start=1):
             what = " ".join(re.sub(r"x?'[^']*'|\d+", "", text).split())[:80]
             makes_tables = what.startswith(("CREATE", "ALTER", "DROP"))
@@ -141,12 +143,16 @@ async def test_a_transaction_that_is_killed_between_its_statements_never_was(sta
                 seen.add((injection.point.verb, what))
                 yield injection._replace(statement=n)
 
-    async with cast.ready():
-        for life in [replace(one, worker_first=False) for one in LIVES.values()]:
-            calls = [one for one in await changes(stage, life) if one.point.boundary is Boundary.BEFORE]
-            injections = [[place] for call in calls async for place in places(life, call)]
-            injections = stage.some(f"statements of {life.name}", injections, 15)
+    async with drivers.ready():
+        for scenario in [replace(one, worker_first=False) for one in SCENARIOS.values()]:
+            calls = [one for one in await changes(runner, scenario) if one.point.boundary is Boundary.BEFORE]
+            injections = [[place] for call in calls async for place in places(scenario, call)]
+            injections = runner.some(f"statements of {scenario.name}", injections, 15)
             tried += len(injections)
-            await stage.play(life, injections, lambda scene, injection: killed(scene, cast, injection[0]))
+            await runner.run(
+                scenario, injections, lambda trial, injection: killed(trial, drivers, injection[0])
+            )
     assert len(seen) > 50
-    assert cast.died >= 0.5 * tried, "which statements a call has depends on who asks beside it, but for most"
+    assert drivers.died >= 0.5 * tried, (
+        "which statements a call has depends on who asks beside it, but for most"
+    )

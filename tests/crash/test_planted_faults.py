@@ -18,21 +18,21 @@ from penstock.worker.fetcher import Fetcher
 from penstock.worker.leased_jobs import LeasedJob
 from penstock.worker.settler import Settler
 from tests.crash import scenario_run
-from tests.crash.conftest import Injection, Stage, StageOf
-from tests.crash.scenarios import LIVES
+from tests.crash.conftest import Injection, RunnerOf, TrialRunner
+from tests.crash.scenarios import SCENARIOS
 from tests.crash.test_faults import with_faults
 from tests.crash.test_interruptions import ENDS
 
 pytestmark = pytest.mark.slow
 
-LIFE = LIVES["at most once"]
+SCENARIO = SCENARIOS["at most once"]
 
 
 @pytest.fixture
-def memory(stage_of: StageOf, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def memory(runner_of: RunnerOf, monkeypatch: pytest.MonkeyPatch) -> TrialRunner:
     """Where what never happens is not waited for for long."""
     monkeypatch.setattr(scenario_run, "PATIENCE", 1.0)
-    return stage_of("memory")
+    return runner_of("memory")
 
 
 def at(point: str) -> list[list[Injection]]:
@@ -40,7 +40,7 @@ def at(point: str) -> list[list[Injection]]:
 
 
 async def test_a_fetch_that_is_repeated_with_another_token(
-    memory: Stage, monkeypatch: pytest.MonkeyPatch
+    memory: TrialRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tick = Fetcher.tick
 
@@ -48,13 +48,13 @@ async def test_a_fetch_that_is_repeated_with_another_token(
         self._token = mint_token()
         return await tick(self)
 
-    await memory.play(LIFE, at("fetch:2:lost"), with_faults)
+    await memory.run(SCENARIO, at("fetch:2:lost"), with_faults)
     monkeypatch.setattr(Fetcher, "tick", forgets)
     with pytest.raises(AssertionError, match=r"(?s)fetch:2:lost.*TimeoutError"):
-        await memory.play(LIFE, at("fetch:2:lost"), with_faults)
+        await memory.run(SCENARIO, at("fetch:2:lost"), with_faults)
 
 
-async def test_an_outcome_that_is_sent_once(memory: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outcome_that_is_sent_once(memory: TrialRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     async def forgets(self: Settler, batch: list[LeasedJob], settlements: list[Settlement]) -> None:
         try:
             await self._store.settle(settlements)
@@ -63,14 +63,14 @@ async def test_an_outcome_that_is_sent_once(memory: Stage, monkeypatch: pytest.M
         for leased in batch:
             self._leased_jobs.remove(leased)
 
-    await memory.play(LIFE, at("settle:1:before"), with_faults)
+    await memory.run(SCENARIO, at("settle:1:before"), with_faults)
     monkeypatch.setattr(Settler, "_send", forgets)
     with pytest.raises(AssertionError, match=r"(?s)settle:1:before.*TimeoutError"):
-        await memory.play(LIFE, at("settle:1:before"), with_faults)
+        await memory.run(SCENARIO, at("settle:1:before"), with_faults)
 
 
 async def test_an_at_most_once_job_that_is_tried_again(
-    memory: Stage, monkeypatch: pytest.MonkeyPatch
+    memory: TrialRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(services, "_LAST_ANSWERS", 0.05)
     decide = reclaimed_jobs.decide
@@ -81,7 +81,7 @@ async def test_an_at_most_once_job_that_is_tried_again(
         )
 
     injections: Sequence[Sequence[Injection]] = at("settle:1:before")
-    await memory.play(LIFE, injections, ENDS["cut off"].befalls)
+    await memory.run(SCENARIO, injections, ENDS["cut off"].interrupt)
     monkeypatch.setattr(reclaimed_jobs, "decide", forgets)
-    with pytest.raises(AssertionError, match="at most once: job payment in life: the job started again"):
-        await memory.play(LIFE, injections, ENDS["cut off"].befalls)
+    with pytest.raises(AssertionError, match="at most once: job payment in scenario: the job started again"):
+        await memory.run(SCENARIO, injections, ENDS["cut off"].interrupt)
