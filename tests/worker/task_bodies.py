@@ -368,7 +368,7 @@ def _deep_group() -> BaseException:
 
 def _deep_list() -> Any:
     found: list[Any] = []
-    for _ in range(5_000):
+    for _ in range(50_000):
         found = [found]
     return found
 
