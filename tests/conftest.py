@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
-    programs.may_start = item.get_closest_marker("server") is not None
+    programs.may_start = any(item.get_closest_marker(mark) for mark in ("server", "slow", "system"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,7 +11,7 @@ from penstock.verify.servers.programs import HOST, READY, free_port, start, unti
 
 __all__ = ["HOST", "READY", "free_port", "redis_program", "server_or_skip", "start", "until"]
 
-#: Whether the test that runs may start servers: it is marked `server` (tests/marks.py).
+#: Whether the test that runs may start servers: `make check` leaves it out (see tests/conftest.py).
 may_start = True
 
 
