@@ -280,6 +280,6 @@ async def test_when_its_master_is_back_its_work_goes_on(
         while place.lost not in {job.queue for job in await fetch(store, place, 30)}:
             assert time.monotonic() < until, "the lost queue's work does not go on"
             await asyncio.sleep(0.1)
-    assert "goes on" in caplog.text
+    assert "is available again" in caplog.text
     assert {info.name for info in await place.open().queues()} >= set(place.both)
     store.close()
