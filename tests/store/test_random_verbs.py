@@ -577,7 +577,8 @@ class Verbs(RuleBasedStateMachine):
     # operating
 
     def retry(self, refs: list[int]) -> None:
-        self.both("retry", self.refs(refs))
+        # queue by queue: the batches that one call starts in several queues have no order among the queues
+        self.both("retry", sorted(self.refs(refs), key=lambda ref: ref.queue))
 
     def reschedule(self, refs: list[int], delay: int) -> None:
         self.both("reschedule", self.refs(refs), delay=delay)

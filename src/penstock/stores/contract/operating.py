@@ -96,6 +96,7 @@ class Operating(Protocol):
           key, the retried job runs without it.
         - A job with a batch key that is in no finished or running batch becomes a batch of one at once. The
           members of a retried batch are COLLECTING again (docs/concepts/batches.md).
+        - Batches that one call starts in several queues have no order among the queues (`list_jobs`).
         - A record that cannot be read stays DEAD (docs/concepts/unreadable-records.md).
 
         Answer: one state per ref, from before the call. RUNNING: the job was not changed. None: the job does
