@@ -830,6 +830,17 @@ def test_a_queue_with_progress_during_a_lost_shard_is_fine(history: HistoryBuild
     assert history.promises(lost_shards=[_AWAY]) == []
 
 
+def test_the_end_of_a_job_that_was_leased_before_the_loss_was_noticed_is_no_progress(
+    history: HistoryBuilder,
+) -> None:
+    first, *others = _ready(history, 21)
+    history.run(first, 1_200, 5_000)
+    for id in others:
+        history.run(id, 7_100, 7_200)
+    (finding,) = history.verdict_on(lost_shards=[_AWAY]).findings
+    assert (finding.promise, finding.queue) == ("lost shard", QUEUE)
+
+
 def test_an_outcome_that_was_not_answered_is_no_end_while_another_part_is_away(
     history: HistoryBuilder,
 ) -> None:

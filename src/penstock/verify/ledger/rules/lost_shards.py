@@ -17,6 +17,9 @@ __all__ = ["LostShard", "went_on"]
 
 #: Minimum of ready jobs to check a queue by itself, and to check all healthy queues together.
 _ENOUGH, _AT_LEAST = 20, 5
+#: Workers that stop do so once they have noticed the loss, within this time (ns): jobs leased before prove
+#: no progress.
+_NOTICED = 2_000_000_000
 
 
 class LostShard(NamedTuple):
@@ -73,10 +76,15 @@ def _had_a_worker(case: Case, begin: int, end: int) -> bool:
 
 
 def _seen(stories: Sequence[Story], begin: int, end: int, case: Case) -> tuple[int, int]:
-    """How many jobs of a queue were ready, and how many ended in the span."""
+    """How many jobs of a queue were ready, and how many were leased and ended during the loss."""
     half = begin + (end - begin) // 2
     ready = sum(1 for story in stories if _was_ready(story, half, case) and min(_ends(story)) >= begin)
-    ended = sum(1 for story in stories if begin <= min(_ends(story, certain=True)) < end)
+    ended = sum(
+        1
+        for story in stories
+        if begin <= min(_ends(story, certain=True)) < end
+        and any(lease.mono >= begin + _NOTICED for lease in story.leases)
+    )
     return ready, ended
 
 
