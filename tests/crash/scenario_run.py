@@ -143,9 +143,12 @@ class Trial:
                 run.result()
 
     async def over(self) -> None:
-        """Until all has ended that was enqueued."""
+        """Until all has ended that was enqueued. A server that is slow to answer is asked again."""
         async with asyncio.timeout(PATIENCE):
-            while not await settled(self.observer):
+            while True:
+                with contextlib.suppress(StoreUnavailable):
+                    if await settled(self.observer):
+                        return
                 await asyncio.sleep(0.002)
 
     async def live(self) -> None:
