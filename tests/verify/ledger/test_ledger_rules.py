@@ -647,6 +647,17 @@ def test_a_job_seen_after_the_forgiven_span_must_not_be_lost(history: HistoryBui
     assert history.promises(forgiven=[WINDOW]) == ["lost"]
 
 
+def test_an_answer_that_was_read_late_does_not_prove_that_the_job_survived(history: HistoryBuilder) -> None:
+    """The server answered the fetch before its power was cut; the worker read it when the server was back."""
+    history.enqueue("a", 140)
+    history.lease("a", 250, sent=160_000_000)
+    history.enqueue("b", 140)
+    history.lease("b", 250, sent=240_000_000)
+    verdict = history.verdict_on(forgiven=[WINDOW])
+    assert [(f.promise, f.id) for f in verdict.findings] == [("lost", "b")]
+    assert verdict.forgiven == 1
+
+
 @pytest.mark.parametrize(("settled_at", "broken"), [(150, []), (250, ["cause", "one end"])])
 def test_an_end_that_was_undone_may_come_again(
     history: HistoryBuilder, settled_at: float, broken: list[str]

@@ -49,10 +49,13 @@ def end_of(story: Story, case: Case) -> tuple[str, list[Violation]]:
 def is_forgiven(story: Story, case: Case) -> bool:
     """Whether the store may have lost this job: every answer that proves it was stored is in a forgiven span.
 
-    If its producer got no answer, the time of the enqueue call counts instead.
+    If its producer got no answer, the time of the enqueue call counts instead. The store may have executed a
+    call as early as it was sent: an answer that a process reads late does not prove that the job was there
+    after the loss.
     """
-    shown = [lease.mono for lease in story.leases] + [act.answered for act in story.acts if act.applied]
-    if not all(map(case.forgiven, shown)):
+    calls = [(lease.offered or lease.sent or lease.mono, lease.mono) for lease in story.leases]
+    calls += [(act.asked.mono, act.answered) for act in story.acts if act.applied]
+    if not all(case.forgiven(answered) or case.forgiven(sent) for sent, answered in calls):
         return False
     told = [v for v in story.verdicts if v.verdict in ("new", "follows", "unreplicated")]
     if told:
