@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -25,9 +26,10 @@ def test_a_test_marked_timing_is_retried(item: pytest.Function) -> None:
     assert item.get_closest_marker("flaky").kwargs == {"reruns": RETRIES}
 
 
-def test_no_other_test_is_retried(item: pytest.Function) -> None:
+def test_no_other_test_is_retried(request: pytest.FixtureRequest, item: pytest.Function) -> None:
     mark([item])
     assert item.get_closest_marker("flaky") is None
+    assert not request.config.getoption("reruns") or os.environ.get("CI")  # .ci/run says why it retries
     assert "--reruns" not in (TESTS.parent / "Makefile").read_text("utf-8")
 
 
