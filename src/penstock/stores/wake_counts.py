@@ -23,3 +23,7 @@ class WakeCounts(NamedTuple):
         if self.changes > before.changes:
             wake |= Wake.SETTINGS
         return wake
+
+    def highest(self, other: WakeCounts) -> WakeCounts:
+        """Return the higher of each count: several waits may end at once, in any order."""
+        return WakeCounts(max(self.cancels, other.cancels), max(self.changes, other.changes))

@@ -105,7 +105,7 @@ class MemoryStore(StoreFacade):
     def _note(self, wake_counts: WakeCounts) -> None:
         """Store the counts that a wait has reported; if several waits end at once, the highest stay."""
         with self._seen_lock:
-            self._seen_counts = WakeCounts(*map(max, zip(self._seen_counts, wake_counts, strict=True)))
+            self._seen_counts = self._seen_counts.highest(wake_counts)
 
 
 class _SyncMemoryStore(SyncFacade):

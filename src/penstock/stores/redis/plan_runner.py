@@ -37,7 +37,7 @@ class SeenWakeCounts:
     def update(self, counts: WakeCounts) -> None:
         """Store the counts that a wait has reported; if several waits end at once, the highest stay."""
         with self._lock:
-            self.seen = WakeCounts(*map(max, zip(self.now, counts, strict=True)))
+            self.seen = self.now.highest(counts)
 
 
 class PlanRunner:

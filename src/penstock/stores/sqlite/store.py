@@ -270,8 +270,7 @@ class _SeenCounts:
 
     def update(self, now: WakeCounts) -> None:
         """Store what a wait has reported; if several waits end at once, the highest counts stay."""
-        before = self.counts or now
-        self.counts = WakeCounts(*map(max, zip(before, now, strict=True)))
+        self.counts = now if self.counts is None else self.counts.highest(now)
 
 
 def _baseline(_: TransactionContext, seen: _SeenCounts) -> WakeCounts:
