@@ -577,8 +577,7 @@ class Verbs(RuleBasedStateMachine):
     # operating
 
     def retry(self, refs: list[int]) -> None:
-        # queue by queue: the batches that one call starts in several queues have no order among the queues
-        self.both("retry", sorted(self.refs(refs), key=lambda ref: ref.queue))
+        self.both("retry", self.refs(refs))
 
     def reschedule(self, refs: list[int], delay: int) -> None:
         self.both("reschedule", self.refs(refs), delay=delay)
