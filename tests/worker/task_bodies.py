@@ -262,7 +262,7 @@ async def fill_async(size: int) -> str:
     return fill(size)
 
 
-#: How the collecting task_bodies are collected.
+#: How the tasks that run in batches collect their jobs.
 COLLECTED = Batch(max_size=3, max_wait="50ms")
 
 

@@ -20,7 +20,7 @@ __all__ = ["Reclaimer", "reclaim_all"]
 _DEAD_EVERY = 1.0
 #: Interval (s) after which dead workers that this store does not know are looked up again.
 _FOREIGN_RECHECK = 60.0
-#: Factor for the pause before leases are decided_jobs again: a heartbeat that is just due takes some time.
+#: Factor for the pause before leases are checked again: a heartbeat that is just due takes some time.
 _HEARTBEAT_MARGIN = 1.5
 
 

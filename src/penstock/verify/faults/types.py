@@ -48,7 +48,7 @@ FAULT_TYPES: dict[str, FaultType] = {
         FaultType("kill-producer", "SIGKILL a producer", "processes"),
         FaultType("stop-producer", "SIGSTOP a producer, then SIGCONT", "processes"),
         FaultType("storm", "workers start and stop, or are killed, within seconds", "processes"),
-        FaultType("clock", "a worker whose wall_ms clock is an hour ahead or behind", "processes"),
+        FaultType("clock", "a worker whose wall clock is an hour ahead or behind", "processes"),
         FaultType("two-versions", "workers with newer code: one task removed, one renamed", "processes"),
         FaultType("restart-store", "kill and restart the server; for a file, all processes of the run",
                   "store"),

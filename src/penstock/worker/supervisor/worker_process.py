@@ -39,7 +39,7 @@ class WorkerProcess:
         #: The jobs (queue, id) that it was killed for, with their timeout messages.
         self.overdue: dict[tuple[str, str], str] = {}
         self.refusal: str | None = None
-        self.ready_for_signals = False  # whether it is ready for signals
+        self.ready_for_signals = False
         self._asked_to_end = False
         self.extended_ns = 0  # when its leases were last extended for it
         self.looked_ns = 0  # when its table was last read
