@@ -239,7 +239,7 @@ class Fetcher(Service):
             self._on_settings()
 
     def _offer(self) -> WorkerOffer:
-        """WorkerOffer the store to lease jobs to this worker directly, under the token of the next fetch."""
+        """Let the store lease jobs to this worker directly, under the token of the next fetch."""
         self._token_sent = True
         return WorkerOffer(self._worker, self._token, self._lease, self._accept_dispatch)
 

@@ -141,7 +141,7 @@ class Services:
         return services
 
     def _share_problem_log(self, services: list[Service]) -> None:
-        """Let all services share one problem_log, so that an outage of the store is logged once."""
+        """Let all services share one problem log, so that an outage of the store is logged once."""
         problem_log = ProblemLog(_log)
         for service in (self.fetcher, *services):
             service.problem_log, service.on_set_aside = problem_log, self.reporter.set_aside

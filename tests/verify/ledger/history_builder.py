@@ -55,7 +55,7 @@ class HistoryBuilder:
     # ── workers ──────────────────────────────────────────────────────────────────────────────────
 
     def lease(self, id: str, at: float, *, pid: int = 2, attempt: int = 1, **more: Any) -> str:
-        """OperationAsked for a ms before; its token comes back."""
+        """A lease whose fetch was sent 1 ms before; returns its token."""
         token = f"{id}/{pid}/{at}"
         values = {"sent": int((at - 1) * 1_000_000), "lease": 15_000, **more}
         self.write(facts.Leased, at, QUEUE, id, token, f"w{pid}", attempt, pid=pid, **values)
