@@ -684,6 +684,17 @@ async def test_a_retry_of_a_batch_that_waits_makes_it_start_now(store: Store) ->
 # ── unique members ───────────────────────────────────────────────────────────────────────────────
 
 
+async def test_a_members_key_outlives_a_batch_that_is_not_kept(store: Store, clock: ManualClock) -> None:
+    once_a_minute = UniqueKey("k", period=MINUTE, states=7)
+    job, _ = await a_running_batch(store, 1, unique=once_a_minute)
+    await end(store, job, replace(COMPLETED, keep=0))
+    second = new("second", unique=UniqueKey("k"))
+    (answer,) = await store.enqueue([second])
+    assert answer.status is EnqueueStatus.DUPLICATE
+    clock.advance(MINUTE)
+    await add(store, second)
+
+
 async def test_a_members_key_is_held_until_its_batch_has_ended(store: Store) -> None:
     key = UniqueKey("k")
     await add(store, member("a", size=2, unique=key))

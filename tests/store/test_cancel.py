@@ -101,12 +101,15 @@ async def test_a_retry_by_an_operator_forgets_that_anybody_asked(store: Store) -
     assert not (await the(store, job)).cancel_asked
 
 
-async def test_the_reason_of_a_request_to_stop_is_that_of_the_job_which_stops(store: Store) -> None:
+@pytest.mark.parametrize("reason", ["by the user – now", ""])
+async def test_the_reason_of_a_request_to_stop_is_that_of_the_job_which_stops(
+    store: Store, reason: str
+) -> None:
     job = await running(store)
-    await store.cancel([job.ref], reason="by the user – now")
+    await store.cancel([job.ref], reason=reason)
     await store.cancel([job.ref], reason="too late to say")
     await end(store, job, CANCELLED)
-    assert (await the(store, job)).reason == "by the user – now"
+    assert (await the(store, job)).reason == reason
 
 
 async def test_a_request_without_a_reason_leaves_it_to_who_settles(store: Store) -> None:

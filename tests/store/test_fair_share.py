@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
+
 from penstock.core.clock import ManualClock
 from penstock.core.job import NewJob, State
 from penstock.core.partition import Partition, Tenant
+from penstock.core.unique import UniqueKey
 from penstock.stores.contract import Store
 from tests.store.facts import (
     PUT_BACK,
@@ -111,6 +114,17 @@ async def test_one_that_goes_before_its_turn_gives_it_back(store: Store) -> None
     await store.delete([a[1].ref])
     await add(store, *of("a", 1))
     assert await order(store) == "abbabb"
+
+
+async def test_a_job_whose_content_is_replaced_keeps_its_place_and_its_tenants_places(store: Store) -> None:
+    key = UniqueKey("u", replace=1)
+    first, replaced, third, last = (new(name, tenant=Tenant("a")) for name in ("1", "2", "3", "4"))
+    await add(store, first, *of("b", 1), msgspec.structs.replace(replaced, unique=key), third)
+    for payload in (b"2", b"3"):
+        await store.enqueue([new("again", payload=payload, tenant=Tenant("a"), unique=key)])
+    await store.cancel([replaced.ref])
+    await add(store, last)
+    assert [job.id for job in await take(store, 9) if job.spec.tenant == Tenant("a")] == ["1", "3", "4"]
 
 
 async def test_jobs_of_one_key_never_share_a_place(store: Store) -> None:

@@ -59,7 +59,7 @@ def throttled(ms: int) -> Transition:
     )
 
 
-async def held_info(store: Store, queue: str = "default") -> Any:
+async def info_of(store: Store, queue: str = "default") -> Any:
     return next(info for info in await store.queues() if info.name == queue)
 
 
@@ -385,10 +385,10 @@ async def test_a_held_queue_with_as_many_running_as_may_opens_at_no_instant(
     await limit(store, throttle="1m")
     assert (await fetch(store)).opens is None
     await end(store, job)
-    assert (await fetch(store)).opens == clock.now() + MINUTE, "its end leaves the hold alone"
+    assert (await fetch(store)).opens == clock.now() + MINUTE, "its end leaves the throttle alone"
 
 
-async def test_who_sleeps_by_a_held_and_full_queue_is_woken_by_the_end_that_leaves_the_hold(
+async def test_a_waiter_of_a_throttled_full_queue_wakes_by_an_end_that_leaves_the_throttle(
     store: Store,
 ) -> None:
     await add(store, *some(2))
@@ -414,7 +414,7 @@ async def test_instants_hold_over_several_queues_of_one_fetch(store: Store, cloc
     assert found.opens == clock.now() + MINUTE - 10
 
 
-# ── hold ──
+# ── throttle ──
 
 
 async def test_a_throttled_queue_gives_nothing_until_its_time_and_no_attempt_is_spent(
@@ -428,37 +428,50 @@ async def test_a_throttled_queue_gives_nothing_until_its_time_and_no_attempt_is_
     found = await fetch(other)
     assert found.jobs == []
     assert found.opens == clock.now() + MINUTE
-    assert (await held_info(store)).throttled_until == clock.now() + MINUTE
+    assert (await info_of(store)).throttled_until == clock.now() + MINUTE
     back = await the(store, job)
     assert (back.state, back.attempt, back.reason) == (State.AVAILABLE, 0, "throttled: 429")
     clock.advance(MINUTE - 1)
     assert (await fetch(other)).jobs == []
     clock.advance(1)
     assert ids((await fetch(other)).jobs) == ids(jobs)
-    assert (await held_info(store)).throttled_until is None
+    assert (await info_of(store)).throttled_until is None
 
 
-async def test_the_longest_hold_counts_and_an_operator_lifts_it(store: Store, clock: ManualClock) -> None:
+async def test_the_longest_throttle_counts_and_an_operator_lifts_it(store: Store, clock: ManualClock) -> None:
     await add(store, *some(3))
     one, two, _ = await take(store, 3)
     await end(store, one, throttled(MINUTE))
     await end(store, two, throttled(SECOND))
-    assert (await held_info(store)).throttled_until == clock.now() + MINUTE
+    assert (await info_of(store)).throttled_until == clock.now() + MINUTE
     info = await store.settings("default", limits=LimitChange(throttle=None))
     assert info.throttled_until is None
     assert len(await take(store, 3)) == 2
 
 
-async def test_a_hold_is_a_day_at_most_and_never_nothing(store: Store, clock: ManualClock) -> None:
+async def test_a_throttle_that_ended_and_was_lifted_does_not_return_with_the_clock(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, *some(2))
+    (job,) = await take(store, 1)
+    await end(store, job, throttled(MINUTE))
+    clock.advance(MINUTE)
+    await store.settings("default", limits=LimitChange(throttle=None))
+    clock.set_wall(clock.now() - SECOND)
+    assert (await info_of(store)).throttled_until is None
+    assert len(await take(store, 2)) == 2
+
+
+async def test_a_throttle_is_a_day_at_most_and_100_ms_at_least(store: Store, clock: ManualClock) -> None:
     await add(store, *some(2))
     one, two = await take(store, 2)
     await end(store, one, throttled(1))
-    assert (await held_info(store)).throttled_until == clock.now() + 100
+    assert (await info_of(store)).throttled_until == clock.now() + 100
     await end(store, two, throttled(100 * DAY))
-    assert (await held_info(store)).throttled_until == clock.now() + DAY
+    assert (await info_of(store)).throttled_until == clock.now() + DAY
 
 
-async def test_an_operator_holds_a_queue_for_a_while(store: Store, clock: ManualClock) -> None:
+async def test_an_operator_throttles_a_queue(store: Store, clock: ManualClock) -> None:
     await add(store, new())
     info = await store.settings("default", limits=LimitChange.of(throttle="1m"))
     assert info.throttled_until == clock.now() + MINUTE

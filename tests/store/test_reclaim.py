@@ -271,3 +271,12 @@ async def test_a_token_that_comes_again_returns_its_leases_of_all_queues(
     assert len(found.jobs) == 2
     again = await store.reclaim(queues, limit=10, lease=LEASE, worker="w1", token="again")
     assert {job.lease for job in again.jobs} == {job.lease for job in found.jobs}
+
+
+async def test_a_token_of_a_reclaim_that_comes_again_returns_its_leases_of_all_queues(store: Store) -> None:
+    await add(store, new("1", queue="a"), new("2", queue="b"))
+    await store.fetch([Share("a", 1, 1), Share("b", 1, 1)], limit=2, lease=LEASE, worker="w1", token="t1")
+    found = await store.reclaim([], limit=10, lease=LEASE, worker="w2", token="again", of=["w1"])
+    assert len(found.jobs) == 2
+    again = await store.fetch([Share("a", 1, 1)], limit=10, lease=LEASE, worker="w2", token="again")
+    assert {job.lease for job in again.jobs} == {job.lease for job in found.jobs}

@@ -41,6 +41,6 @@ def reason_after(to: Transition, asked: bool, because: str | None) -> str | None
     If the job was `asked` to stop, the reason of that request (`because`) stays until the job has ended, and
     is its final reason if it is cancelled.
     """
-    if asked and (to.state not in TERMINAL or (because and to.state is State.CANCELLED)):
+    if asked and (to.state not in TERMINAL or (because is not None and to.state is State.CANCELLED)):
         return because
     return to.reason and storable(to.reason)

@@ -212,7 +212,8 @@ class Consuming(Protocol):
           taken before the available jobs of its queue; several such jobs are taken in the order of available
           ones. A parked job whose partition is full becomes WAITING instead (docs/concepts/partitions.md).
         - `token`: new for each fetch of a worker. A repeated call with the same token returns the jobs that
-          are still leased under it, in any order, and leases more only if there are none.
+          are still leased under it, in any order, and leases more only if there are none. If there are,
+          `opens` and `kept` may be missing: the next fetch gives them.
         - `charge`: whether the fetch counts as an attempt.
 
         In a leased job `started` is False, and `progress` and `reason` are None. Its errors, its `checkpoint`

@@ -20,6 +20,7 @@ __all__ = [
     "become_batch",
     "bring_back_members",
     "drop",
+    "end_members",
     "end_queued",
     "make_available",
     "move",
@@ -40,7 +41,7 @@ def put(memory: MemoryState, row: Row) -> None:
         partitions.enter(memory, row, terms, partition)
     indexes.put(memory, row)
     if row.job.members and row.job.ended:
-        _end_members(memory, row)
+        end_members(memory, row)
     if partition is not None:
         partitions.advance(memory, row.queue, partition, memory.clock.now())
 
@@ -154,7 +155,7 @@ def bring_back_members(memory: MemoryState, row: Row, now: int) -> None:
         put(memory, member)
 
 
-def _end_members(memory: MemoryState, row: Row) -> None:
+def end_members(memory: MemoryState, row: Row) -> None:
     """End the members of a batch that has ended."""
     batch, ended_at = row.job, row.job.ended_at
     for member in row.members:

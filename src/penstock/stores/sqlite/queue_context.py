@@ -23,6 +23,7 @@ class QueueContext:
         "_cx",
         "closed",
         "deltas",
+        "ended_throttle",
         "fair",
         "has_partitions",
         "head",
@@ -68,10 +69,13 @@ class QueueContext:
         self.deltas: list[int] | None = None
         #: The rate limiter; None if the queue has no limits and no throttle.
         self.rate_limiter: RateLimiter | None = None
+        self.ended_throttle = 0  # when the last throttle ended, if it has
         if limits is not None or throttled_until > now:
             self.rate_limiter = RateLimiter(
                 limits_of(limits), throttled_until, next_start, Drain(count, at, since)
             )
+        else:
+            self.ended_throttle = throttled_until
         self.refused = 0  # number of new jobs that this transaction refused because the queue is full
         self.miscounted = False  # True if the stored counts were found to be wrong
         self.mixed = False  # True if the deltas come from more than new jobs

@@ -68,16 +68,15 @@ def _replace(memory: MemoryState, queue: MemoryQueue, holder: Holder, new: NewJo
     if moves(row.job.spec, job.spec):
         transitions.move(memory, row, job, now)
         return Enqueued(EnqueueStatus.REPLACED, holder.id)
-    if job.state is State.COLLECTING is row.job.state:  # the job keeps its place
+    if (job.state, job.run_at) == (row.job.state, row.job.run_at):  # the job keeps its place
         memory.expiring.drop(row.generation)
         if job.expires_at is not None:
             memory.expiring.put(row.generation, job.expires_at)
         row.job = job
         return Enqueued(EnqueueStatus.REPLACED, holder.id)
     indexes.take(memory, row)
-    begins = job.state in (State.AVAILABLE, State.COLLECTING) and row.job.state is not job.state
     row.job = job
-    if begins:
+    if job.state in (State.AVAILABLE, State.COLLECTING):
         transitions.put_available(memory, row, now)
     else:
         transitions.put(memory, row)

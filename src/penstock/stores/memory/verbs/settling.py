@@ -44,6 +44,7 @@ def _settle(memory: MemoryState, one: Settlement, head: int, now: int) -> Settle
     _apply(memory, row, to, one.result, head, now)
     keys.shift(memory, row, State.RUNNING, now)
     if row.job.ended and to.keep <= 0:
+        transitions.end_members(memory, row)
         transitions.remove(memory, row, forgotten=True)
     else:
         transitions.put(memory, row)

@@ -62,13 +62,11 @@ if given then change_limits() end
 if ARGV[4] ~= '' then
   local until_now = m.throttled_until and m.throttled_until > now and m.throttled_until or 0
   local throttled_until = ARGV[4] == '0' and 0 or now + tonumber(ARGV[4])
-  if throttled_until ~= until_now then
-    changed = 1
-    if throttled_until == 0 then
-      redis.call('HDEL', queue .. ':meta', 'throttled_until')
-    else
-      redis.call('HSET', queue .. ':meta', 'throttled_until', string.format('%.0f', throttled_until))
-    end
+  if throttled_until ~= until_now then changed = 1 end
+  if throttled_until > 0 then
+    redis.call('HSET', queue .. ':meta', 'throttled_until', string.format('%.0f', throttled_until))
+  elseif m.throttled_until then    -- also one that has ended: it would count again if the clock were set back
+    redis.call('HDEL', queue .. ':meta', 'throttled_until')
   end
 end
 if m.new then

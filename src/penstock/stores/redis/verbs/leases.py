@@ -134,6 +134,7 @@ def _reclaim_of(
         for _, queue, id in sorted(held)[:limit]:
             wanted.setdefault(queue, []).append(id)
     names_now = queues if repeated else sorted(wanted)
+    context.used_before(token, names_now)
     calls = []
     for queue in names_now:
         pairs: list[bytes | str | int] = []

@@ -116,10 +116,13 @@ def throttle(tx: TransactionContext, queue: QueueContext, ms: int) -> None:
 
 def change(tx: TransactionContext, queue: QueueContext, wanted: LimitChange) -> bool:
     """Apply a change of limits; return True if anything has changed."""
-    rate_limiter = queue.rate_limiter or RateLimiter()
-    if not rate_limiter.change(wanted, tx.now):
+    # a throttle that has ended is changed too: it would count again if the clock were set back
+    rate_limiter = queue.rate_limiter or RateLimiter(throttled_until=queue.ended_throttle)
+    throttled_until = rate_limiter.throttled_until
+    changed = rate_limiter.change(wanted, tx.now)
+    if not changed and rate_limiter.throttled_until == throttled_until:
         return False
     limits = None if rate_limiter.limits == NO_LIMITS else _blob(rate_limiter.limits)
     tx.execute(_SET, (queue.qid, limits, rate_limiter.throttled_until, rate_limiter.next_start))
     queue.rate_limiter = rate_limiter
-    return True
+    return changed
