@@ -12,7 +12,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import Job, State
 from penstock.core.lifecycle import QueuePosition, Transition
 from penstock.core.limits import LimitChange, QueueLimits, Rate
-from penstock.stores.contract import Fetched, Settlement, Share, Store, Wake, WorkerInfo
+from penstock.stores.contract import EnqueueStatus, Fetched, Settlement, Share, Store, Wake, WorkerInfo
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -31,6 +31,7 @@ from tests.store.facts import (
     end,
     gone,
     ids,
+    member,
     new,
     retryable,
     some,
@@ -412,6 +413,18 @@ async def test_instants_hold_over_several_queues_of_one_fetch(store: Store, cloc
         at[job.queue].append((job.fetched_at or 0) - clock.now())
     assert at == {"a": [0, 10, 20], "b": [0], "c": [0, 0, 0]}
     assert found.opens == clock.now() + MINUTE - 10
+
+
+async def test_a_batch_that_starts_in_a_call_counts_for_the_next_jobs_of_the_call(store: Store) -> None:
+    await limit(store, max_size=2)
+    answers = await store.enqueue([member("a", size=1), new("b")])
+    assert [answer.status for answer in answers] == [EnqueueStatus.NEW, EnqueueStatus.FULL]
+
+
+async def test_a_member_that_expires_in_a_call_makes_room_for_the_next_jobs_of_the_call(store: Store) -> None:
+    await limit(store, max_size=1)
+    answers = await store.enqueue([member("a", size=1, expires_at=0), new("b")])
+    assert [answer.status for answer in answers] == [EnqueueStatus.NEW, EnqueueStatus.NEW]
 
 
 # ── throttle ──

@@ -54,7 +54,10 @@ def enqueue_one(
         queue.fair = row.place
     queue.enqueued += 1
     keys.shift(memory, row, None, now)
-    transitions.put(memory, row)
+    if state is State.SCHEDULED:  # it changes nothing for the others of its partition
+        indexes.put(memory, row)
+    else:
+        transitions.put(memory, row)
     transitions.batch_if_due(memory, row, now)
     return Enqueued(EnqueueStatus.NEW, new.id)
 

@@ -219,7 +219,9 @@ local function make_batch(queue, members)
   end
   in_steps('HSET', queue .. ':jobs', written)
   in_steps('ZADD', queue .. IN_BATCH, by_age)
-  minted = count_up(meta(queue), minted)
+  local m = meta(queue)
+  minted = count_up(m, minted)
+  if m.size then m.size = m.size + 1 end
   put(queue, id, {
     state = AVAILABLE, generation = minted, priority = priority, enqueued = now, run = now, place = minted,
     attempt = 0, lost = 0, tail_flags = flags, tail = tail, at_tail = true,

@@ -271,6 +271,8 @@ end
 -- Cancel a queued job that was taken from its indexes.
 function end_queued(queue, id, job, reason)
   job.state, job.ended, job.reason = CANCELLED, now, reason
+  local m = meta(queue)
+  if m.size then m.size = m.size - 1 end
   put(queue, id, job, now + profile(queue, job))
 end
 
