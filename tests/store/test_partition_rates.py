@@ -94,6 +94,22 @@ async def test_a_parked_job_that_starts_counts(store: Store, clock: ManualClock)
     assert (await the(store, jobs[1])).state is State.WAITING
 
 
+async def test_a_parked_job_that_takes_the_room_leaves_nothing_due(store: Store) -> None:
+    parked, started, waits = (
+        new("parked", priority=1, partition=Partition("k")),
+        new("started", partition=partition(1, most=1)),
+        new("waits", partition=partition(1, most=1)),
+    )
+    await add(store, parked)
+    await end(store, *await take(store, 1), PARKED)
+    await add(store, started, waits)
+    await end(store, *await take(store, 1))
+    await store.announce(WorkerInfo("w1", "host", 1, 0, (), ("t",), 1))
+    found = await store.fetch([Share("default", 9, 9)], limit=9, lease=MINUTE, worker="w1", token="t1")
+    assert ids(found.jobs) == ["parked"]
+    assert found.due is None
+
+
 async def test_the_rate_outlives_the_jobs_until_it_is_as_it_was(store: Store, clock: ManualClock) -> None:
     for _ in range(2):
         job = new(partition=partition(1))

@@ -213,6 +213,8 @@ def has_room(tx: TransactionContext, queue: QueueContext, seq: int) -> bool:
     if not before.admitted and not _may_enter(tx, queue, before, before.place):
         return False
     _admit(tx, seq, before.terms)
+    if not before.admitted:  # there is less room for those that wait
+        advance(tx, queue, before.partition)
     return True
 
 

@@ -54,10 +54,7 @@ def enqueue_one(
         queue.fair = row.place
     queue.enqueued += 1
     keys.shift(memory, row, None, now)
-    if state is State.SCHEDULED:  # it changes nothing for the others of its partition
-        indexes.put(memory, row)
-    else:
-        transitions.put(memory, row)
+    transitions.put(memory, row)
     transitions.batch_if_due(memory, row, now)
     return Enqueued(EnqueueStatus.NEW, new.id)
 

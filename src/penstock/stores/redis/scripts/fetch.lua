@@ -25,21 +25,28 @@ local function slow_path()
   slow = {
     notice_reboot = notice_reboot, under_token = under_token, readable = readable, write = write, order = order,
     end_queued = end_queued, take_parked = take_parked, close_again = close_again,
-    first_segments = first_segments, take = take, put = put, may_enter = may_enter, admit = admit,
+    first_segments = first_segments, take = take, put = put, may_enter = may_enter, admit = admit, advance = advance,
+    terms_of = terms_of,
     started = started, set_aside = set_aside, give_back = give_back, advance_fair_share = advance_fair_share,
     leave_queue = function(queue, id, job) shift_key(queue, id, job, QUEUED_PHASE, RUNNING_PHASE) end,
   }
   return slow
 end
 
-local due = ''
-for q, queue in ipairs(queues) do
-  if boot then slow_path().notice_reboot(queue) end
-  local first = tonumber(ARGV[6 + 3 * q]) >= 0 and first_due(queue)
-  if first and (due == '' or first < due) then due = first end
-end
-due = due == '' and '' or string.format('%.0f', due)
 local now_text = string.format('%.0f', now)
+for _, queue in ipairs(boot and queues or {}) do slow_path().notice_reboot(queue) end
+
+-- The earliest due time of the queues to fetch from.
+local function next_due()
+  local due
+  for q, queue in ipairs(queues) do
+    local first = tonumber(ARGV[6 + 3 * q]) >= 0 and first_due(queue)
+    if first and (not due or first < due) then due = first end
+  end
+  return due and string.format('%.0f', due) or ''
+end
+local due = next_due()    -- before any lease: an error from a wrong type of its key must not strand leased jobs
+local due_changed = false
 
 if ARGV[7] == '1' then
   for _, queue in ipairs(queues) do
@@ -112,6 +119,8 @@ local function pick_parked(queue)
       return {}, {}
     end
     slow.admit(queue, id, job)
+    slow.advance(queue, slow.terms_of(job).key)    -- there is less room for those that wait
+    due_changed = true
     record = slow.write(job)
     redis.call('HSET', queue .. ':jobs', id, record)
   end
@@ -347,10 +356,8 @@ for q, queue in ipairs(queues) do
   end
 end
 
-for q, queue in ipairs(queues) do    -- partitions that got a due time by this fetch
-  local first = made_due[queue] and tonumber(ARGV[6 + 3 * q]) >= 0 and first_due(queue)
-  if first and (answer[2] == '' or first < tonumber(answer[2])) then answer[2] = string.format('%.0f', first) end
-end
+for _ in pairs(made_due) do due_changed = true end
+if due_changed then answer[2] = next_due() end
 
 -- An enqueue wakes only one waiter, so a fetch that leaves jobs behind wakes the next one.
 if leased > 0 then

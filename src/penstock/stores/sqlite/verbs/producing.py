@@ -155,6 +155,8 @@ def _insert_with_options(tx: TransactionContext, queue: QueueContext, job: NewJo
             partition = None if job.partition is None else job.partition.key
             before = RowBefore(seq, None, job.priority, place, partition, None, row[-1])
             state = partitions.became(tx, queue, before, state, place, at_tail=True) or state
+        elif job.partition is not None:
+            partitions.advance(tx, queue, job.partition.key)
     tx.enqueued(queue, state, 1)
     if job.batch_terms is not None:
         entered(tx, queue, seq, job, state)
