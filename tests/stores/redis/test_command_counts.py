@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 import redis as driver
 
+from penstock.core.clock import ManualClock
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import HeartbeatRequest, Settlement, WorkerInfo
 from penstock.stores.redis.batching import HEAVY
 from penstock.stores.redis.store import RedisStore
 from tests.servers.single import RedisServer
-from tests.store.facts import LEASE, PARKED, add, end, new, some, take, take_one
+from tests.store.facts import LEASE, PARKED, add, end, ids, new, some, take, take_one
 
 GONE = Transition(State.COMPLETED)  # the usual end: nothing is kept
 
@@ -36,6 +37,11 @@ def store(server: RedisServer) -> Iterator[RedisStore]:
 @pytest.fixture
 def client(server: RedisServer) -> driver.Redis:
     return server.client()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 async def commands(client: driver.Redis, act: Callable[[], Awaitable[Any]]) -> Counter[str]:
@@ -61,6 +67,43 @@ async def test_a_hundred_jobs_are_enqueued_fetched_and_settled_by_three_scripts(
     counted = await commands(client, work)
     assert counted["evalsha"] == 3
     assert counted.total() <= 100, "less than a command for each job, in all three steps together"
+
+
+async def test_a_plain_job_is_enqueued_by_few_commands(store: RedisStore, client: driver.Redis) -> None:
+    async def enqueue() -> None:
+        for job in jobs:
+            await add(store, job)
+
+    await add(store, new())  # makes the queue and its list
+    jobs = some(10)
+    counted = await commands(client, enqueue)
+    assert counted["evalsha"] == 10
+    assert counted.total() <= 8 * 10
+
+
+@pytest.mark.parametrize(
+    "before", ["1 000 in the list", "a list that is empty again", "moved jobs", "a clock set back"]
+)
+async def test_a_plain_job_has_its_place_whatever_came_before(
+    server: RedisServer, clock: ManualClock, before: str
+) -> None:
+    store = RedisStore(server.url, clock=clock)
+    first = some(999 if before == "1 000 in the list" else 2)
+    await add(store, *first)
+    if before == "a list that is empty again":
+        await take(store, 2)
+        first = []
+    elif before == "moved jobs":
+        await store.reschedule([job.ref for job in first], delay=1)
+        clock.advance(1)
+        await store.promote(["default"], limit=9)
+    elif before == "a clock set back":
+        clock.set_wall(clock.now() - 1_000)
+    late = some(5)
+    for job in late:
+        await add(store, job)
+    assert ids(await take(store, 2_000)) == ids(first + late)
+    store.close()
 
 
 async def test_settling_one_job_costs_the_same_with_any_number_of_running_jobs(

@@ -1,7 +1,6 @@
 -- The counters of a queue, its ready lists, and waking its waiters: included by every script that changes jobs.
 -- needs: clock states
 
-local SEGMENT = 1000   -- ids per list of the ready index; bounds the cost of removing one from the middle
 local BAND = 2 ^ 40    -- the most segments of one priority
 
 local function in_steps(command, key, arguments)

@@ -1,4 +1,4 @@
--- The numbers of states and flags in records and leases; layout.py has the same.
+-- The numbers of states and flags in records and leases, and the size of a list; layout.py has the same.
 
 local NONE = -9007199254740992
 local SCHEDULED, AVAILABLE, RETRYABLE, COMPLETED, CANCELLED, DEAD, PARKED = 0, 1, 2, 3, 4, 5, 6
@@ -18,4 +18,5 @@ local function state_of(flags)
   return flags >= HIGH and flags % 8 + 8 or flags % 8
 end
 
+local SEGMENT = 1000   -- ids per list of the ready index; bounds the cost of removing one from the middle
 local EXPIRED = 'expired: not started in time'    -- lifecycle.EXPIRED
