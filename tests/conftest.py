@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 from collections.abc import Callable, Iterator
 
@@ -27,6 +28,12 @@ from tests.servers import (
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marks.mark(items)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collected tests from the garbage collector, which would walk all of them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
