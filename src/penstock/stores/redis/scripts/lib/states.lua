@@ -1,4 +1,4 @@
--- The numbers of states and flags in records and leases, and the size of a list; layout.py has the same.
+-- The numbers of states and flags in records and leases (layout.py has the same), and the size of a ready list.
 
 local NONE = -9007199254740992
 local SCHEDULED, AVAILABLE, RETRYABLE, COMPLETED, CANCELLED, DEAD, PARKED = 0, 1, 2, 3, 4, 5, 6
