@@ -15,7 +15,7 @@ export PIP_ROOT_USER_ACTION := ignore
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test check servers lint types audit bench clean rebuild-venv
+.PHONY: help demo test check pytest servers lint types audit bench clean rebuild-venv
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,11 +27,15 @@ demo: $(VENV)/.ready-to-run ## Real work, one worker killed midway, nothing lost
 unexport PYTHONDONTWRITEBYTECODE
 
 # No test is retried, except the few that say why: @pytest.mark.timing("reason").
-test: servers lint types ## Set up, lint, types and every test (what CI runs)
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+test: servers lint ## Set up, lint, types and every test (what CI runs)
+	@$(MAKE) -j2 types pytest
 
-check: lint types ## Lint, types and the fast tests that need no server
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m "not slow and not system and not server" $(PYTEST_ARGS)
+check: lint ## Lint, types and the fast tests that need no server
+	@$(MAKE) -j2 types pytest CHOSEN='-m "not slow and not system and not server"'
+
+# Beside `types`, which has ended long before it.
+pytest: $(VENV)/.ready-to-develop
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(CHOSEN) $(PYTEST_ARGS)
 
 servers: ## See that the servers which tests start are there; install them where we may
 	@.ci/servers
