@@ -39,9 +39,7 @@ class RedisKeys:
         )
         self.workers = f"{shared}:workers".encode()  # hash: id → announcement
         self.wake_counts = f"{shared}:news".encode()  # hash: counts of cancel requests and settings changes
-        self.notice_channel = (
-            f"{shared}:news"  # messages that these counts have grown  # messages that these counts have grown
-        )
+        self.notice_channel = f"{shared}:news"  # messages that these counts have grown
         self._wake = f"{shared}:wake:"
         self._queues: dict[str, bytes] = {}
 

@@ -14,7 +14,7 @@ from penstock.core.partition import Partition, Tenant
 from penstock.core.retry import RetryPolicy
 from penstock.core.unique import UniqueKey
 
-__all__ = ["NO_EXTRA", "Extra", "Profile", "Profiles", "UnknownProfile", "profile_of"]
+__all__ = ["NO_EXTRA", "Extra", "Profile", "Profiles", "UnknownProfile", "extra_of", "profile_of"]
 
 
 class Profile(msgspec.Struct, frozen=True, array_like=True):
@@ -44,6 +44,35 @@ class Extra(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 NO_EXTRA = Extra()
+
+
+def extra_of(job: NewJob) -> Extra | None:
+    """Return the fields that this job has besides those of its profile; None for a plain job."""
+    if (
+        job.delay == 0
+        and job.run_at is None
+        and job.expires_in is None
+        and job.expires_at is None
+        and job.deadline is None
+        and job.unique is None
+        and job.headers is None
+        and job.partition is None
+        and job.tenant is None
+    ):
+        return None
+    return Extra(
+        job.delay,
+        job.run_at,
+        job.expires_in,
+        job.expires_at,
+        job.deadline,
+        job.unique,
+        job.headers,
+        job.partition,
+        job.tenant,
+    )
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_profile = msgspec.msgpack.Decoder(Profile).decode
 

@@ -11,7 +11,7 @@ from penstock.core.job import Lease, NewJob, Progress, Ref
 from penstock.core.lifecycle import Transition
 from penstock.core.partition import Partition, Tenant
 from penstock.stores.redis.layout import BATCH_TERMS, NONE, NUMBER, POSITIONS, UNWRITABLE
-from penstock.stores.redis.profiles import NO_EXTRA, Extra
+from penstock.stores.redis.profiles import extra_of
 from penstock.stores.text_encoding import storable, storable_error, storable_progress
 
 __all__ = ["CannotWrite", "form_of", "lease_prefix", "progress_bytes", "tail_of", "transition_bytes"]
@@ -30,18 +30,8 @@ class CannotWrite(Exception):
 
 def tail_of(job: NewJob, digest: bytes) -> bytes:
     """Return the tail of a record, with its flags in front."""
-    extra = Extra(
-        job.delay,
-        job.run_at,
-        job.expires_in,
-        job.expires_at,
-        job.deadline,
-        job.unique,
-        job.headers,
-        job.partition,
-        job.tenant,
-    )
-    if extra == NO_EXTRA:
+    extra = extra_of(job)
+    if extra is None:
         return b"\0" + digest + job.payload
     text = _encode(extra)
     return b"\x10" + digest + len(text).to_bytes(4, "little") + text + job.payload

@@ -43,6 +43,8 @@ MOST_QUEUES = 250
 
 def enqueue(context: Context, jobs: Sequence[NewJob]) -> CallPlan[list[Enqueued]]:
     """Store new jobs. A call of one step raises its error; a call of several steps answers it per job."""
+    if len(jobs) == 1 and jobs[0].queue in context.listed and not context.steered:
+        return (yield from _enqueue_one(context, jobs[0]))
     if not jobs:
         return []
     unlisted = {job.queue for job in jobs} - context.listed
@@ -70,12 +72,39 @@ def enqueue(context: Context, jobs: Sequence[NewJob]) -> CallPlan[list[Enqueued]
     for part, batch, answer in zip(parts, batches, answers, strict=True):
         for place, one in zip(part, _answers(context, batch, answer, new), strict=True):
             enqueued[place] = one
-    if new:  # the queue may have been dropped since it was put on the list
-        try:
-            yield from register(context, new)
-        except StoreUnavailable:  # the jobs are stored; the next enqueue puts the queue on the list
-            context.listed -= new
+    if new:
+        yield from _register_again(context, new)
     return [one for one in enqueued if one is not None]
+
+
+def _enqueue_one(context: Context, job: NewJob) -> CallPlan[list[Enqueued]]:
+    """As `enqueue`, without what only several jobs need: half of the time of a call in this process."""
+    try:
+        call = _enqueue_call(context, (job,), ())
+    except UNWRITABLE as error:
+        return [_unwritable(job, error)]
+    (answer,) = yield [call]
+    if isinstance(answer, Exception):
+        if isinstance(answer, StoreCorrupt):
+            context.spoiled.met()
+        _raise_whole([answer], [job])
+    new: set[str] = set()
+    enqueued = _answers(context, (job,), answer, new)
+    if new:
+        yield from _register_again(context, new)
+    return enqueued
+
+
+def _register_again(context: Context, new: set[str]) -> CallPlan[None]:
+    """Put queues on the list that an enqueue has created: they may have been dropped since the last time."""
+    try:
+        yield from register(context, new)
+    except StoreUnavailable:  # the jobs are stored; the next enqueue puts the queue on the list
+        context.listed -= new
+
+
+def _unwritable(job: NewJob, error: Exception) -> Enqueued:
+    return Enqueued(EnqueueStatus.FAILED, job.id, cause=f"the job cannot be written: {error}")
 
 
 def _without_unwritable(context: Context, jobs: Sequence[NewJob]) -> CallPlan[list[Enqueued]]:
@@ -85,7 +114,7 @@ def _without_unwritable(context: Context, jobs: Sequence[NewJob]) -> CallPlan[li
         try:
             _enqueue_call(context, [job], ())
         except UNWRITABLE as error:
-            failed[n] = Enqueued(EnqueueStatus.FAILED, job.id, cause=f"the job cannot be written: {error}")
+            failed[n] = _unwritable(job, error)
     stored = iter((yield from enqueue(context, [job for n, job in enumerate(jobs) if n not in failed])))
     return [failed[n] if n in failed else next(stored) for n in range(len(jobs))]
 

@@ -63,17 +63,20 @@ class RequestBatch:
     ) -> None:
         self.answers: list[Any] = [None] * len(calls)
         self.within = address.timeout if within is None else within
-        self.until = time.monotonic() + self.within / 1000
-        if any(call.replicas for call in calls):
+        started = time.monotonic()
+        self.until = started + self.within / 1000
+        self._brief = waits = False
+        self._todo: list[_Item] = []
+        for call in calls:
+            self._todo.append(_Item(len(self._todo), call))
+            waits = waits or call.replicas > 0
+            self._brief = self._brief or call.brief
+        if waits:
             self.until += address.wait_timeout / 1000
         #: Until when to wait for a connection, and until when to try brief calls.
-        self.connect_until = self.until
-        self._brief = any(call.brief for call in calls)
-        if self._brief:
-            self.connect_until = min(self.until, time.monotonic() + _BRIEF)
+        self.connect_until = min(self.until, started + _BRIEF) if self._brief else self.until
         self._topology = topology
         self._address = address
-        self._todo = [_Item(index, call) for index, call in enumerate(calls)]
         self._tries = 0
         self._no_pause = False  # the next try is expected to work: no pause before it
         self._eager_tries = 0
@@ -232,10 +235,8 @@ class NodeRequest:
         if sum(map(len, commands)) > _LARGE:  # after NOSCRIPT it would have to be sent again
             for item in items:
                 item.load = item.call.script is not None
-        if len(items) == 1 and self.kind == "calls":
-            item = items[0]
-            if not item.load and item.asking is None:
-                return commands[0], 1
+        elif self._is_plain():
+            return commands[0], 1
         parts: list[bytes] = []
         texts = {item.call.script.text for item in items if item.load and item.call.script}
         self._scripts = len(texts)
@@ -251,9 +252,17 @@ class NodeRequest:
             self._waits = 1
         return b"".join(parts), len(parts)
 
+    def _is_plain(self) -> bool:
+        """Whether this is one call without anything around it: by far the most are."""
+        item = self.items[0]
+        return len(self.items) == 1 and not item.load and item.asking is None and self.kind == "calls"
+
     def on_replies(self, replies: list[Any]) -> None:
         """Give each call its reply."""
         batch, items = self._batch, self.items
+        if len(replies) == 1:
+            batch._on_reply(items[0], replies[0], self, 0)
+            return
         at, replicas = self._scripts, 0
         if self._waits and isinstance(replies[-1], int):
             replicas = replies[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -24,16 +25,25 @@ __all__ = ["ConnectionPool", "SyncConnection", "open_sync_connection"]
 _NOTHING: Any = object()
 _CHUNK = 65_536
 _PIECE = 262_144
+#: The socket has no room or no bytes at this moment.
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+#: How long to wait until a small command fits into the send buffer (seconds).
+_SEND_TIMEOUT = 5.0
 
 
 class SyncConnection:
-    """A connection of the pool."""
+    """A connection of the pool.
+
+    Its socket does not block, and `poll` waits: 4 system calls per request; a socket with a timeout needs 7.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
         self.server: Server | None = None
         #: The channel that it is subscribed to.
         self.channel: bytes | None = None
         self._sock = sock
+        self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
         self._reader = hiredis.Reader(replyError=ErrorReply, notEnoughData=_NOTHING)
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
@@ -47,33 +57,37 @@ class SyncConnection:
         if self._poll.poll(0):  # readable before anything was sent: the server has closed it
             raise Unsent("it closed the connection")
         try:
-            self._sock.settimeout(max(until - time.monotonic(), 0.001))
-            written = self._sock.send(payload)
+            written = self._sock.send(payload if len(payload) <= _PIECE else memoryview(payload)[:_PIECE])
+        except _NOT_NOW:
+            written = 0  # as far as we know: TLS may have written a part of it
         except OSError as error:
             raise Unsent(lost_because(error)) from None
-        try:
-            if written < len(payload):
-                self._send_rest(memoryview(payload)[written:], stall)
-                until = max(until, time.monotonic() + stall)
-        except OSError as error:
-            raise Lost(lost_because(error)) from None
+        if written < len(payload):
+            self._send_rest(memoryview(payload)[written:], stall)
+            until = max(until, time.monotonic() + stall)
         replies: list[Any] = []
         while len(replies) < count:
             replies.append(self._reply(until, stall, replies))
         return replies
 
     def _send_rest(self, payload: memoryview, stall: float) -> None:
-        """Send the rest of a payload, each piece within `stall` seconds."""
-        self._sock.settimeout(stall)
-        while payload:
-            payload = payload[self._sock.send(payload[:_PIECE]) :]
+        """Send the rest of a payload, each piece within `stall` seconds. Raises Lost."""
+        writable = select.poll()
+        writable.register(self._sock, select.POLLOUT)
+        try:
+            while payload:
+                try:
+                    payload = payload[self._sock.send(payload[:_PIECE]) :]
+                except _NOT_NOW as error:
+                    waits_for = self._poll if isinstance(error, ssl.SSLWantReadError) else writable
+                    if not waits_for.poll(1000 * stall):
+                        raise TimeoutError(f"it has taken no byte for {stall:.1f} s") from None
+        except OSError as error:
+            raise Lost(lost_because(error)) from None
 
     def send(self, payload: bytes) -> None:
         """Send without expecting replies; messages may follow. Raises Lost."""
-        try:
-            self._sock.sendall(payload)
-        except OSError as error:
-            raise Lost(lost_because(error)) from None
+        self._send_rest(memoryview(payload), _SEND_TIMEOUT)
 
     def receive(self, seconds: float) -> Any:
         """The next message of the server; None at the timeout. Raises Lost."""
@@ -91,11 +105,9 @@ class SyncConnection:
         while True:
             while self._gets([]) is not _NOTHING:
                 pass
-            if not self._poll.poll(0):
-                return
             try:
-                self._read(0.001, [])
-            except TimeoutError:  # TLS read a record without data
+                self._read(0, [])
+            except TimeoutError:
                 return
 
     def close(self) -> None:
@@ -124,13 +136,18 @@ class SyncConnection:
             raise Lost(f"its reply is not in Redis's protocol ({error})", sofar) from None
 
     def _read(self, timeout: float, sofar: list[Any]) -> None:
-        try:
-            self._sock.settimeout(timeout)
-            data = self._sock.recv(_CHUNK)
-        except TimeoutError:
-            raise
-        except OSError as error:
-            raise Lost(lost_because(error), sofar) from None
+        """Feed the reader with the next bytes. Raises Lost; TimeoutError if none come in time (s)."""
+        data = None
+        while data is None:
+            decrypted = self._tls is not None and self._tls.pending()
+            if not decrypted and not self._poll.poll(1000 * timeout):
+                raise TimeoutError
+            try:
+                data = self._sock.recv(_CHUNK)
+            except _NOT_NOW:  # TLS has read a part of a record, or one without data
+                continue
+            except OSError as error:
+                raise Lost(lost_because(error), sofar) from None
         if not data:
             raise Lost(lost_because(None), sofar)
         self._reader.feed(data)
@@ -161,18 +178,37 @@ class ConnectionPool:
     def __init__(self, size: int = 64) -> None:
         self._size = size
         self._closed = False
-        self._permits = threading.BoundedSemaphore(size)
+        #: One entry per connection that may still be used: a deque costs a tenth of a semaphore.
+        self._permits = deque([None] * size)
+        self._waiting = 0
+        self._permit_came = threading.Condition()
         self._idle: dict[tuple[Node, Kind], deque[SyncConnection]] = {}
 
     def enter(self, until: float) -> None:
         """Wait until a connection may be used. Raises StoreUnavailable."""
-        if self._permits.acquire(blocking=False):
+        if self._has_permit():
             return
-        if not self._permits.acquire(timeout=max(until - time.monotonic(), 0)):
+        with self._permit_came:
+            self._waiting += 1  # before the next look: `leave` puts its permit back and then looks here
+            try:
+                came = self._permit_came.wait_for(self._has_permit, max(until - time.monotonic(), 0))
+            finally:
+                self._waiting -= 1
+        if not came:
             raise StoreUnavailable(f"all {self._size} connections of this store are in use by other threads")
 
     def leave(self) -> None:
-        self._permits.release()
+        self._permits.append(None)
+        if self._waiting:
+            with self._permit_came:
+                self._permit_came.notify()
+
+    def _has_permit(self) -> bool:
+        try:
+            self._permits.pop()
+        except IndexError:
+            return False
+        return True
 
     def take(self, node: Node, kind: Kind) -> SyncConnection | None:
         try:
