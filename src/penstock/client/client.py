@@ -112,7 +112,9 @@ class Client:
         if running_loop() is not None:
             self._warn("enqueue()", "await ….aenqueue()")
         new = self._rewritten(call.new())
-        (answer,) = retry_while_full([new], self._answers([new]), self._full_timeout, self._answers)
+        (answer,) = self._answers([new])
+        if answer is not None and answer.status is EnqueueStatus.FULL:
+            (answer,) = retry_while_full([new], [answer], self._full_timeout, self._answers)
         return self._handle(new, answer, call)
 
     async def aenqueue(self, call: JobCall[R]) -> Handle[R]:

@@ -38,7 +38,7 @@ def store(redis: RedisServer) -> Iterator[RedisStore]:
 def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
     """How many bytes each script carried, by its name."""
     sizes: dict[str, list[int]] = {}
-    pack = request_batch._command
+    pack = request_batch.command_of
 
     def noted(call: Call) -> bytes:
         command = pack(call)
@@ -46,7 +46,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
             sizes.setdefault(call.script.name, []).append(len(command))
         return command
 
-    monkeypatch.setattr(request_batch, "_command", noted)
+    monkeypatch.setattr(request_batch, "command_of", noted)
     return sizes
 
 

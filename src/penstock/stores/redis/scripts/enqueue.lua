@@ -10,24 +10,64 @@
 -- of the unique key, and for each FULL the answer of `full` (see limits.lua)}.
 -- include: clock states status_codes
 
--- Append one plain job to the ready list of its queue. Returns its generation, or nothing if there is more to do: the
--- queue is new, closed, fair, or has limits or waiters, its list is full, or the clock was set back.
+local DISPATCH_MESSAGE = 'h'    -- as subscriber.py reads it
+
+-- Direct dispatch: lease a single new job to a worker that waits with an offer, if no other job is ready. The job is
+-- sent with the wake-up message.
+
+-- The waiter to which the next job of the queue can be leased: its channel and its offer.
+local function offer_for(queue, record)
+  if clustered or #record > 65536 or redis.call('EXISTS', queue .. ':ready', queue .. ':parked') > 0 then return nil end
+  local waiter = redis.call('ZRANGE', queue .. ':waiters', 0, 0, 'WITHSCORES')
+  if not waiter[1] or tonumber(waiter[2]) <= now then return nil end
+  local offer = redis.call('HGET', queue .. ':offers', waiter[1])
+  if not offer or redis.call('PUBSUB', 'NUMSUB', waiter[1])[2] == 0 then return nil end
+  return waiter[1], offer
+end
+
+-- Lease a stored job to this waiter, and remove it from the waiters of all queues.
+local function dispatch(queue, id, record, channel, offer)
+  local lease, token, worker, queues = string.match(offer, '^(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  local generation = string.sub(record, 2, 8)
+  redis.call('ZADD', queue .. ':leases', steady + lease, generation .. id)
+  redis.call('HSET', queue .. ':held', id, generation .. string.char(#token) .. token
+    .. struct.pack('<dBI2c0', now, CHARGED, #worker, worker))
+  redis.call('HINCRBY', queue .. ':tokens', token, 1)
+  for other in string.gmatch(queues, '[^\n]+') do
+    redis.call('ZREM', other .. ':waiters', channel)
+    redis.call('HDEL', other .. ':offers', channel)
+  end
+  local name = string.match(queue, '/([^}]*)}$')
+  redis.call('PUBLISH', channel,
+    DISPATCH_MESSAGE .. struct.pack('>BBBd', #name, #id, #token, now) .. name .. id .. token .. record)
+end
+
+-- Append one plain job to the ready list of its queue, or dispatch it. Returns its generation, or nothing if there is
+-- more to do: the queue is new, closed, fair, has limits, or a waiter without an offer, its list is full, or the clock
+-- was set back.
 local function append(queue, digest, profile, id, form, tail)
   local tail_field = 'tail' .. string.byte(form, 2) - 100
   local v = redis.call('HMGET', queue .. ':meta', 'generation', 'fresh', 'enqueued', tail_field, 'closed', 'limits',
-    'throttled_until', 'fair')
+    'throttled_until', 'fair', 'paused')
   local last, fresh, enqueued, list = tonumber(v[1] or nil), tonumber(v[2] or nil), tonumber(v[3] or nil), v[4]
-  if not (last and fresh and enqueued and list) or list == '' or v[5] == '1' or v[6] or v[7] or v[8]
-    or string.sub(list, -2) == '/m' then
-    return nil
-  end
+  if not (last and fresh and enqueued) or v[5] == '1' or v[6] or v[7] or v[8] then return nil end
   local by_time = (now - EPOCH) * PER_MS
   local generation = math.max(last + 1, tonumber(ARGV[2]) + 1, by_time)
-  if generation >= by_time + PER_MS or redis.call('HGET', queue .. ':profiles', digest) ~= profile
-    or redis.call('EXISTS', queue .. ':waiters') == 1
-    or redis.call('HSETNX', queue .. ':jobs', id, struct.pack('>BI7B', AVAILABLE + FRESH + string.byte(tail), generation,
-      string.byte(form, 2) + 28) .. string.sub(tail, 2)) == 0 then
+  if generation >= by_time + PER_MS or redis.call('HGET', queue .. ':profiles', digest) ~= profile then return nil end
+  local record = struct.pack('>BI7B', AVAILABLE + FRESH + string.byte(tail), generation, string.byte(form, 2) + 28)
+    .. string.sub(tail, 2)
+  local channel, offer
+  if redis.call('EXISTS', queue .. ':waiters') == 1 then
+    if v[9] ~= '1' then channel, offer = offer_for(queue, record) end
+    if not offer then return nil end
+  elseif not list or list == '' or string.sub(list, -2) == '/m' then
     return nil
+  end
+  if redis.call('HSETNX', queue .. ':jobs', id, record) == 0 then return nil end
+  if offer then
+    dispatch(queue, id, record, channel, offer)
+    redis.call('HSET', queue .. ':meta', 'generation', generation, 'enqueued', enqueued + 1)
+    return generation
   end
   local size = redis.call('RPUSH', queue .. ':ready/' .. list, id)
   redis.call('HSET', queue .. ':meta', 'generation', generation, 'fresh', fresh + 1, 'enqueued', enqueued + 1,
@@ -122,34 +162,13 @@ for i = first, #ARGV, 3 do
   holders[#holders + 1] = has
 end
 
-local DISPATCH_MESSAGE = 'h'    -- as subscriber.py reads it
-
--- Direct dispatch: lease a single new job to a worker that waits with an offer, if no other job is ready. The job is
--- sent with the wake-up message, and the worker is removed from the waiters of all queues.
+-- Dispatch the only job that this call brings to the queue.
 local function dispatch_directly(queue, m, id, record)
-  if clustered or m.paused or m.limited or #record > 65536
-    or redis.call('EXISTS', queue .. ':ready', queue .. ':parked') > 0 then
-    return false
-  end
-  local waiter = redis.call('ZRANGE', queue .. ':waiters', 0, 0, 'WITHSCORES')
-  if not waiter[1] or tonumber(waiter[2]) <= now then return false end
-  local channel = waiter[1]
-  local offer = redis.call('HGET', queue .. ':offers', channel)
-  if not offer or redis.call('PUBSUB', 'NUMSUB', channel)[2] == 0 then return false end
-  local lease, token, worker, queues = string.match(offer, '^(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
-  local generation = string.sub(record, 2, 8)
+  if m.paused or m.limited then return false end
+  local channel, offer = offer_for(queue, record)
+  if not offer then return false end
   redis.call('HSET', queue .. ':jobs', id, record)
-  redis.call('ZADD', queue .. ':leases', steady + lease, generation .. id)
-  redis.call('HSET', queue .. ':held', id, generation .. string.char(#token) .. token
-    .. struct.pack('<dBI2c0', now, CHARGED, #worker, worker))
-  redis.call('HINCRBY', queue .. ':tokens', token, 1)
-  for other in string.gmatch(queues, '[^\n]+') do
-    redis.call('ZREM', other .. ':waiters', channel)
-    redis.call('HDEL', other .. ':offers', channel)
-  end
-  local name = name_of(queue)
-  redis.call('PUBLISH', channel,
-    DISPATCH_MESSAGE .. struct.pack('>BBBd', #name, #id, #token, now) .. name .. id .. token .. record)
+  dispatch(queue, id, record, channel, offer)
   return true
 end
 

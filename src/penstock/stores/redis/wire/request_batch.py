@@ -25,14 +25,14 @@ from penstock.stores.redis.wire.faults import ErrorReply, Meaning, ReplyLost, St
 from penstock.stores.redis.wire.handshake import Kind
 from penstock.stores.redis.wire.topology import Topology
 
-__all__ = ["NodeRequest", "RequestBatch", "backoff"]
+__all__ = ["LARGE", "NodeRequest", "RequestBatch", "backoff", "command_of"]
 
 #: How often a call is redirected, or its script loaded, before there are pauses between the tries.
 _EAGER = 4
 #: How long `brief` calls are tried (seconds).
 _BRIEF = 1.0
 #: A larger request loads its scripts itself (bytes).
-_LARGE = 262_144
+LARGE = 262_144
 _ASKING = encoded("ASKING")
 
 
@@ -106,6 +106,13 @@ class RequestBatch:
                 request = requests[place] = NodeRequest(self, *place, self._topology.edition)
             request.items.append(item)
         return list(requests.values())
+
+    def request_to(self, node: Node, edition: int) -> NodeRequest:
+        """The request with all calls, which the runner has sent to this node already."""
+        request = NodeRequest(self, node, "calls", edition)
+        request.items, self._todo = self._todo, []
+        self._no_pause = True
+        return request
 
     def pause(self) -> float:
         """Seconds to wait before the next round. At the deadline, open calls get their errors as answers."""
@@ -231,8 +238,8 @@ class NodeRequest:
     def encoded(self) -> tuple[bytes, int]:
         """The bytes to send, and the number of replies to expect."""
         items = self.items
-        commands = [_command(item.call) for item in items]
-        if sum(map(len, commands)) > _LARGE:  # after NOSCRIPT it would have to be sent again
+        commands = [command_of(item.call) for item in items]
+        if sum(map(len, commands)) > LARGE:  # after NOSCRIPT it would have to be sent again
             for item in items:
                 item.load = item.call.script is not None
         elif self._is_plain():
@@ -298,7 +305,8 @@ class NodeRequest:
             self._batch._on_unsent(item, error)
 
 
-def _command(call: Call) -> bytes:
+def command_of(call: Call) -> bytes:
+    """Return the bytes of a call."""
     if call.script is None:
         return encoded(*call.ask)
     return encoded("EVALSHA", call.script.sha, len(call.redis_keys), *call.redis_keys, *call.args)

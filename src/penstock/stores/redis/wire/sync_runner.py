@@ -12,10 +12,10 @@ from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Mode, Node
 from penstock.stores.redis.wire.calls import Call
 from penstock.stores.redis.wire.encoding import encoded
-from penstock.stores.redis.wire.faults import Lost, Unsent
+from penstock.stores.redis.wire.faults import ErrorReply, Lost, Unsent
 from penstock.stores.redis.wire.handshake import Kind, OnConnect
 from penstock.stores.redis.wire.listener import SyncListener
-from penstock.stores.redis.wire.request_batch import NodeRequest, RequestBatch
+from penstock.stores.redis.wire.request_batch import LARGE, NodeRequest, RequestBatch, command_of
 from penstock.stores.redis.wire.sync_connection import ConnectionPool, SyncConnection, open_sync_connection
 from penstock.stores.redis.wire.topology import Query, Topology, topology_of
 
@@ -45,7 +45,29 @@ class SyncRunner:
         """As AsyncRunner.run."""
         if self._pid != os.getpid():
             self._after_fork()
+        if len(calls) == 1 and not (self._topology.stale or calls[0].replicas or calls[0].brief):
+            return self._run_one(calls, within)
+        return self._run_batch(RequestBatch(calls, self._topology, self._address, within))
+
+    def _run_one(self, calls: Sequence[Call], within: int | None) -> list[Any]:
+        """As `run`, for one call of the usual kind: it needs a batch only if something goes wrong."""
+        (call,) = calls
+        edition = self._topology.edition
+        node = self._topology.node_of(call.redis_keys[0] if call.redis_keys else None)
+        payload = command_of(call)
+        if node is None or len(payload) > LARGE:
+            return self._run_batch(RequestBatch(calls, self._topology, self._address, within))
+        until = time.monotonic() + (self._address.timeout if within is None else within) / 1000
+        outcome = self._outcome(node, "calls", payload, 1, until, until)
+        if isinstance(outcome, list) and not isinstance(outcome[0], ErrorReply):
+            return outcome
         batch = RequestBatch(calls, self._topology, self._address, within)
+        self._report(batch.request_to(node, edition), outcome)
+        if seconds := batch.pause():
+            time.sleep(seconds)
+        return self._run_batch(batch)
+
+    def _run_batch(self, batch: RequestBatch) -> list[Any]:
         while not batch.done:
             try:
                 if self._topology.stale:
@@ -74,18 +96,28 @@ class SyncRunner:
         pool.close()
 
     def _send(self, request: NodeRequest) -> None:
-        try:
-            payload, count = request.encoded()
-            limits = (request.until, request.connect_until)
-            replies = self._ask(request.node, request.kind, payload, count, *limits)
-        except StoreError as error:
-            request.on_unsent(error)
-        except Lost as lost:
-            request.on_lost(str(lost), lost.replies)
+        payload, count = request.encoded()
+        limits = (request.until, request.connect_until)
+        self._report(request, self._outcome(request.node, request.kind, payload, count, *limits))
+
+    def _report(self, request: NodeRequest, outcome: list[Any] | StoreError | Lost) -> None:
+        if isinstance(outcome, Lost):
+            request.on_lost(str(outcome), outcome.replies)
+        elif isinstance(outcome, StoreError):
+            request.on_unsent(outcome)
         else:
-            request.on_replies(replies)
+            request.on_replies(outcome)
             if request.drop_connection:
                 self._pool.drop(request.node)
+
+    def _outcome(
+        self, node: Node, kind: Kind, payload: bytes, count: int, until: float, connect_until: float
+    ) -> list[Any] | StoreError | Lost:
+        """The replies; a StoreError if nothing was sent, Lost if some replies are missing."""
+        try:
+            return self._ask(node, kind, payload, count, until, connect_until)
+        except (StoreError, Lost) as error:
+            return error
 
     def _ask(
         self, node: Node, kind: Kind, payload: bytes, count: int, until: float, connect_until: float
