@@ -47,6 +47,7 @@ __all__ = [
     "QueuePosition",
     "Transition",
     "batch_of",
+    "completed",
     "decide",
     "first_state",
     "kept",
@@ -115,7 +116,7 @@ def decide(
     """
     match outcome:
         case Returned():
-            return _completed(kept(job.spec, State.COMPLETED))
+            return completed(job.spec.retention)
         case Raised(error, delay, final, why, failure):
             move = _dead(job, error, why) if final else _run_again(job, error, now, luck, delay, failure)
         case TimedOut(error, final, why, failure):
@@ -165,8 +166,11 @@ def too_late(job: Job, now: int) -> Expired | DeadlinePassed | None:
 
 
 @functools.lru_cache(maxsize=256)
-def _completed(keep: int) -> Transition:
-    """A shared value: stores send identical transitions once per batch."""
+def completed(keep: int) -> Transition:
+    """The transition of a job that returned: a shared value, which stores send once per batch.
+
+    `keep` is the job's retention (ms).
+    """
     return Transition(State.COMPLETED, keep=keep)
 
 

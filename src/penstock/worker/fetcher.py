@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from penstock.core import clock
@@ -28,6 +29,7 @@ _LOOP_DELAY = 0.006
 _MAX_UNSENT = 4_000
 #: While slots are free, queues at their own limit are checked again after this long (s).
 _RECHECK = 1.0
+_QUEUE_OF = attrgetter("spec.queue")
 #: A wait that returns within _IMMEDIATELY seconds without bringing a job is in vain. After _FREE_WAITS of
 #: them in a row the fetcher pauses, at most _MAX_PAUSE seconds, before it asks again.
 _FREE_WAITS, _MAX_PAUSE, _IMMEDIATELY = 8, 0.5, 0.005
@@ -129,7 +131,7 @@ class Fetcher(Service):
         self._new_token()
         self.last_success = time.monotonic()
         self._fetch_seconds += (self.last_success - began - self._fetch_seconds) / 4
-        received = Counter(job.spec.queue for job in fetched.jobs)
+        received = Counter(map(_QUEUE_OF, fetched.jobs))
         self._round_robin.charge(shares, received)
         if fetched.set_aside:
             self.on_set_aside(fetched.set_aside)

@@ -59,14 +59,22 @@ class Plans:
     def __init__(self, app: App) -> None:
         self._app = app
         self._made: dict[tuple[str, str, bool], Plan] = {}
+        self._last: tuple[str, str, bool, Plan] | None = None
 
     def of(self, job: Job) -> Plan | None:
-        key = (job.spec.queue, job.spec.task, job.spec.retention > 0)
+        spec = job.spec
+        queue, task, kept = spec.queue, spec.task, spec.retention > 0
+        last = self._last  # usually the same again: a store reads both names once per batch
+        if last is not None and last[1] is task and last[0] is queue and last[2] is kept:
+            return last[3]
+        key = (queue, task, kept)
         plan = self._made.get(key)
         if plan is None:
             plan = self._make(*key)
             if plan is not None and len(self._made) < 10_000:  # raw jobs may carry any name
                 self._made[key] = plan
+        if plan is not None:
+            self._last = (queue, task, kept, plan)
         return plan
 
     def _make(self, queue: str, name: str, kept: bool) -> Plan | None:

@@ -15,7 +15,7 @@ from penstock.core.clock import Clock
 from penstock.core.errors import StoreCorrupt, StoreError, StoreUnavailable
 from penstock.core.job import Job
 from penstock.stores.contract import SetAside
-from penstock.stores.redis.keys import RedisKeys, id_of
+from penstock.stores.redis.keys import RedisKeys, StoredIds, id_of
 from penstock.stores.redis.layout import UNDECODABLE
 from penstock.stores.redis.outages import Outages
 from penstock.stores.redis.profiles import Profiles, UnknownProfile
@@ -45,6 +45,7 @@ class Context:
         self.clustered = clustered
         self.replicas = replicas  # number of replicas that must acknowledge an enqueue
         self.profiles = Profiles()
+        self.stored_ids = StoredIds()
         #: The highest generation seen: later enqueues, to any queue, get higher ones.
         self.floor = 0
         #: Queues that this object has seen on, or put on, the list of all queues.

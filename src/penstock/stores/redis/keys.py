@@ -12,8 +12,9 @@ fits a double until 2089, and contains the time of the enqueue.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-__all__ = ["EPOCH", "LAYOUT", "PER_MS", "RedisKeys", "id_of", "ms_of", "packed"]
+__all__ = ["EPOCH", "LAYOUT", "PER_MS", "RedisKeys", "StoredIds", "id_of", "ms_of", "packed"]
 
 #: The version of the layout of keys and records; a change that other versions would misread increments it.
 LAYOUT = 2
@@ -66,6 +67,25 @@ def packed(id: str) -> bytes:
         return bytes.fromhex(id.replace("-", ""))
     raw = id.encode()
     return b"\0\0" + raw if len(raw) == 15 else b"\0" + raw
+
+
+class StoredIds:
+    """The stored forms of the ids of fetched jobs: to make one again when its job is settled costs 0.5 µs."""
+
+    _MOST = 10_000  # a full cache is cleared
+
+    def __init__(self) -> None:
+        self._forms: dict[str, bytes] = {}
+
+    def add(self, ids: Iterable[tuple[str, bytes]]) -> None:
+        """Add ids with their stored forms."""
+        if len(self._forms) > self._MOST:
+            self._forms.clear()
+        self._forms.update(ids)
+
+    def take(self, id: str) -> bytes:
+        """Return the stored form of an id, and forget it."""
+        return self._forms.pop(id, None) or packed(id)
 
 
 def id_of(stored: bytes) -> str:

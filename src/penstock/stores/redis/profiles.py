@@ -123,6 +123,10 @@ class Profiles:
         except KeyError:
             raise UnknownProfile(queue, digest) from None
 
+    def fields(self, queue: str, digest: bytes) -> tuple[Any, ...]:
+        """Return the fields of the profile, in its order. Raises UnknownProfile."""
+        return msgspec.structs.astuple(self.get(queue, digest))
+
     def learn(self, queue: str, digest: bytes, text: bytes) -> None:
         if len(self._read) >= self._MOST:
             self._read.clear()

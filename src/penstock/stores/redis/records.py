@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.core.batch import BatchTerms
 from penstock.core.job import AttemptError, Job, NewJob, Progress, State
-from penstock.stores.redis.keys import id_of, ms_of
+from penstock.stores.redis.keys import EPOCH, id_of, ms_of
 from penstock.stores.redis.layout import (
     ASKED,
     ASKED_TO_STOP,
@@ -39,9 +39,10 @@ from penstock.stores.redis.layout import (
 )
 from penstock.stores.redis.profiles import NO_EXTRA, Extra, Profiles, profile_of
 
-__all__ = ["job_of", "leased"]
+__all__ = ["job_of", "leased", "leased_run"]
 
 _RUNNING = State.RUNNING
+_NOT_PLAIN = LONG | INLINE | EXTRA
 _decode_extra = msgspec.msgpack.Decoder(Extra).decode
 _decode_error = msgspec.msgpack.Decoder(AttemptError).decode
 _decode_progress = msgspec.msgpack.Decoder(Progress).decode
@@ -233,6 +234,64 @@ def leased(
     enqueued = ms_of(generation)
     spec = _spec_of(profiles, queue, id_of(stored), record, 9)
     return Job(spec, _RUNNING, generation, charge, 0, enqueued, enqueued, now, None, None, token, worker)
+
+
+def leased_run(
+    profiles: Profiles,
+    queue: str,
+    rows: Iterable[tuple[bytes, bytes]],
+    now: int,
+    worker: str,
+    token: str,
+    charge: int,
+) -> list[Job]:
+    """Decode jobs (stored id, record) that were just fetched from one queue.
+
+    As `leased` for each, but a plain job, as by far the most are, is decoded in place: 1.6 instead of 2.9 µs.
+    """
+    jobs: list[Job] = []
+    last = b""
+    task, timeout, attempts, retry, retention, at_most_once, keep_dead = "", None, 0, None, 0, False, None
+    for stored, record in rows:
+        if record[0] & _NOT_PLAIN or len(stored) != 16:
+            jobs.append(leased(profiles, queue, stored, record, now, worker, token, charge))
+            continue
+        digest = record[9:13]
+        if digest != last:
+            task, timeout, attempts, retry, retention, at_most_once, keep_dead = profiles.fields(
+                queue, digest
+            )
+            last = digest
+        h = stored.hex()
+        spec = NewJob(
+            f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}",
+            task,
+            record[13:],
+            queue,
+            record[8] - 128,
+            0,
+            None,
+            None,
+            None,
+            timeout,
+            None,
+            attempts,
+            retry,
+            None,
+            retention,
+            at_most_once,
+            None,
+            None,
+            None,
+            None,
+            keep_dead,
+        )
+        generation = int.from_bytes(record[1:8], "big")
+        enqueued = (generation >> 12) + EPOCH  # ms_of, in place
+        jobs.append(
+            Job(spec, _RUNNING, generation, charge, 0, enqueued, enqueued, now, None, None, token, worker)
+        )
+    return jobs
 
 
 def _state_of(record: bytes) -> State:

@@ -7,16 +7,14 @@ from collections.abc import Callable
 
 from penstock.core.errors import AttemptLost
 from penstock.core.events import EventBus, LateResultRefused
-from penstock.core.lifecycle import Transition, decide
-from penstock.core.outcomes import Outcome, Returned, Unknown
+from penstock.core.lifecycle import Transition, completed, decide
+from penstock.core.outcomes import Outcome, Unknown
 from penstock.worker.executor.outcomes import outcome_of_end
 from penstock.worker.executor.slots import Slots
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.unknown_tasks import UnknownTasks
 
 __all__ = ["OutcomeReporter", "Settle"]
-
-_RETURNED = Returned()
 
 #: Called with each end: the leased job, the transition that follows from its transition, and its encoded
 #: result.
@@ -53,7 +51,7 @@ class OutcomeReporter:
         if leased.interrupt is AttemptLost:
             self.lost(leased)
         elif error is None:
-            self._settle(leased, decide(leased.job, _RETURNED, leased.now), result)
+            self._settle(leased, completed(leased.job.spec.retention), result)
         else:
             outcome = outcome_of_end(leased, error)
             self.report(leased, outcome)

@@ -18,7 +18,7 @@ from penstock.stores.redis.isolation import AWAY, alone, each, isolated
 from penstock.stores.redis.layout import UNDECODABLE
 from penstock.stores.redis.outages import SHARED
 from penstock.stores.redis.reading import Row, leased_jobs, read_quickly
-from penstock.stores.redis.records import leased
+from penstock.stores.redis.records import leased, leased_run
 from penstock.stores.redis.verbs.leases import leased_rows, under_token
 
 __all__ = ["fetch", "jobs_of_dispatched", "take_dispatched"]
@@ -132,10 +132,11 @@ class _Fetching:
                 ]
             else:
                 end = at + 2 + 2 * n
-                jobs += [
-                    leased(profiles, queue, answer[i], answer[i + 1], now, worker, token, charge)
-                    for i in range(at + 2, end, 2)
-                ]
+                ids, records = answer[at + 2 : end : 2], answer[at + 3 : end : 2]
+                rows = zip(ids, records, strict=True)
+                run = leased_run(profiles, queue, rows, now, worker, token, charge)
+                self._context.stored_ids.add(zip([job.spec.id for job in run], ids, strict=True))
+                jobs += run
             at = end
         if at < len(answer):  # the rest was set aside
             self._context.note_set_aside(answer[at + 2 :])

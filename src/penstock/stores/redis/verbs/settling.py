@@ -38,6 +38,8 @@ _SETTLED = {ord("a"): Settled.APPLIED, ord("s"): Settled.STALE, ord("g"): Settle
 
 def settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[list[Settled]]:
     """Apply outcomes to jobs whose lease is still held; each is answered APPLIED, STALE or GONE."""
+    if _are_alike(settlements):
+        return (yield from _settle_alike(context, settlements))
     for one in settlements:
         no_outcome(one.transition)
     try:
@@ -47,6 +49,41 @@ def settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[list
         raise
     except CannotWrite:  # raised before anything was sent
         return (yield from _settle(context, [_writable(context, one) for one in settlements]))
+
+
+def _are_alike(settlements: Sequence[Settlement]) -> bool:
+    """Whether these are several ends of one queue, of the usual kind: completed, nothing kept or followed."""
+    if not 1 < len(settlements) <= BATCH or not _light(settlements[0]):
+        return False
+    to, queue = settlements[0].transition, settlements[0].lease.queue
+    return all(
+        one.transition is to and one.result is None and not one.then and one.lease.queue == queue
+        for one in settlements
+    )
+
+
+def _settle_alike(context: Context, settlements: Sequence[Settlement]) -> CallPlan[list[Settled]]:
+    """As `_settle`, for settlements that are alike: 1 µs less for each."""
+    queue, to = settlements[0].lease.queue, settlements[0].transition
+    head = b"\1" + (1).to_bytes(2, "little") + len(settlements).to_bytes(2, "little") + b"\1"
+    args: list[bytes | str | int] = [context.floor, MAX_ERRORS, 0, 1, transition_bytes(to), head]
+    args += _plain(settlements, context.stored_ids.take)
+    try:
+        call = context.call("settle", [queue], args, repeatable=False)
+        (answer,) = yield from each(context, [(queue, call)])
+    except StoreCorrupt:
+        context.spoiled.met()
+        raise
+    if answer is AWAY:
+        return [Settled.UNKNOWN] * len(settlements)
+    codes, highest, _ = answer
+    context.floor = max(context.floor, int(highest))
+    if _LATER in codes:
+        done = [_SETTLED.get(code) for code in codes]
+        left = [one for one, end in zip(settlements, done, strict=True) if end is None]
+        rest = iter((yield from _settle(context, left)))
+        return [next(rest) if end is None else end for end in done]
+    return [_SETTLED[code] for code in codes]
 
 
 def _writable(context: Context, one: Settlement) -> Settlement:
@@ -145,7 +182,7 @@ def _settle_args(
         head = bytes((numbers[queue],)) + number.to_bytes(2, "little") + len(batch).to_bytes(2, "little")
         runs.append(head + bytes((plain,)))
         if plain:
-            runs += _plain(batch)
+            runs += _plain(batch, context.stored_ids.take)
             continue
         for one in batch:
             result = b"" if one.result is None else b"r" + one.result
@@ -158,7 +195,7 @@ def _settle_args(
     return args
 
 
-def _plain(batch: Sequence[Settlement]) -> list[bytes]:
+def _plain(batch: Sequence[Settlement], take: Callable[[str], bytes]) -> list[bytes]:
     """Return the id and the lease prefix of each settlement.
 
     As `lease_prefix`, but makes the bytes that all of them share only once: saves 0.5 of 3 µs per job.
@@ -168,10 +205,10 @@ def _plain(batch: Sequence[Settlement]) -> list[bytes]:
     for one in batch:
         lease = one.lease
         if isinstance(lease, Lease) and lease.token is last and 0 <= lease.generation < _GENERATIONS:
-            args += (packed(lease.id), lease.generation.to_bytes(7, "big") + token)
+            args += (take(lease.id), lease.generation.to_bytes(7, "big") + token)
             continue
         whole = lease_prefix(lease)
-        args += (packed(lease.id), whole)
+        args += (take(lease.id), whole)
         if isinstance(lease, Lease) and len(whole) > 8:
             last, token = lease.token, whole[7:]
     return args

@@ -1,0 +1,77 @@
+"""Plain jobs take a short way through the store: the answers must be those of the usual way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.core.ids import mint
+from penstock.core.job import Lease, NewJob, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import Settled, Settlement, Share
+from penstock.stores.redis.keys import StoredIds, packed
+from penstock.stores.redis.records import leased, leased_run
+from penstock.stores.redis.store import RedisStore
+from tests.servers import RedisServer
+from tests.store.facts import LEASE, add, new, take
+
+DONE = Transition(State.COMPLETED)
+
+
+@pytest.fixture
+def store(redis: RedisServer) -> Iterator[RedisStore]:
+    made = RedisStore(f"{redis.url}?prefix=plain-{mint()}")
+    yield made
+    made.close()
+
+
+JOBS = (
+    {},
+    {"id": "not-a-uuid"},
+    {"id": "16 bytes long id".replace(" ", "-")},
+    {"task": "another", "retention": 5, "timeout": None, "at_most_once": True},
+    {"payload": b"[1, 2]", "priority": -7},
+    {"headers": {"a": "b"}},
+    {"expires_in": 60_000},
+    {"max_attempts": 1, "keep_dead": 9},
+)
+
+
+async def test_a_run_of_jobs_is_read_as_each_of_them_alone(redis: RedisServer, store: RedisStore) -> None:
+    jobs = [NewJob(**{"id": mint(), "task": "t", **facts}) for facts in JOBS]  # type: ignore[arg-type]
+    await add(store, *jobs)
+    await take(store, len(jobs))  # so that all profiles are known
+    with redis.client() as client:
+        rows = list(client.hgetall(store._context.redis_keys.queue("default") + b":jobs").items())
+    assert len(rows) == len(jobs)
+    profiles = store._context.profiles
+    alone = [leased(profiles, "default", id, record, 7, "w", "t", 1) for id, record in rows]
+    assert leased_run(profiles, "default", rows, 7, "w", "t", 1) == alone
+    assert {job.spec.id: job.spec.task for job in alone} == {job.id: job.task for job in jobs}
+
+
+async def test_alike_settlements_are_answered_one_by_one(store: RedisStore) -> None:
+    await add(store, *(new() for _ in range(4)))
+    first, second, third, fourth = (job.lease for job in await take(store, 4))
+    assert await store.settle([Settlement(second, DONE)]) == [Settled.APPLIED]
+    stale = Lease(third.queue, third.id, "another token", third.generation)
+    alike = [Settlement(lease, DONE) for lease in (first, second, stale, fourth, fourth)]
+    answers = [Settled.APPLIED, Settled.GONE, Settled.STALE, Settled.APPLIED, Settled.GONE]
+    assert await store.settle(alike) == answers
+    assert await store.settle([Settlement(third, DONE), Settlement(first, DONE)]) == [
+        Settled.APPLIED,
+        Settled.GONE,
+    ]
+
+
+async def test_forms_of_ids_do_not_pile_up(store: RedisStore) -> None:
+    ids = StoredIds()
+    for _ in range(30):
+        ids.add((id, packed(id)) for id in [mint() for _ in range(1_000)])
+        assert len(ids._forms) <= 11_000
+    assert ids.take("unknown") == packed("unknown")
+    await add(store, new())
+    (job,) = (await store.fetch([Share("default", 1, 1)], limit=1, lease=LEASE, worker="w", token="t")).jobs
+    assert await store.settle([Settlement(job.lease, DONE)] * 2) == [Settled.APPLIED, Settled.GONE]
+    assert not store._context.stored_ids._forms
