@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -91,6 +91,26 @@ async def test_the_job_is_leased_when_its_enqueue_returns(store: RedisStore, oth
     assert await other.get([new.ref]) == [None]
     (info,) = await other.queues()
     assert info.counts == {}
+
+
+async def test_a_queue_that_never_had_a_ready_job_is_dispatched_by_few_commands(
+    new_redis: Callable[..., RedisServer],
+) -> None:
+    server = new_redis()
+    store, other = RedisStore(server.url), RedisStore(server.url)
+    for token in ("t1", "t2"):  # the first makes the queue
+        waiting = await asleep(store, "default", token=token)
+        with server.client() as client:
+            client.config_resetstat()
+            await other.enqueue([NewJob(token, "t")])
+            stats: dict[str, dict[str, int]] = client.info("commandstats")  # type: ignore[assignment]
+        await asyncio.wait_for(waiting, SOON)
+        (job,) = await fetch(store, token)
+        assert await store.settle([Settlement(job.lease, DONE)]) == [Settled.APPLIED]
+    assert (stats["cmdstat_publish"]["calls"], stats["cmdstat_hmget"]["calls"]) == (1, 1)
+    assert "cmdstat_rpush" not in stats
+    store.close()
+    other.close()
 
 
 async def test_a_fetch_after_direct_dispatch_makes_no_call(store: RedisStore, other: RedisStore) -> None:

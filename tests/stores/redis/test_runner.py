@@ -270,6 +270,9 @@ async def test_tls_with_a_certificate_of_ours(ask: Asker, new_tls_redis: NewRedi
     query = f"ssl_ca_certs={tls.ca}&ssl_certfile={tls.client}&ssl_keyfile={tls.client_key}"
     ask.to(f"{server.url}?{query}")
     assert await ask([push("list", n) for n in range(100)]) == list(range(1, 101))
+    large = "x" * 5_000_000  # more than the buffers of a socket and a record of TLS hold
+    assert await ask([Call(ECHO, (b"k",), [large])]) == [[b"k", large.encode()]]
+    assert await ask([plain("PING")]) == [b"PONG"]
 
 
 async def test_an_untrusted_certificate_is_said(ask: Asker, new_tls_redis: NewRedis) -> None:
@@ -368,6 +371,20 @@ def test_more_threads_than_connections_take_turns(redis: RedisServer) -> None:
     for thread in threads:
         thread.join()
     assert len(found) == 100
+    runner.close()
+
+
+def test_a_thread_without_a_connection_is_told_at_its_deadline(redis: RedisServer) -> None:
+    runner = SyncRunner(Address.from_url(redis.url))
+    for _ in range(64):
+        runner._pool.enter(0)
+    began = time.monotonic()
+    (answer,) = runner.run([plain("PING")], within=1_000)
+    assert isinstance(answer, StoreUnavailable)
+    assert "all 64 connections of this store are in use" in str(answer)
+    assert 0.4 < time.monotonic() - began < 1.8  # and not twice the deadline
+    runner._pool.leave()
+    assert runner.run([plain("PING")]) == [b"PONG"]
     runner.close()
 
 

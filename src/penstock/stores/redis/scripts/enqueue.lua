@@ -49,8 +49,8 @@ local function append(queue, digest, profile, id, form, tail)
   local tail_field = 'tail' .. string.byte(form, 2) - 100
   local v = redis.call('HMGET', queue .. ':meta', 'generation', 'fresh', 'enqueued', tail_field, 'closed', 'limits',
     'throttled_until', 'fair', 'paused')
-  local last, fresh, enqueued, list = tonumber(v[1] or nil), tonumber(v[2] or nil), tonumber(v[3] or nil), v[4]
-  if not (last and fresh and enqueued) or v[5] == '1' or v[6] or v[7] or v[8] then return nil end
+  local last, fresh, enqueued, list = tonumber(v[1] or nil), tonumber(v[2] or nil) or 0, tonumber(v[3] or nil), v[4]
+  if not (last and enqueued) or v[5] == '1' or v[6] or v[7] or v[8] then return nil end
   local by_time = (now - EPOCH) * PER_MS
   local generation = math.max(last + 1, tonumber(ARGV[2]) + 1, by_time)
   if generation >= by_time + PER_MS or redis.call('HGET', queue .. ':profiles', digest) ~= profile then return nil end

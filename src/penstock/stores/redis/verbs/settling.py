@@ -38,12 +38,11 @@ _SETTLED = {ord("a"): Settled.APPLIED, ord("s"): Settled.STALE, ord("g"): Settle
 
 def settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[list[Settled]]:
     """Apply outcomes to jobs whose lease is still held; each is answered APPLIED, STALE or GONE."""
-    if _are_alike(settlements):
-        return (yield from _settle_alike(context, settlements))
-    for one in settlements:
+    alike = _are_alike(settlements)
+    for one in () if alike else settlements:
         no_outcome(one.transition)
     try:
-        return (yield from _settle(context, settlements))
+        return (yield from (_settle_alike if alike else _settle)(context, settlements))
     except StoreCorrupt:  # the caller repeats it, queue by queue; a repeat here would find settled jobs STALE
         context.spoiled.met()
         raise
@@ -66,14 +65,12 @@ def _settle_alike(context: Context, settlements: Sequence[Settlement]) -> CallPl
     """As `_settle`, for settlements that are alike: 1 µs less for each."""
     queue, to = settlements[0].lease.queue, settlements[0].transition
     head = b"\1" + (1).to_bytes(2, "little") + len(settlements).to_bytes(2, "little") + b"\1"
-    args: list[bytes | str | int] = [context.floor, MAX_ERRORS, 0, 1, transition_bytes(to), head]
-    args += _plain(settlements, context.stored_ids.take)
     try:
-        call = context.call("settle", [queue], args, repeatable=False)
-        (answer,) = yield from each(context, [(queue, call)])
-    except StoreCorrupt:
-        context.spoiled.met()
-        raise
+        args: list[bytes | str | int] = [context.floor, MAX_ERRORS, 0, 1, transition_bytes(to), head]
+        args += _plain(settlements, context.stored_ids.take)
+    except UNWRITABLE as error:
+        raise CannotWrite(str(error)) from error
+    (answer,) = yield from each(context, [(queue, context.call("settle", [queue], args, repeatable=False))])
     if answer is AWAY:
         return [Settled.UNKNOWN] * len(settlements)
     codes, highest, _ = answer

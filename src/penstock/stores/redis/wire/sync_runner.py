@@ -62,6 +62,7 @@ class SyncRunner:
         if isinstance(outcome, list) and not isinstance(outcome[0], ErrorReply):
             return outcome
         batch = RequestBatch(calls, self._topology, self._address, within)
+        batch.until = batch.connect_until = until  # the first try counts
         self._report(batch.request_to(node, edition), outcome)
         if seconds := batch.pause():
             time.sleep(seconds)
