@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain, groupby
 
 import pytest
 
@@ -30,28 +29,6 @@ def mark(items: Iterable[pytest.Item]) -> None:
         if (timing := item.get_closest_marker("timing")) is not None:
             _require_reason(item, timing)
             item.add_marker(pytest.mark.flaky(reruns=RETRIES))
-
-
-def spread_slow(items: list[pytest.Item], processes: int) -> None:
-    """Put modules with slow tests first in the part of each process, so that none of them is left at the end.
-
-    `--dist worksteal` gives each process one part, from the first to the last test. The tests of a
-    module stay together and in order, because some share what they prepare.
-    """
-    slow: list[list[pytest.Item]] = []
-    others: list[pytest.Item] = []
-    for _, tests in groupby(items, lambda item: item.path):
-        module = list(tests)
-        if any(item.get_closest_marker("slow") for item in module):
-            slow.append(module)
-        else:
-            others += module
-    bounds = [len(others) * n // processes for n in range(processes + 1)]
-    items[:] = [
-        item
-        for n in range(processes)
-        for item in (*chain.from_iterable(slow[n::processes]), *others[bounds[n] : bounds[n + 1]])
-    ]
 
 
 def _needs_a_server(item: pytest.Item) -> bool:

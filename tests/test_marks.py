@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.marks import RETRIES, mark, spread_slow
+from tests.marks import RETRIES, mark
 from tests.servers import programs
 
 TESTS = Path(__file__).resolve().parent
@@ -38,20 +38,6 @@ def test_a_timing_mark_without_a_reason_is_refused(item: pytest.Function, args: 
     item.add_marker(pytest.mark.timing.with_args(*args))
     with pytest.raises(pytest.UsageError, match=r"test_it: say why .*@pytest\.mark\.timing\('reason'\)"):
         mark([item])
-
-
-def test_each_process_begins_with_its_share_of_the_slow_modules(request: pytest.FixtureRequest) -> None:
-    def test_of(module: str, name: str) -> pytest.Function:
-        one = pytest.Function.from_parent(request.node.parent, name=name, callobj=lambda: None)
-        one.path = TESTS / module
-        if name.startswith("slow"):
-            one.add_marker(pytest.mark.slow)
-        return one
-
-    order = ["m1 a", "m1 b", "m2 c", "m2 slow", "m3 d", "m4 slow 2", "m5 slow 3"]
-    items: list[pytest.Item] = [test_of(*one.split(" ", 1)) for one in order]
-    spread_slow(items, 2)
-    assert [one.name for one in items] == ["c", "slow", "slow 3", "a", "slow 2", "b", "d"]
 
 
 def test_few_tests_are_marked_timing() -> None:
