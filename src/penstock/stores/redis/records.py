@@ -247,7 +247,7 @@ def leased_run(
 ) -> list[Job]:
     """Decode jobs (stored id, record) that were just fetched from one queue.
 
-    As `leased` for each, but a plain job, as by far the most are, is decoded in place: 1.6 instead of 2.9 µs.
+    As `leased` for each, but a plain job, as by far the most are, is decoded in place: 1.0 instead of 1.4 µs.
     """
     jobs: list[Job] = []
     last: bytes | None = None

@@ -136,7 +136,10 @@ class SyncConnection:
             raise Lost(f"its reply is not in Redis's protocol ({error})", sofar) from None
 
     def _read(self, timeout: float, sofar: list[Any]) -> None:
-        """Feed the reader with the next bytes. Raises Lost; TimeoutError if none come in time (s)."""
+        """Feed the reader with the next bytes. Raises Lost.
+
+        Raises TimeoutError if none come within `timeout` seconds.
+        """
         data = None
         while data is None:
             decrypted = self._tls is not None and self._tls.pending()
