@@ -148,4 +148,4 @@ async def test_a_large_batch_for_a_store_that_is_away_says_so_as_a_small_one_doe
 
 def _there(redis: RedisServer, prefix: str, n: int) -> bool:
     with redis.client() as client:
-        return int(client.hlen(f"{prefix}:2:{{/large}}:jobs")) >= n
+        return int(client.hlen(f"{prefix}:3:{{/large}}:jobs")) >= n

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -10,11 +11,11 @@ from penstock.core.ids import mint
 from penstock.core.job import Lease, NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import Settled, Settlement, Share
-from penstock.stores.redis.keys import StoredIds, packed
+from penstock.stores.redis.keys import StoredIds, id_of, packed
 from penstock.stores.redis.records import leased, leased_run
 from penstock.stores.redis.store import RedisStore
 from tests.servers import RedisServer
-from tests.store.facts import LEASE, add, new, take
+from tests.store.facts import LEASE, add, member, new, take
 
 DONE = Transition(State.COMPLETED)
 
@@ -75,3 +76,34 @@ async def test_forms_of_ids_do_not_pile_up(store: RedisStore) -> None:
     (job,) = (await store.fetch([Share("default", 1, 1)], limit=1, lease=LEASE, worker="w", token="t")).jobs
     assert await store.settle([Settlement(job.lease, DONE)] * 2) == [Settled.APPLIED, Settled.GONE]
     assert not store._context.stored_ids._forms
+
+
+async def test_an_id_of_any_kind_and_length_keeps_its_job_apart(store: RedisStore) -> None:
+    own = mint()
+    ids = [
+        *("x" * length for length in range(1, 20)),
+        *("0" * length for length in range(1, 20)),
+        own,
+        own.upper(),
+        own.replace("-", ""),
+        own[:-1],
+        own + "0",
+        "02" + own[2:],
+        own[:14] + "4" + own[15:],
+        own[:19] + "9" + own[20:],
+        str(uuid.UUID(int=0)),
+    ]
+    forms = [packed(id) for id in ids]
+    assert len(set(forms)) == len(set(ids)) == len(ids)
+    assert [id_of(form) for form in forms] == ids
+    assert len(packed(own)) == 14
+    await add(store, *(new(id) for id in ids))
+    assert [job.spec.id for job in await take(store, len(ids))] == ids
+
+
+@pytest.mark.parametrize("length", range(5, 12))
+async def test_the_batch_job_of_a_short_id_is_found_under_its_id(store: RedisStore, length: int) -> None:
+    await add(store, member("x" * length, key="k", size=1))
+    (job,) = await take(store, 1)
+    assert job.spec.id == "x" * length + ".batch"
+    assert await store.settle([Settlement(job.lease, DONE)]) == [Settled.APPLIED]

@@ -1,8 +1,8 @@
 """The names of keys, stored ids, and generations.
 
-Everything of one queue begins with `PREFIX:2:{NAMESPACE/QUEUE}`; the braces make it one slot of a Cluster.
-The keys of the whole namespace begin with `PREFIX:2:{NAMESPACE/}`. Neither name can contain a brace or a
-slash. The 2 is the version of the layout: versions of Penstock with different layouts never use the same
+Everything of one queue begins with `PREFIX:3:{NAMESPACE/QUEUE}`; the braces make it one slot of a Cluster.
+The keys of the whole namespace begin with `PREFIX:3:{NAMESPACE/}`. Neither name can contain a brace or a
+slash. The 3 is the version of the layout: versions of Penstock with different layouts never use the same
 keys.
 
 A *generation* counts 4096 per millisecond since 2020. So it orders jobs over queues, servers and a `drop`,
@@ -17,12 +17,14 @@ from collections.abc import Iterable
 __all__ = ["EPOCH", "LAYOUT", "PER_MS", "RedisKeys", "StoredIds", "id_of", "ms_of", "packed"]
 
 #: The version of the layout of keys and records; a change that other versions would misread increments it.
-LAYOUT = 2
+LAYOUT = 3
 
 EPOCH = 1_577_836_800_000  # 2020-01-01, ms
 PER_MS = 4_096
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
+#: The ids that Penstock makes until 2039, without the digits that are the same in all of them: 28 digits.
+_OWN = re.compile(r"01([0-9a-f]{6})-([0-9a-f]{4})-7([0-9a-f]{3})-8([0-9a-f]{3})-([0-9a-f]{12})").fullmatch
 
 
 class RedisKeys:
@@ -31,8 +33,11 @@ class RedisKeys:
     def __init__(self, prefix: str, namespace: str) -> None:
         self._head = f"{prefix}:{LAYOUT}:{{{namespace}/"
         shared = f"{self._head}}}"
-        #: The list of queues of layout 1, whose keys named no version.
-        self.queues_of_layout_1 = f"{prefix}:{{{namespace}/}}:queues".encode()
+        #: The lists of queues of earlier layouts, by their version; the keys of layout 1 named none.
+        self.queues_of_earlier = {
+            1: f"{prefix}:{{{namespace}/}}:queues".encode(),
+            2: f"{prefix}:2:{{{namespace}/}}:queues".encode(),
+        }
         self.queues = f"{shared}:queues".encode()  # set: the names of all queues
         #: How messages name the namespace.
         self.name_of_namespace = (
@@ -59,14 +64,18 @@ class RedisKeys:
 
 
 def packed(id: str) -> bytes:
-    """Return the stored form of an id: 16 bytes for a UUID, the most common kind.
+    """Return the stored form of an id: 14 bytes for an id of Penstock's, 16 for another UUID.
 
-    Any other id is stored after one or two zero bytes, so that its form is never 16 bytes long.
+    With 14 bytes, the field of a hash takes 16 bytes of Redis' memory; with 16 bytes it takes 32. Any
+    other id is stored after one or two zero bytes, so that its form is never 14 or 16 bytes long.
     """
+    own = _OWN(id)
+    if own:
+        return bytes.fromhex("".join(own.groups()))
     if len(id) == 36 and _UUID(id):
         return bytes.fromhex(id.replace("-", ""))
     raw = id.encode()
-    return b"\0\0" + raw if len(raw) == 15 else b"\0" + raw
+    return b"\0\0" + raw if len(raw) in {13, 15} else b"\0" + raw
 
 
 class StoredIds:
@@ -90,9 +99,11 @@ class StoredIds:
 
 def id_of(stored: bytes) -> str:
     """Return the id of a stored form: the inverse of `packed`."""
+    h = stored.hex()
+    if len(stored) == 14:
+        return f"01{h[:6]}-{h[6:10]}-7{h[10:13]}-8{h[13:16]}-{h[16:]}"
     if len(stored) != 16:
         return stored.lstrip(b"\0").decode(errors="backslashreplace")
-    h = stored.hex()
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 

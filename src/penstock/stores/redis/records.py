@@ -253,7 +253,7 @@ def leased_run(
     last: bytes | None = None
     task, timeout, attempts, retry, retention, at_most_once, keep_dead = "", None, 0, None, 0, False, None
     for stored, record in rows:
-        if record[0] & _NOT_PLAIN or len(stored) != 16:
+        if record[0] & _NOT_PLAIN or len(stored) != 14:
             jobs.append(leased(profiles, queue, stored, record, now, worker, token, charge))
             continue
         digest = record[9:13]
@@ -264,7 +264,7 @@ def leased_run(
             last = digest
         h = stored.hex()
         spec = NewJob(
-            f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}",
+            f"01{h[:6]}-{h[6:10]}-7{h[10:13]}-8{h[13:16]}-{h[16:]}",
             task,
             record[13:],
             queue,

@@ -45,20 +45,21 @@ def begin(context: Context) -> CallPlan[Any]:
 
     Raises StoreTooOld if the namespace has queues in the layout of an earlier version.
     """
-    old = context.redis_keys.queues_of_layout_1
-    counts, queues = yield from each(
-        context, [(SHARED, counts_call(context)), (SHARED, command(old, "EXISTS", old))]
-    )
-    if queues is not AWAY and queues:
-        raise _old_layout(context)
+    earlier = context.redis_keys.queues_of_earlier
+    looks = [(SHARED, command(key, "EXISTS", key)) for key in earlier.values()]
+    counts, *found = yield from each(context, [(SHARED, counts_call(context)), *looks])
+    for layout, queues in zip(earlier, found, strict=True):
+        if queues is not AWAY and queues:
+            raise _old_layout(context, layout)
     if context.steered:
         yield from highest(context)
     return (None, None) if counts is AWAY else counts
 
 
-def _old_layout(context: Context) -> StoreTooOld:
+def _old_layout(context: Context, layout: int) -> StoreTooOld:
     keys = context.redis_keys
     return StoreTooOld(
-        f"{keys.name_of_namespace} was written by an earlier version of Penstock (key layout 1; this version "
-        f"has {LAYOUT}): finish its jobs and delete its queues with that version, or use another namespace"
+        f"{keys.name_of_namespace} was written by an earlier version of Penstock (key layout {layout}; this "
+        f"version has {LAYOUT}): finish its jobs and delete its queues with that version, or use another "
+        f"namespace"
     )

@@ -118,8 +118,11 @@ end
 -- ── making the batch job ──
 
 local function text_of(id)
-  if #id ~= 16 then return (string.gsub(id, '^%z+', '')) end
+  if #id ~= 14 and #id ~= 16 then return (string.gsub(id, '^%z+', '')) end
   local hex = string.gsub(id, '.', function(c) return string.format('%02x', string.byte(c)) end)
+  if #id == 14 then
+    hex = '01' .. string.sub(hex, 1, 10) .. '7' .. string.sub(hex, 11, 13) .. '8' .. string.sub(hex, 14)
+  end
   return string.format('%s-%s-%s-%s-%s', string.sub(hex, 1, 8), string.sub(hex, 9, 12), string.sub(hex, 13, 16),
     string.sub(hex, 17, 20), string.sub(hex, 21))
 end
@@ -129,7 +132,7 @@ local function free_id(queue, first)
   local stem, n = string.sub(text_of(first), 1, 110) .. '.batch', 1
   while true do
     local text = stem .. (n > 1 and n or '')
-    local id = (#text == 15 and '\0\0' or '\0') .. text
+    local id = ((#text == 13 or #text == 15) and '\0\0' or '\0') .. text
     if redis.call('HEXISTS', queue .. ':jobs', id) == 0 then return id end
     n = n + 1
   end
