@@ -22,6 +22,30 @@ WHERE seq IN (
 )
 RETURNING {leased_columns}
 
+-- name: ready_plain
+-- The first jobs of a queue in one row: their seqs, their columns, their specs (hexadecimal, one after the
+-- other), and whether one of them is not plain or large.  ?1 qid  ?2 limit
+SELECT json_group_array(seq),
+       json_group_array(
+           json_array(-priority, place, seq, attempt, lost, enqueued_at, due, expires_at, cancel_asked)
+       ),
+       group_concat(CASE WHEN length(spec) <= 2000 THEN hex(spec) END, ''),
+       max(
+           length(spec) > 2000 OR errors IS NOT NULL OR checkpoint IS NOT NULL OR unique_phases IS NOT NULL
+           OR members IS NOT NULL
+       )
+FROM (
+    SELECT * FROM penstock_job INDEXED BY penstock_ready
+    WHERE queue = ?1 AND state = {available} ORDER BY priority DESC, place LIMIT ?2
+)
+
+-- name: lease_plain
+-- The jobs that `ready_plain` has found.  ?1 JSON list of seq  ?2 … ?6 as ?3 … ?7 of `lease`
+UPDATE penstock_job
+SET state = {running}, attempt = attempt + ?2, charged = ?2, fetched_at = ?3, token = ?4, worker = ?5,
+    lease_until = ?6, started = 0, progress = NULL, reason = NULL
+WHERE seq IN (SELECT value FROM json_each(?1))
+
 -- name: lease_these
 -- Jobs that were chosen one by one.  ?1 JSON list of seq  ?2 (unused)  ?3 … ?7 as above
 UPDATE penstock_job

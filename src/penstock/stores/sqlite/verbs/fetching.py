@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from penstock.core.job import Job
 from penstock.core.lifecycle import EXPIRED
 from penstock.stores.contract import Fetched, SetAside, Share
 from penstock.stores.sqlite import partitions
@@ -19,6 +20,7 @@ from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.batches import end_queued
 from penstock.stores.sqlite.verbs.keys import shift_key
 from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE, NeedsWrite
+from penstock.stores.sqlite.verbs.plain_fetch import LEAST, LeaseTerms, lease_plain_jobs
 from penstock.stores.sqlite.verbs.promoting import next_due
 
 __all__ = ["fetch", "probe_fetch"]
@@ -38,16 +40,6 @@ _WORKER = SQL["fetch.worker"]
 _MOST_EXPIRED = 2_000
 #: Positions of these columns: just leased jobs are read as plain tuples, for speed.
 _SEQ, _UNIQUE_PHASES = LeasedRow._fields.index("seq"), LeasedRow._fields.index("unique_phases")
-
-
-class _Terms(NamedTuple):
-    """The last parameters of the statements that lease jobs."""
-
-    charge: int
-    now: int
-    token: str
-    worker: str
-    until: int
 
 
 class _Candidate(NamedTuple):
@@ -95,16 +87,16 @@ def fetch(
     jobs = jobs_of(tx.execute(_UNDER, (token,)))
     found = tx.known([share.queue for share in queues])
     if not jobs and limit > 0:
-        terms = _Terms(int(charge), tx.now, token, worker, tx.lease_now + lease)
+        terms = LeaseTerms(int(charge), tx.now, token, worker, tx.lease_now + lease)
         starts: dict[int, int] = {}
-        jobs = leased(_take(tx, queues, limit, terms, starts), tx.now, token, worker)
+        jobs = _take(tx, queues, limit, terms, starts)
         jobs = limits.started(jobs, starts)
     return Fetched(jobs, tx.now, next_due(tx, found), *_kept_back(tx, found, worker))
 
 
 def _take(
-    tx: TransactionContext, shares: Sequence[Share], limit: int, terms: _Terms, starts: dict[int, int]
-) -> list[Row]:
+    tx: TransactionContext, shares: Sequence[Share], limit: int, terms: LeaseTerms, starts: dict[int, int]
+) -> list[Job]:
     """Lease up to each quota, then up to each cap. `starts` collects the jobs that start later, and when."""
     found = [(share, tx.queue(share.queue)) for share in shares]
     supplies = [
@@ -113,14 +105,14 @@ def _take(
     if len(supplies) == 1:  # one queue needs only one pass
         share, supply = supplies[0]
         return supply.take(min(share.cap, limit))
-    rows: list[Row] = []
+    jobs: list[Job] = []
     for to_cap in (False, True):
         for share, supply in supplies:
             most = share.cap if to_cap else min(share.quota, share.cap)
-            want = min(most - supply.taken, limit - len(rows))
+            want = min(most - supply.taken, limit - len(jobs))
             if want > 0:
-                rows += supply.take(want)
-    return rows
+                jobs += supply.take(want)
+    return jobs
 
 
 class _Supply:
@@ -132,7 +124,7 @@ class _Supply:
         self,
         tx: TransactionContext,
         queue: QueueContext,
-        terms: _Terms,
+        terms: LeaseTerms,
         free: int | None,
         starts: dict[int, int],
     ) -> None:
@@ -145,7 +137,7 @@ class _Supply:
         self._tasks = _wanted(tx, queue, terms.worker)
         self._simple = not self._tasks and not _some_expired(tx, queue)
 
-    def take(self, want: int) -> list[Row]:
+    def take(self, want: int) -> list[Job]:
         """Lease up to `want` jobs of the queue, in its order."""
         queue = self._queue
         if queue.rate_limiter is not None:
@@ -153,25 +145,39 @@ class _Supply:
         if want <= 0 or queue.paused:
             return []
         if self._simple:
-            want = min(want, queue.count(AVAILABLE))
-            rows = self._tx.cx.execute(_LEASE, (queue.qid, want, *self._terms)).fetchall() if want else []
-            if len(rows) < want:  # another program has changed the counts
-                queue.miscounted = True
-            rows.sort()  # by priority and place, which no two of a queue share
-            for row in rows:
-                if row[_UNIQUE_PHASES] is not None:
-                    self._leave_queue(AVAILABLE, row[_SEQ], row[_UNIQUE_PHASES])
-            self._tx.move(queue, AVAILABLE, RUNNING, len(rows))
-            if queue.has_dependents:
-                partitions.fetched(self._tx, queue, rows)
+            jobs = self._first(min(want, queue.count(AVAILABLE)))
         elif queue.has_dependents:
-            rows = self._with_dependents(want)
+            jobs = self._jobs_of(self._with_dependents(want))
         else:
-            rows = self._one_by_one(want)
-        self.taken += len(rows)
+            jobs = self._jobs_of(self._one_by_one(want))
+        self.taken += len(jobs)
         if queue.rate_limiter is not None:
-            self._starts.update(limits.passed(self._tx, queue, [row[_SEQ] for row in rows]))
-        return rows
+            self._starts.update(limits.passed(self._tx, queue, [job.generation for job in jobs]))
+        return jobs
+
+    def _first(self, want: int) -> list[Job]:
+        """Lease the first `want` available jobs: none has expired, and no parked job comes before them."""
+        tx, queue = self._tx, self._queue
+        if want >= LEAST and not queue.has_dependents:
+            jobs = lease_plain_jobs(tx, queue, want, self._terms)
+            if jobs is not None:
+                tx.move(queue, AVAILABLE, RUNNING, want)
+                return jobs
+        rows = tx.cx.execute(_LEASE, (queue.qid, want, *self._terms)).fetchall() if want else []
+        if len(rows) < want:  # another program has changed the counts
+            queue.miscounted = True
+        rows.sort()  # by priority and place, which no two of a queue share
+        for row in rows:
+            if row[_UNIQUE_PHASES] is not None:
+                self._leave_queue(AVAILABLE, row[_SEQ], row[_UNIQUE_PHASES])
+        tx.move(queue, AVAILABLE, RUNNING, len(rows))
+        if queue.has_dependents:
+            partitions.fetched(tx, queue, rows)
+        return self._jobs_of(rows)
+
+    def _jobs_of(self, rows: list[Row]) -> list[Job]:
+        terms = self._terms
+        return leased(rows, terms.now, terms.token, terms.worker)
 
     def _bounded(self, want: int) -> int:
         """Return `want`, reduced to what the queue's limits allow."""
