@@ -225,3 +225,18 @@ def test_unused_slots_cost_no_memory() -> None:
     table.put_many(jobs_of(20), 1)
     table.entries()
     assert os.fstat(table.fileno()).st_blocks * 512 < 100_000
+
+
+def test_only_slots_that_hold_a_job_are_read(table: LeaseTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    supervisor = reader_of(table)
+    slots = table.put_many(jobs_of(1_000), 1)
+    read: list[int] = []
+    original = LeaseTable._read
+    monkeypatch.setattr(LeaseTable, "_read", lambda self, slot: read.append(slot) or original(self, slot))
+    for slot in slots:
+        if slot != 700:
+            table.free(slot)
+    assert [entry.slot for entry in supervisor.entries()] == [700]
+    table.free(700)
+    assert supervisor.entries() == []
+    assert read == [700]

@@ -4,12 +4,13 @@ The process writes and the supervisor reads, without locks. The only word that t
 entry's `revoked`. The memory outlives the process, so after a crash it shows which jobs had started.
 
     header   magic, capacity, pid, heartbeats, state, worker id
-    marks    three columns, a 4-byte word per slot each: started, revoked, ended
+    marks    four columns, a 4-byte word per slot each: entered, started, revoked, ended
     times    three columns, an 8-byte word per slot each: leased until, started at, deadline
     names    a row per slot: number, lengths, generation, id + queue + token, the number again
 
 Each job that is put into a slot gets the slot's next **number**, and a mark is set by writing that number
-into it. So marks are never cleared, and a mark for a slot's last job cannot affect its next job.
+into it. So marks are never cleared, and a mark for a slot's last job cannot affect its next job. A slot
+holds a job if its marks *entered* and *ended* differ.
 The number stands before and after the names, and the reader reads the last one first: names that are
 being written, or whose writer died, show two different numbers.
 
@@ -38,12 +39,12 @@ __all__ = ["ChildState", "Header", "LeaseEntry", "LeaseTable"]
 #: Untouched memory costs nothing.
 _EXTRA_ROWS = 8_192
 
-_MAGIC = b"PENLEAS1"  # the last digit is the version of the layout
+_MAGIC = b"PENLEAS2"  # the last digit is the version of the layout
 _HEADER = 256
 _PID, _HEARTBEAT, _LOOP, _STATE, _HIGH, _ID_LENGTH = range(1, 7)  # 8-byte words; word 0 is the magic
 _ID_AT = 64
 
-_MARKS = 3 * 4
+_MARKS = 4 * 4
 _TIMES = 3 * 8
 _TEXT = 288  # an id and a queue of 128 characters each, and a token
 _names = struct.Struct(f"@IHHHQ{_TEXT}sI")
@@ -114,8 +115,8 @@ class LeaseTable:
         self._until, self._started_ns, self._deadline = (
             self._u64[times + i * n : times + (i + 1) * n] for i in range(3)
         )
-        self._started, self._revoked, self._ended = (
-            self._u32[marks + i * n : marks + (i + 1) * n] for i in range(3)
+        self._entered, self._started, self._revoked, self._ended = (
+            self._u32[marks + i * n : marks + (i + 1) * n] for i in range(4)
         )
         self._names_at = _HEADER + n * (_TIMES + _MARKS)
         # private to the writer
@@ -156,6 +157,7 @@ class LeaseTable:
             self._until,
             self._started_ns,
             self._deadline,
+            self._entered,
             self._started,
             self._revoked,
             self._ended,
@@ -198,6 +200,7 @@ class LeaseTable:
     def put_many(self, jobs: Iterable[Job], until_ns: int) -> list[int]:
         """`put` for each; the slots in order."""
         numbers, until, memory, names_at = self._numbers, self._until, self._map, self._names_at
+        entered = self._entered
         slots: list[int] = []
         last_queue = last_token = None
         queue = token = rest = b""
@@ -218,6 +221,7 @@ class LeaseTable:
                 memory, names_at + slot * _NAMES,
                 number, len(id), len(queue), len(token), job.generation, id + rest, number,
             )  # fmt: skip
+            entered[slot] = number
         return slots
 
     def _free_slot(self) -> int:
@@ -278,8 +282,12 @@ class LeaseTable:
 
     def entries(self) -> list[LeaseEntry]:
         """All leased jobs. One that is being entered at this moment may be missing."""
-        read = (self._read(slot) for slot in range(min(self._u64[_HIGH], self.capacity)))
-        return [entry for entry in read if entry is not None]
+        high = min(self._u64[_HIGH], self.capacity)
+        entered, ended = self._entered[:high].tolist(), self._ended[:high].tolist()
+        if entered == ended:  # most reads: an idle worker is looked at twenty times a second
+            return []
+        held = [slot for slot, number in enumerate(entered) if number != ended[slot]]
+        return [entry for entry in map(self._read, held) if entry is not None]
 
     def revoke(self, entries: Sequence[LeaseEntry]) -> list[LeaseEntry]:
         """Revoke jobs that have not started. Those returned will not start and belong to the caller.
