@@ -13,6 +13,11 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
+from benchmarks.measures import Lab
+from benchmarks.measures.features import FEATURES
+from benchmarks.measures.features import take as take_features
+from benchmarks.measures.figure import QUICK
+from benchmarks.rig import Setup
 from benchmarks.server import Server
 from benchmarks.soak.samples import KEEP_DEAD, Sample, faults
 from tests.servers.programs import redis_program
@@ -20,6 +25,8 @@ from tests.servers.programs import redis_program
 pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.server]
 
 ROOT = Path(__file__).resolve().parents[1]
+#: What is measured of a feature.
+ACTS = ("one", "bulk", "drain")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -70,6 +77,27 @@ def test_redis_is_measured_with_an_append_only_file_when_asked(tmp_path: Path) -
     redis_program()
     found, _ = measured(tmp_path, "--store", "redis", "--durability", "aof", "--only", "size")
     assert set(found["setups"]) == {"redis, aof"}
+
+
+def test_a_feature_is_measured_as_a_share_of_plain_jobs(tmp_path: Path) -> None:
+    redis_program()
+    chosen = ("--only", "features", "--features", "encryption")
+    found, printed = measured(tmp_path, "--store", "redis", "--markdown", *chosen)
+    values = found["setups"]["redis"]
+    assert set(values) == {f"features.{row}_{act}" for row in ("plain", "encryption") for act in ACTS}
+    assert "| | redis: one by one | redis: `enqueue_many` | redis: drain |" in printed
+    (row,) = [line for line in printed.splitlines() if line.startswith("| encryption")]
+    assert row.count(" %") == len(ACTS)
+
+
+def test_each_feature_can_be_measured(tmp_path: Path) -> None:
+    sizes = msgspec.structs.replace(QUICK, seconds=0.02)
+    taken = dict(take_features(Lab(Setup("memory"), tmp_path, sizes)))
+    assert {name for name in taken if name.endswith("_drain")} == {
+        f"{row}_drain" for row in ("plain", *FEATURES)
+    }
+    assert {name for name in taken if name.startswith("plain")} == {f"plain_{act}" for act in ACTS}
+    assert all(float(value) > 0 for value in taken.values())
 
 
 def test_a_delayed_connection_is_measured_beside_the_usual_one(tmp_path: Path) -> None:
