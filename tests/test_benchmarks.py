@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
+from benchmarks.foreign.programs import PROGRAMS, Missing, Place
 from benchmarks.measures import Lab
 from benchmarks.measures.features import FEATURES
 from benchmarks.measures.features import take as take_features
@@ -108,6 +109,30 @@ def test_a_delayed_connection_is_measured_beside_the_usual_one(tmp_path: Path) -
     assert slow["enqueue.one_sync"][0] < min(250, usual["enqueue.one_sync"][0])  # 5 ms: at most 200/s
     assert "of undelayed" in printed
     assert "size.bytes" not in slow, "room does not depend on the wire"
+
+
+def test_programs_are_measured_in_one_table_and_a_missing_one_is_named(tmp_path: Path) -> None:
+    redis_program()
+    out = tmp_path / "values.json"
+    chosen = ("--programs", "penstock,mayu", "--python313", "/bin/false", "--venvs", str(tmp_path))
+    ran = run("benchmarks.foreign", "--quick", *chosen, "--json", str(out))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "mayu is left out: /bin/false is not Python 3.13 or newer" in ran.stderr
+    values = json.loads(out.read_text())["values"]
+    assert {name: len(taken) for name, taken in values["penstock"].items()} == dict.fromkeys(
+        ("one", "callers", "drain", "cpu", "redis_cpu", "p50", "p99"), 1
+    )
+    assert list(values) == ["penstock"]
+    assert [line for line in ran.stdout.splitlines() if line.startswith("| Penstock, async tasks |")]
+
+
+@pytest.mark.parametrize(("program", "says"), [("asynq", "Go is not"), ("sidekiq", "Sidekiq is not")])
+def test_a_program_of_another_language_is_left_out_where_its_language_is_missing(
+    program: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Missing, match=f"{says} on PATH"):
+        PROGRAMS[program].prepare(Place(tmp_path))
 
 
 def test_a_delay_proxy_adds_its_delay_to_each_round_trip_and_once_to_a_pipeline(tmp_path: Path) -> None:

@@ -52,14 +52,13 @@ FEATURES = {
 
 
 def take(lab: Lab) -> Iterator[Sample]:
-    """Measure plain jobs first, last, and after every third feature; shares are of their median."""
+    """Measure plain jobs before every third feature; shares are of the median of these."""
     plain: list[dict[str, float]] = []
     found: dict[str, dict[str, float]] = {}
     for n, name in enumerate(lab.sizes.features or FEATURES):
         if n % 3 == 0:
             plain.append(_rates(lab, Feature(_PLAIN)))
         found[name] = _rates(lab, FEATURES[name])
-    plain.append(_rates(lab, Feature(_PLAIN)))
     for act in plain[0]:
         whole = statistics.median(rates[act] for rates in plain)
         yield f"{_PLAIN}_{act}", whole
