@@ -20,8 +20,8 @@ from benchmarks.venvs import DEFAULT_FOLDER
 
 _USUAL, _QUICK = Amounts(jobs=20_000, calls=100, idle=1.0), Amounts(jobs=300, calls=5, idle=0.1)
 
-#: The program whose rates are compared with the others'.
-_OURS = "penstock"
+#: The program whose rates are compared with the others', and the one that is left out of that.
+_OURS, _OURS_TOO = "penstock", "penstock-threads"
 
 
 class Column(NamedTuple):
@@ -158,14 +158,15 @@ def _markdown(values: dict[str, dict[str, list[float]]], versions: dict[str, str
 
 def _ratios(values: dict[str, dict[str, list[float]]]) -> list[str]:
     """Penstock's rates as multiples of the others', of medians."""
-    acts = {"drain": "Drain", "one": "Enqueue one by one", "callers": "Enqueue from many callers"}
+    acts = {"drain": "drain", "one": "enqueue one by one", "callers": "enqueue from many callers"}
     lines = []
     for name, what in acts.items():
         medians = {of: statistics.median(figures[name]) for of, figures in values.items() if name in figures}
+        medians.pop(_OURS_TOO, None)
         ours = medians.pop(_OURS, None)
         if ours and medians:
             shown = [f"{ours / median:.2f} × {of}" for of, median in medians.items()]
-            lines.append(f"* {what}: {', '.join(shown)}.")
+            lines.append(f"* Penstock's {what}: {', '.join(shown)}.")
     return lines
 
 
