@@ -14,6 +14,7 @@ import msgspec
 
 from benchmarks.machine import describe
 from benchmarks.measures import GROUPS, FigureGroup, Lab
+from benchmarks.measures.features import FEATURES
 from benchmarks.measures.figure import QUICK, Sizes
 from benchmarks.report import Report
 from benchmarks.rig import Setup
@@ -45,7 +46,7 @@ def _setups(stores: Sequence[str], durability: str | None, delays: Sequence[floa
 
 def _chosen(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str]:
     """Parse known names joined by commas."""
-    known: Sequence[str] = list(SETUPS) if param.name == "stores" else list(GROUPS)
+    known: Sequence[str] = list({"stores": SETUPS, "groups": GROUPS, "features": FEATURES}[param.name or ""])
     if value is None:
         if param.name == "stores" and redis_program() is None:
             print("redis-server is not installed: Redis is left out", file=sys.stderr)
@@ -82,6 +83,12 @@ def _milliseconds(ctx: click.Context, param: click.Parameter, value: str | None)
     help="Also measure Redis with these extra milliseconds per round trip (0: the proxy alone).",
 )
 @click.option("--only", "groups", callback=_chosen, metavar="A,B", help=f"{', '.join(GROUPS)}.  [all]")
+@click.option(
+    "--features",
+    callback=_chosen,
+    metavar="A,B",
+    help=f"Of the group features: {', '.join(FEATURES)}.  [all]",
+)
 @click.option("--reps", default=3, show_default=True, help="Repetitions; tables show the median (min–max).")
 @click.option("--quick", is_flag=True, help="Tiny sizes, one repetition: a test run without useful figures.")
 @click.option("--jobs", type=int, help="Number of jobs of a bulk enqueue, a drain, and the size measurement.")
@@ -103,6 +110,7 @@ def main(
     durability: str | None,
     delays: list[float],
     groups: list[str],
+    features: list[str],
     reps: int,
     quick: bool,
     jobs: int | None,
@@ -119,7 +127,13 @@ def main(
     """
     setups = _setups(stores, durability, delays)
     chosen = [GROUPS[name] for name in groups if any(GROUPS[name].suits(setup) for setup in setups)]
-    given = {"jobs": jobs, "scheduled": scheduled, "deep": deep, "deep_redis": deep}
+    given = {
+        "jobs": jobs,
+        "scheduled": scheduled,
+        "deep": deep,
+        "deep_redis": deep,
+        "features": tuple(features),
+    }
     sizes = msgspec.structs.replace(
         QUICK if quick else Sizes(), **{name: value for name, value in given.items() if value is not None}
     )

@@ -25,6 +25,7 @@ from rich.table import Table
 from benchmarks.machine import describe
 from benchmarks.rig import ROOT
 from benchmarks.server import describe_redis, redis_program
+from benchmarks.venvs import DEFAULT_FOLDER, create_venv
 
 #: The libraries that are measured on each store; Penstock first.
 _VARIANTS = {
@@ -105,7 +106,7 @@ _WIDTH = 12  # columns of a table
 @click.option(
     "--venvs",
     type=click.Path(path_type=Path),
-    default=Path(tempfile.gettempdir()) / "penstock-peers",
+    default=DEFAULT_FOLDER,
     show_default=True,
     help="Where the environments are; they are kept for the next time.",
 )
@@ -172,12 +173,7 @@ def _copied(harness: Path, to: Path) -> Path:
 
 def _install(bench: Path, env: dict[str, str], libraries: Sequence[str], python: str, venvs: Path) -> None:
     for library in libraries:
-        folder = venvs / library
-        if not (folder / "bin" / "python").exists():
-            made = subprocess.run([python, "-m", "venv", str(folder)], capture_output=True, check=False)
-            if made.returncode:  # some systems have no ensurepip
-                shutil.rmtree(folder, ignore_errors=True)
-                subprocess.run([python, "-m", "virtualenv", "--quiet", str(folder)], check=True)
+        create_venv(python, venvs / library)
     command = [sys.executable, "bench.py", "install", *libraries, "--python", python]
     subprocess.run(command, cwd=bench, env=env, check=True, stdout=sys.stderr)
 

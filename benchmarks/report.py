@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -45,10 +46,9 @@ class Report:
             console.print(f"\n{group.title}", highlight=False, markup=False)
             table = Table(box=box.SIMPLE_HEAD)
             table.add_column("")
-            setups = self._suited(group)
-            for setup in setups:
-                table.add_column(setup.name, justify="right")
-            for title, cells in self._rows(group, setups):
+            for head in self._heads(group):
+                table.add_column(head, justify="right")
+            for title, cells in self._rows(group):
                 table.add_row(title.replace("`", ""), *cells)
             console.print(table)
             for note in self._notes.get(group.name, {}):
@@ -61,10 +61,10 @@ class Report:
         lines = ["## Results", "", self.machine + ".", ""]
         for group in self._groups:
             lines += [f"### {group.title}", ""]
-            setups = self._suited(group)
-            lines.append("| | " + " | ".join(setup.name for setup in setups) + " |")
-            lines.append("| --- |" + " ---: |" * len(setups))
-            for title, cells in self._rows(group, setups):
+            heads = self._heads(group)
+            lines.append("| | " + " | ".join(heads) + " |")
+            lines.append("| --- |" + " ---: |" * len(heads))
+            for title, cells in self._rows(group):
                 lines.append(f"| {title} | " + " | ".join(cells) + " |")
             lines += ["", *(f"{note}\n" for note in self._notes.get(group.name, {}))]
         lines += [f"Failed: {failure}" for failure in self.failures]
@@ -89,9 +89,20 @@ class Report:
     def _suited(self, group: FigureGroup) -> list[Setup]:
         return [setup for setup in self._setups if group.suits(setup)]
 
-    def _rows(self, group: FigureGroup, setups: Sequence[Setup]) -> Iterator[tuple[str, list[str]]]:
+    def _heads(self, group: FigureGroup) -> list[str]:
+        return [
+            f"{setup.name}: {head}" if head else setup.name
+            for setup in self._suited(group)
+            for _, head in group.columns
+        ]
+
+    def _rows(self, group: FigureGroup) -> Iterator[tuple[str, list[str]]]:
         for figure in group.figures:
-            cells = [self._cell(setup, group, figure) for setup in setups]
+            cells = [
+                self._cell(setup, group, msgspec.structs.replace(figure, name=figure.name + suffix))
+                for setup in self._suited(group)
+                for suffix, _ in group.columns
+            ]
             if any(cells):
                 yield figure.title, [cell or "–" for cell in cells]
 

@@ -28,6 +28,8 @@ __all__ = ["ROOT", "Rig", "Running", "Setup", "worker_process"]
 
 #: The checkout that contains `benchmarks`.
 ROOT = Path(__file__).resolve().parents[1]
+#: The app of worker processes.
+SERVED = "benchmarks.served:app"
 #: Timeout without any execution (s).
 _PATIENCE = 30.0
 _STOP_TIME = 15.0
@@ -82,11 +84,24 @@ class Running:
 
 
 class Rig:
-    """A fresh store, its tasks and their counters; everything is removed at the end."""
+    """A fresh store, its tasks and their counters; everything is removed at the end.
 
-    def __init__(self, setup: Setup, folder: Path, concurrency: int | None = None) -> None:
+    `served` is the app of worker processes, `knobs` their additional environment variables.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        folder: Path,
+        concurrency: int | None = None,
+        *,
+        tasks: Callable[[str], Tasks] = Tasks,
+        served: str = SERVED,
+        knobs: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.setup = setup
         self._concurrency = concurrency
+        self._served, self._knobs = served, knobs
         self.disk = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder))
         shm = "/dev/shm" if os.path.isdir("/dev/shm") else None
         self.shm = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=shm))
@@ -97,7 +112,7 @@ class Rig:
         self.url = self.server.url if self.server else _url(setup, self.file)
         self.counters = Counters(self.shm)
         leave_in(self.shm)
-        self.tasks = Tasks(self.url)
+        self.tasks = tasks(self.url)
         self.running: Running | None = None
 
     @property
@@ -181,7 +196,10 @@ class Rig:
     @contextlib.contextmanager
     def _as_processes(self, processes: int) -> Iterator[Running]:
         log = self.shm / "worker.log"
-        with worker_process(self.url, self.shm, log, processes, self._concurrency) as process:
+        worker = worker_process(
+            self.url, self.shm, log, processes, self._concurrency, self._knobs, self._served
+        )
+        with worker as process:
             yield Running(process.pid, lambda: process.poll() is None, log)
 
     @contextlib.contextmanager
@@ -233,9 +251,10 @@ def worker_process(
     processes: int = 1,
     concurrency: int | None = None,
     knobs: Mapping[str, str] = MappingProxyType({}),
+    served: str = SERVED,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run `penstock worker` in its own session; end it with SIGTERM, then kill the remaining processes."""
-    command = [sys.executable, "-m", "penstock", "worker", "benchmarks.served:app"]
+    command = [sys.executable, "-m", "penstock", "worker", served]
     command += ["--processes", str(processes), "--log-level", "warning"]
     if concurrency is not None:
         command += ["--concurrency", str(concurrency)]

@@ -13,6 +13,12 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
+from benchmarks.foreign.programs import PROGRAMS, Missing, Place
+from benchmarks.measures import Lab
+from benchmarks.measures.features import FEATURES
+from benchmarks.measures.features import take as take_features
+from benchmarks.measures.figure import QUICK
+from benchmarks.rig import Setup
 from benchmarks.server import Server
 from benchmarks.soak.samples import KEEP_DEAD, Sample, faults
 from tests.servers.programs import redis_program
@@ -20,6 +26,8 @@ from tests.servers.programs import redis_program
 pytestmark = [pytest.mark.slow, pytest.mark.system, pytest.mark.server]
 
 ROOT = Path(__file__).resolve().parents[1]
+#: What is measured of a feature.
+ACTS = ("one", "bulk", "drain")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -72,6 +80,27 @@ def test_redis_is_measured_with_an_append_only_file_when_asked(tmp_path: Path) -
     assert set(found["setups"]) == {"redis, aof"}
 
 
+def test_a_feature_is_measured_as_a_share_of_plain_jobs(tmp_path: Path) -> None:
+    redis_program()
+    chosen = ("--only", "features", "--features", "encryption")
+    found, printed = measured(tmp_path, "--store", "redis", "--markdown", *chosen)
+    values = found["setups"]["redis"]
+    assert set(values) == {f"features.{row}_{act}" for row in ("plain", "encryption") for act in ACTS}
+    assert "| | redis: one by one | redis: `enqueue_many` | redis: drain |" in printed
+    (row,) = [line for line in printed.splitlines() if line.startswith("| encryption")]
+    assert row.count(" %") == len(ACTS)
+
+
+def test_each_feature_can_be_measured(tmp_path: Path) -> None:
+    sizes = msgspec.structs.replace(QUICK, seconds=0.02)
+    taken = dict(take_features(Lab(Setup("memory"), tmp_path, sizes)))
+    assert {name for name in taken if name.endswith("_drain")} == {
+        f"{row}_drain" for row in ("plain", *FEATURES)
+    }
+    assert {name for name in taken if name.startswith("plain")} == {f"plain_{act}" for act in ACTS}
+    assert all(float(value) > 0 for value in taken.values())
+
+
 def test_a_delayed_connection_is_measured_beside_the_usual_one(tmp_path: Path) -> None:
     redis_program()
     found, printed = measured(tmp_path, "--store", "redis", "--delay-ms", "5", "--only", "enqueue,size")
@@ -80,6 +109,30 @@ def test_a_delayed_connection_is_measured_beside_the_usual_one(tmp_path: Path) -
     assert slow["enqueue.one_sync"][0] < min(250, usual["enqueue.one_sync"][0])  # 5 ms: at most 200/s
     assert "of undelayed" in printed
     assert "size.bytes" not in slow, "room does not depend on the wire"
+
+
+def test_programs_are_measured_in_one_table_and_a_missing_one_is_named(tmp_path: Path) -> None:
+    redis_program()
+    out = tmp_path / "values.json"
+    chosen = ("--programs", "penstock,mayu", "--python313", "/bin/false", "--venvs", str(tmp_path))
+    ran = run("benchmarks.foreign", "--quick", *chosen, "--json", str(out))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "mayu is left out: /bin/false is not Python 3.13 or newer" in ran.stderr
+    values = json.loads(out.read_text())["values"]
+    assert {name: len(taken) for name, taken in values["penstock"].items()} == dict.fromkeys(
+        ("one", "callers", "drain", "cpu", "redis_cpu", "p50", "p99"), 1
+    )
+    assert list(values) == ["penstock"]
+    assert [line for line in ran.stdout.splitlines() if line.startswith("| Penstock, async tasks |")]
+
+
+@pytest.mark.parametrize(("program", "says"), [("asynq", "Go is not"), ("sidekiq", "Sidekiq is not")])
+def test_a_program_of_another_language_is_left_out_where_its_language_is_missing(
+    program: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Missing, match=f"{says} on PATH"):
+        PROGRAMS[program].prepare(Place(tmp_path))
 
 
 def test_a_delay_proxy_adds_its_delay_to_each_round_trip_and_once_to_a_pipeline(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from benchmarks.measures import (
     depth,
     drain,
     enqueue,
+    features,
     latency,
     leftovers,
     processes,
@@ -32,5 +33,6 @@ GROUPS: dict[str, FigureGroup] = {
         leftovers.GROUP,
         schedule.GROUP,
         depth.GROUP,
+        features.GROUP,
     )
 }

@@ -50,6 +50,8 @@ class Sizes(msgspec.Struct, frozen=True):
     shallow: int = 10_000
     deep: int = 1_000_000
     deep_redis: int = 5_000_000
+    #: The features to measure; empty: all.
+    features: tuple[str, ...] = ()
     #: Number of jobs and of repetitions for the rate at a depth.
     window: int = 10_000
     rounds: int = 5
@@ -98,6 +100,8 @@ class FigureGroup(msgspec.Struct, frozen=True):
     stores: tuple[str, ...] = ()
     #: Whether the group is also measured with a delayed connection.
     delayed: bool = False
+    #: Suffixes of the figures' names and their heads, if each setup has several columns.
+    columns: tuple[tuple[str, str], ...] = (("", ""),)
 
     def suits(self, setup: Setup) -> bool:
         return (not self.stores or setup.store in self.stores) and (self.delayed or setup.delay_ms is None)

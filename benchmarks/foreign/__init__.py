@@ -1,0 +1,1 @@
+"""Programs of other languages and libraries, measured beside Penstock: `python -m benchmarks.foreign`."""
