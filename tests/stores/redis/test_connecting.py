@@ -24,6 +24,7 @@ from penstock.stores.redis.wire.handshake import Kind
 from penstock.stores.redis.wire.sockets import open_socket, open_socket_async
 from penstock.stores.redis.wire.sync_connection import open_sync_connection
 from tests.servers import RedisServer
+from tests.servers.programs import until
 from tests.stores.redis.both_runners import Asker, plain, push
 
 NewRedis = Callable[..., RedisServer]
@@ -279,6 +280,13 @@ async def test_a_server_that_loads_its_data_is_waited_for(
     with (tmp_path / "redis.conf").open("a") as config:
         config.write("key-load-delay 2000\nloading-process-events-interval-bytes 1024\n")
     slow.launch()
+
+    def loads() -> bool:
+        with contextlib.suppress(redis_py.ConnectionError), contextlib.closing(slow.client()) as client:
+            return bool(client.info("persistence")["loading"])
+        return False
+
+    until(loads, "the loading")
     assert await ask.to(f"{slow.url}?timeout=20s")([push("list", 1)]) == [1]
 
 

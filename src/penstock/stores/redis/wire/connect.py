@@ -47,7 +47,7 @@ def connect(
     except (OSError, ValueError, TypeError) as error:
         raise cannot_connect(error, where(address, node, kind), waited=timeout) from None
     with undone_on_error(sock.close):
-        return sock, _known(address, kind) or _arguments(_ask(options, "get_credentials"))
+        return sock, _known(address, kind) or _arguments(_asked(options.get("credential_provider")))
 
 
 async def connect_async(
@@ -63,7 +63,7 @@ async def connect_async(
     with undone_on_error(transport.abort):
         given: Any = _known(address, kind)
         if not given:
-            given = _ask(options, "get_credentials_async")
+            given = _asked(options.get("credential_provider"), "get_credentials_async")
             given = await given if inspect.isawaitable(given) else given
         return made, _arguments(given)
 
@@ -88,10 +88,11 @@ async def _connected(
         )
 
 
-def _ask(options: Mapping[str, Any], method: str) -> Any:
-    """Ask the credential provider, if there is one; the async method returns an awaitable."""
-    provider = options.get("credential_provider")
-    return None if provider is None else getattr(provider, method)()
+def _asked(provider: Any, method: str = "get_credentials") -> Any:
+    """Ask the credential provider, if there is one. Providers of redis-py 5.2.0 have no async method."""
+    if provider is None:
+        return None
+    return getattr(provider, method, provider.get_credentials)()
 
 
 def _arguments(given: Any) -> tuple[str, ...]:
