@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import socket
 import threading
 import time
@@ -23,8 +24,9 @@ from penstock.stores.redis.wire.async_connection import open_async_connection
 from penstock.stores.redis.wire.handshake import Kind
 from penstock.stores.redis.wire.sockets import open_socket, open_socket_async
 from penstock.stores.redis.wire.sync_connection import open_sync_connection
+from penstock.verify.servers.nodes import RedisNode
 from tests.servers import RedisServer
-from tests.servers.programs import until
+from tests.servers.programs import free_port, until
 from tests.stores.redis.both_runners import Asker, plain, push
 
 NewRedis = Callable[..., RedisServer]
@@ -193,6 +195,18 @@ def test_uvloop_connects_by_tcp_and_by_a_unix_socket(new_redis: NewRedis) -> Non
         return answers
 
     assert uvloop.run(main()) == ["standalone", "standalone"]
+
+
+@pytest.mark.server
+async def test_valkey_is_a_server_too(ask: Asker, tmp_path: Path) -> None:
+    program = shutil.which("valkey-server")
+    if program is None:
+        pytest.skip("valkey-server is not installed (Debian has it from 13 on)")
+    port = free_port()
+    node = RedisNode(program, tmp_path, [f"port {port}", 'save ""'], port=port)
+    node.launch()
+    with contextlib.closing(node.wait_ready()):
+        assert await ask.to(node.url)([push("list", 1)]) == [1]
 
 
 # ── credentials ──────────────────────────────────────────────────────────────────────────────────
