@@ -27,7 +27,19 @@ __all__ = ["AsyncConnection", "handshake_error", "open_async_connection"]
 #: How often a busy connection checks for overdue calls (seconds).
 _WATCH = 0.25
 _NOTHING: Any = object()
-_CHUNK = 262_144
+
+
+def _keep_freed_memory() -> None:
+    """Make glibc keep up to 8 MiB of freed memory, and use it for the next buffers and replies.
+
+    It does so once a block of half that size has been freed. Measured per reply, in CPU: of 20 bytes by
+    asyncio's own loop, which reads into 256 KiB, 27 µs instead of 48; of 100 KB, 80 µs instead of 220; of
+    1 MB, 1.1 ms instead of 3.5.
+    """
+    bytearray(4 << 20)
+
+
+_keep_freed_memory()
 
 
 class _Caller:
@@ -43,12 +55,8 @@ class _Caller:
         self.replies: list[Any] = []
 
 
-class AsyncConnection(asyncio.BufferedProtocol):
-    """A connection of one event loop; it is closed if no byte moved for `patience` seconds.
-
-    It reads into its own buffer. For a plain `asyncio.Protocol`, asyncio allocates 256 KiB per read; where
-    malloc maps such a block anew, that costs 3 system calls and 20 µs per reply.
-    """
+class AsyncConnection(asyncio.Protocol):
+    """A connection of one event loop; it is closed if no byte moved for `patience` seconds."""
 
     def __init__(self, *, patience: float) -> None:
         self.lost: str = ""
@@ -56,7 +64,6 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self.on_lost: Callable[[], None] | None = None
         self.on_message: Callable[[Any], None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._buffer = memoryview(bytearray(_CHUNK))
         self._transport: asyncio.Transport  # from `connection_made` on
         self._patience = patience
         self._callers: deque[_Caller] = deque()
@@ -111,14 +118,11 @@ class AsyncConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         self.last_received = time.monotonic()
         reader, callers = self._reader, self._callers
         try:
-            reader.feed(self._buffer[:nbytes].tobytes())
+            reader.feed(data)
             while (reply := reader.gets()) is not _NOTHING:
                 if not callers:
                     if self.on_message is not None:
