@@ -43,7 +43,7 @@ def test_what_a_bare_install_imports_needs_no_extra() -> None:
     """An extra is imported where it is used, inside a function, and its absence is a clear error."""
     optional = {named(one) for one in extras("dev", "all")} - {named(one) for one in PROJECT["dependencies"]}
     lazily = {
-        "redis": ("stores", "verify"),  # verify has looked for it before it starts a server of its own
+        "redis": ("verify",),  # it has looked for it before it starts a server of its own
         "pydantic": ("codec",),
         "cryptography": ("encryption",),
         "hiredis": ("stores",),

@@ -34,9 +34,10 @@ authorityKeyIdentifier = keyid
 
 @dataclass(frozen=True)
 class Certificates:
-    """An authority of our own, and what it signed for the server and for a client."""
+    """An authority of our own, and what it signed for the server and for a client; and another authority."""
 
     ca: Path
+    other_ca: Path
     server: Path
     server_key: Path
     client: Path
@@ -50,11 +51,13 @@ def certificates() -> Certificates:
     folder = Path(tempfile.mkdtemp(prefix="penstock-tls-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     (folder / "openssl.cnf").write_text(_OPENSSL)
-    _certify(openssl, folder, "ca", "authority")
+    for name in ("ca", "other"):
+        _certify(openssl, folder, name, "authority")
     for name in ("server", "client"):
         _certify(openssl, folder, name, "member", "-CA", "ca.pem", "-CAkey", "ca.key")
     return Certificates(
         ca=folder / "ca.pem",
+        other_ca=folder / "other.pem",
         server=folder / "server.pem",
         server_key=folder / "server.key",
         client=folder / "client.pem",

@@ -20,13 +20,13 @@ __all__ = ["check_namespace", "check_url", "connect"]
 
 #: Scheme → the package that it needs, and the extra that installs that package.
 _DRIVERS = {
-    "redis": ("redis", "redis"),
-    "rediss": ("redis", "redis"),
-    "redis+sentinel": ("redis", "redis"),
-    "redis+cluster": ("redis", "redis"),
-    "rediss+sentinel": ("redis", "redis"),
-    "rediss+cluster": ("redis", "redis"),
-    "unix": ("redis", "redis"),
+    "redis": ("hiredis", "redis"),
+    "rediss": ("hiredis", "redis"),
+    "redis+sentinel": ("hiredis", "redis"),
+    "redis+cluster": ("hiredis", "redis"),
+    "rediss+sentinel": ("hiredis", "redis"),
+    "rediss+cluster": ("hiredis", "redis"),
+    "unix": ("hiredis", "redis"),
 }
 #: Schemes that a later version will support.
 _TO_COME = ("postgresql",)

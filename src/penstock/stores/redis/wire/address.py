@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from penstock.core.duration import milliseconds
 from penstock.core.errors import ConfigError, did_you_mean
+from penstock.stores.redis.wire.tls import check_tls_options
 
 __all__ = ["Address", "Mode", "Node"]
 
@@ -49,7 +50,7 @@ class Address:
     """The settings of a store before its first connection. Durations are in ms.
 
     - `nodes`: the server, the sentinels, or some nodes of the cluster.
-    - `options`, `sentinel_options`: passed unchanged to the driver's connections.
+    - `options`, `sentinel_options`: of TLS (`tls.py`), of sockets (`sockets.py`), and `credential_provider`.
 
     The text form contains no secrets.
     """
@@ -325,12 +326,15 @@ def _of_cluster(manager: Any, client: Any) -> dict[str, Any]:
 
 
 def _settings(given: Mapping[str, Any], tls: bool) -> dict[str, Any]:
+    options = {name: value for name, value in given.items() if _TAKEN.fullmatch(name)}
+    if tls:
+        check_tls_options(options)
     return {
         "db": int(given.get("db") or 0),
         "username": given.get("username") or "",
         "password": given.get("password") or "",
         "tls": tls,
-        "options": {name: value for name, value in given.items() if _TAKEN.fullmatch(name)},
+        "options": options,
     }
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import ssl
 import sys
 import termios
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import hiredis
 
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Node
-from penstock.stores.redis.wire.connect import connect_async, where
+from penstock.stores.redis.wire.connect import connect_async, settings, where
 from penstock.stores.redis.wire.encoding import encoded_all
-from penstock.stores.redis.wire.faults import ErrorReply, Lost, Unsent, lost_because, read
+from penstock.stores.redis.wire.faults import ErrorReply, Lost, Unsent, cannot_connect, lost_because, read
 from penstock.stores.redis.wire.handshake import Handshake, Kind, Server
 
 __all__ = ["AsyncConnection", "handshake_error", "open_async_connection"]
@@ -26,6 +27,19 @@ __all__ = ["AsyncConnection", "handshake_error", "open_async_connection"]
 #: How often a busy connection checks for overdue calls (seconds).
 _WATCH = 0.25
 _NOTHING: Any = object()
+
+
+def _keep_freed_memory() -> None:
+    """Make glibc keep up to 8 MiB of freed memory, and use it for the next buffers and replies.
+
+    It does so once a block of half that size has been freed. Measured per reply, in CPU: of 20 bytes by
+    asyncio's own loop, which reads into 256 KiB, 27 µs instead of 48; of 100 KB, 80 µs instead of 220; of
+    1 MB, 1.1 ms instead of 3.5.
+    """
+    bytearray(4 << 20)
+
+
+_keep_freed_memory()
 
 
 class _Caller:
@@ -44,14 +58,13 @@ class _Caller:
 class AsyncConnection(asyncio.Protocol):
     """A connection of one event loop; it is closed if no byte moved for `patience` seconds."""
 
-    def __init__(self, writer: asyncio.StreamWriter, *, patience: float) -> None:
+    def __init__(self, *, patience: float) -> None:
         self.lost: str = ""
         self.server: Server | None = None
         self.on_lost: Callable[[], None] | None = None
         self.on_message: Callable[[Any], None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._writer = writer  # kept: a collected writer closes the transport
-        self._transport = writer.transport
+        self._transport: asyncio.Transport  # from `connection_made` on
         self._patience = patience
         self._callers: deque[_Caller] = deque()
         self._reader = hiredis.Reader(replyError=ErrorReply, notEnoughData=_NOTHING)
@@ -59,7 +72,6 @@ class AsyncConnection(asyncio.Protocol):
         self._moved = 0.0  # when bytes of ours last went out
         self._left = 0  # how many were left to send then
         self._watch: asyncio.TimerHandle | None = None
-        self._transport.set_protocol(self)
 
     @property
     def alive(self) -> bool:
@@ -71,7 +83,7 @@ class AsyncConnection(asyncio.Protocol):
         Raises Unsent if nothing was written.
         """
         if not self.alive:
-            raise Unsent(self.lost or "the connection is closed")
+            raise Unsent(self.lost or lost_because(None))
         now = time.monotonic()
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         caller = _Caller(future, count, now, until)
@@ -103,6 +115,9 @@ class AsyncConnection(asyncio.Protocol):
 
     # ── callbacks of the loop ──
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
     def data_received(self, data: bytes) -> None:
         self.last_received = time.monotonic()
         reader, callers = self._reader, self._callers
@@ -124,16 +139,16 @@ class AsyncConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.lost:
-            self._fail_callers(lost_because(exc))
+            self._fail_callers(lost_because(exc), exc)
 
-    def _fail_callers(self, why: str) -> None:
+    def _fail_callers(self, why: str, cause: Exception | None = None) -> None:
         self.lost = why
         if self._watch is not None:
             self._watch.cancel()
         callers, self._callers = self._callers, deque()
         for caller in callers:
             if not caller.future.done():
-                caller.future.set_exception(Lost(why, caller.replies))
+                caller.future.set_exception(Lost(why, caller.replies, cause))
         if self.on_lost is not None:
             self.on_lost()
 
@@ -179,30 +194,47 @@ async def open_async_connection(address: Address, node: Node, kind: Kind, timeou
     patience = address.timeout / 2000
     if kind == "waits":
         patience += address.wait_timeout / 1000
-    writer, said = await connect_async(address, node, kind, timeout)
-    connection = AsyncConnection(writer, patience=max(patience, 0.1))
+    unasked: list[Any] = []
+
+    def protocol() -> AsyncConnection:
+        made = AsyncConnection(patience=max(patience, 0.1))
+        made.on_message = unasked.append  # an error reply, if the server refuses the connection
+        return made
+
+    connection, said = await connect_async(address, node, kind, timeout, protocol)
     try:
         handshake = Handshake(address, node, kind, said)
         payload = encoded_all(handshake.commands)
         until = max(started + timeout, time.monotonic() + 0.1)
         replies = await connection.ask(payload, len(handshake.commands), until)
         connection.server = handshake.read(replies)
-    except Lost as lost:
-        raise handshake_error(lost, address, node, kind) from None
+    except (Lost, Unsent) as lost:
+        raise handshake_error(lost, [*unasked, *lost.replies], address, node, kind) from None
     finally:
+        connection.on_message = None
         if connection.server is None:
             connection.close()
     return connection
 
 
-def handshake_error(lost: Lost, address: Address, node: Node, kind: Kind) -> StoreError:
+def handshake_error(
+    lost: Lost | Unsent, replies: list[Any], address: Address, node: Node, kind: Kind
+) -> StoreError:
     """The error for a connection that broke during its handshake: the server's error reply, if any."""
     there = where(address, node, kind)
-    for reply in lost.replies:
+    for reply in replies:
         if isinstance(reply, ErrorReply):
             error = read(str(reply), there).error
             if error is not None:
                 return error
-    if address.tls or kind == "sentinel" or node.port == 0:
+    tls, options = settings(address, kind)
+    if isinstance(lost.cause, ssl.SSLError):
+        return cannot_connect(lost.cause, there, waited=0)
+    if node.port == 0 or (kind == "sentinel" and not tls):
         return StoreUnavailable(f"{there}: {lost}")
-    return StoreUnavailable(f"{there}: {lost} (if that port speaks TLS, use rediss://)")
+    if not tls:
+        return StoreUnavailable(f"{there}: {lost} (if that port speaks TLS, use rediss://)")
+    if options.get("ssl_certfile"):
+        return StoreUnavailable(f"{there}: {lost}")
+    hint = "if it requires a client certificate, give ?ssl_certfile= and ssl_keyfile="
+    return StoreUnavailable(f"{there}: {lost} ({hint})")

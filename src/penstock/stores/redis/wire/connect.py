@@ -1,85 +1,105 @@
-"""Connect to a server: redis-py's connection classes open the socket (TCP, TLS, Unix).
-
-The open socket is then taken from redis-py and given to a `SyncConnection` or an `AsyncConnection`: these
-read replies faster, and know whether a call was sent.
-"""
+"""Connect to a server: open the socket, do the handshake of TLS, and find the credentials for AUTH."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import socket
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-import redis.asyncio.connection
-import redis.connection
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-from redis.retry import Retry
-
-from penstock.core.errors import StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Node
 from penstock.stores.redis.wire.faults import cannot_connect
 from penstock.stores.redis.wire.handshake import Kind
+from penstock.stores.redis.wire.sockets import open_socket, open_socket_async, undone_on_error
+from penstock.stores.redis.wire.tls import tls_context
 
-__all__ = ["connect", "connect_async", "credentials", "where"]
+__all__ = ["connect", "connect_async", "settings", "where"]
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 def where(address: Address, node: Node, kind: Kind) -> str:
     return f"the sentinel {node}" if kind == "sentinel" else address.at(node)
 
 
+def settings(address: Address, kind: Kind) -> tuple[bool, Mapping[str, Any]]:
+    """Return whether to use TLS, and the options of TLS and of the socket."""
+    if kind == "sentinel":
+        return address.sentinel_tls, address.sentinel_options
+    return address.tls, address.options
+
+
 def connect(
     address: Address, node: Node, kind: Kind, timeout: float
 ) -> tuple[socket.socket, tuple[str, ...]]:
     """Open a socket; return it with the arguments of AUTH. Raises StoreError."""
+    until = time.monotonic() + timeout
+    tls, options = settings(address, kind)
     try:
-        connection = _class(redis.connection, address, node, kind)(**_settings(address, node, kind, timeout))
-        connection.connect()
-    except (RedisError, OSError, ValueError, TypeError) as error:
+        sock = open_socket(node, options, until)
+        if tls and node.port:
+            with undone_on_error(sock.close):
+                context = tls_context(options)
+                sock.settimeout(max(until - time.monotonic(), 0.01))
+                sock = context.wrap_socket(sock, server_hostname=node.host)
+    except (OSError, ValueError, TypeError) as error:
         raise cannot_connect(error, where(address, node, kind), waited=timeout) from None
-    taken: socket.socket = connection._sock
-    connection._sock = None
-    return taken, _known(address, kind) or credentials(_provider(address, kind))
+    with undone_on_error(sock.close):
+        return sock, _known(address, kind) or _arguments(_asked(options.get("credential_provider")))
 
 
 async def connect_async(
-    address: Address, node: Node, kind: Kind, timeout: float
-) -> tuple[asyncio.StreamWriter, tuple[str, ...]]:
-    """As `connect`; the caller sets the protocol of the writer's transport."""
+    address: Address, node: Node, kind: Kind, timeout: float, protocol: Callable[[], P]
+) -> tuple[P, tuple[str, ...]]:
+    """Connect this protocol to the server; return it with the arguments of AUTH. Raises StoreError."""
+    _, options = settings(address, kind)
     try:
-        chosen = _class(redis.asyncio.connection, address, node, kind)
-        connection = chosen(**_settings(address, node, kind, timeout))
         async with asyncio.timeout(timeout):
-            await connection.connect()
-    except (RedisError, OSError, ValueError, TypeError) as error:
+            transport, made = await _connected(address, node, kind, time.monotonic() + timeout, protocol)
+    except (OSError, ValueError, TypeError) as error:
         raise cannot_connect(error, where(address, node, kind), waited=timeout) from None
-    reader: asyncio.StreamReader = connection._reader
-    taken: asyncio.StreamWriter = connection._writer
-    connection._reader = connection._writer = None
-    said = _known(address, kind)
-    provider = _provider(address, kind)
-    if not said and provider is not None:
-        asked = provider.get_credentials_async()
-        said = credentials(None, await asked if inspect.isawaitable(asked) else asked)
-    if reader.at_eof():  # the next protocol would get no EOF, and the handshake would time out
-        taken.transport.abort()
-        raise StoreUnavailable(f"{where(address, node, kind)}: it closed the connection")
-    return taken, said
+    with undone_on_error(transport.abort):
+        given: Any = _known(address, kind)
+        if not given:
+            given = _asked(options.get("credential_provider"), "get_credentials_async")
+            given = await given if inspect.isawaitable(given) else given
+        return made, _arguments(given)
 
 
-def credentials(provider: Any, given: Any = None) -> tuple[str, ...]:
-    """Return the credentials of a redis-py credential provider as arguments of AUTH."""
-    if provider is not None:
-        given = provider.get_credentials()
+async def _connected(
+    address: Address, node: Node, kind: Kind, until: float, protocol: Callable[[], P]
+) -> tuple[Any, P]:
+    loop = asyncio.get_running_loop()
+    tls, options = settings(address, kind)
+    sock = await open_socket_async(node, options, until)
+    with undone_on_error(sock.close):
+        if node.port == 0:
+            return await loop.create_unix_connection(protocol, sock=sock)
+        if not tls:
+            return await loop.create_connection(protocol, sock=sock)
+        return await loop.create_connection(
+            protocol,
+            sock=sock,
+            ssl=tls_context(options),
+            server_hostname=node.host,
+            ssl_handshake_timeout=until - time.monotonic() + 5,  # the caller's timeout comes first
+        )
+
+
+def _asked(provider: Any, method: str = "get_credentials") -> Any:
+    """Ask the credential provider, if there is one. Providers of redis-py 5.2.0 have no async method."""
+    if provider is None:
+        return None
+    return getattr(provider, method, provider.get_credentials)()
+
+
+def _arguments(given: Any) -> tuple[str, ...]:
+    """Return credentials as arguments of AUTH: a password, or a user name and a password."""
     if not given:
         return ()
     return (given,) if isinstance(given, str) else tuple(map(str, given))
-
-
-def _provider(address: Address, kind: Kind) -> Any:
-    options = address.sentinel_options if kind == "sentinel" else address.options
-    return options.get("credential_provider")
 
 
 def _known(address: Address, kind: Kind) -> tuple[str, ...]:
@@ -89,36 +109,3 @@ def _known(address: Address, kind: Kind) -> tuple[str, ...]:
     if not password:
         return ()
     return (user, password) if user else (password,)
-
-
-def _class(module: Any, address: Address, node: Node, kind: Kind) -> Any:
-    if node.port == 0:
-        return module.UnixDomainSocketConnection
-    tls = address.sentinel_tls if kind == "sentinel" else address.tls
-    return module.SSLConnection if tls else module.Connection
-
-
-def _settings(address: Address, node: Node, kind: Kind, timeout: float) -> dict[str, Any]:
-    """Return the options of a connection that opens its socket once and sends nothing on it."""
-    given = address.sentinel_options if kind == "sentinel" else address.options
-    tls = address.sentinel_tls if kind == "sentinel" else address.tls
-    options = {
-        name: value
-        for name, value in given.items()
-        if name != "credential_provider" and value is not None and (tls or not name.startswith("ssl_"))
-    }
-    if node.port == 0:
-        options = {"path": node.host}
-    else:
-        options |= {"host": node.host, "port": node.port}
-    return options | {
-        "socket_connect_timeout": timeout,
-        "socket_timeout": timeout,
-        "retry": Retry(NoBackoff(), 0),
-        "redis_connect_func": _say_nothing,
-        "protocol": 2,
-    }
-
-
-def _say_nothing(connection: Any) -> None:
-    """Replace redis-py's handshake by nothing: `handshake.py` does it in one round trip."""

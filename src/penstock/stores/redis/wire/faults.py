@@ -35,15 +35,22 @@ class ErrorReply(Exception):
     """An error reply, as the server wrote it."""
 
 
-class Lost(Exception):
-    """The connection was lost: sent calls may have been executed. `replies`: those that came before."""
+class _Broken(Exception):
+    """A connection broke. `replies`: those that came before; `cause`: the error of the system, if any."""
 
-    def __init__(self, why: str, replies: list[Any] | None = None) -> None:
+    def __init__(
+        self, why: str, replies: list[Any] | None = None, cause: BaseException | None = None
+    ) -> None:
         super().__init__(why)
         self.replies = replies or []
+        self.cause = cause
 
 
-class Unsent(Exception):
+class Lost(_Broken):
+    """The connection was lost: sent calls may have been executed."""
+
+
+class Unsent(_Broken):
     """The connection was dead before any byte of the call was written."""
 
 
@@ -142,7 +149,7 @@ def _final(code: str, text: str, where: str) -> StoreError:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes: the driver wraps errors of the system."""
+    """Yield the error and its causes: the event loop may wrap errors of the system."""
     seen: set[int] = set()
     at: BaseException | None = error
     while at is not None and id(at) not in seen:
@@ -175,11 +182,11 @@ def cannot_connect(error: BaseException, where: str, *, waited: float) -> StoreE
                 )
             case TimeoutError():
                 return _no_answer(where, waited)
+            case ConnectionResetError() | ConnectionAbortedError() | BrokenPipeError():
+                return StoreUnavailable(f"{where}: {lost_because(cause)}")
     for cause in reversed(chain):
         if isinstance(cause, OSError):
             return StoreUnavailable(f"{where} does not answer ({cause.strerror or cause})")
-    if any(type(cause).__name__ == "TimeoutError" for cause in chain):  # the driver's own
-        return _no_answer(where, waited)
     return StoreUnavailable(f"{where} cannot be reached ({type(error).__name__}: {error})")
 
 
@@ -218,5 +225,6 @@ def lost_because(error: BaseException | None) -> str:
         return "it closed the connection"
     for cause in _chain(error):
         if isinstance(cause, OSError):
-            return f"the connection was lost: {cause.strerror or cause}"
+            why = cause.strerror or str(cause)
+            return f"the connection was lost: {why}" if why else "it closed the connection"
     return f"the connection was lost: {type(error).__name__}: {error}"

@@ -83,6 +83,8 @@ class Handshake:
             error = read(str(reply), where).error
             assert error is not None
             raise error
+        if not isinstance(reply, bytes):
+            raise StoreError(f"{where} does not answer as a Redis does: is this the right port?")
         lines = reply.decode("utf-8", "replace").splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
 

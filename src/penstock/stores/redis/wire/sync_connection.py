@@ -54,14 +54,14 @@ class SyncConnection:
         `until` is the deadline of a call during which no bytes move; while bytes move there is none.
         """
         stall = max(min(until - time.monotonic(), patience), 0.05)
-        if self._poll.poll(0):  # readable before anything was sent: the server has closed it
-            raise Unsent("it closed the connection")
+        if self._poll.poll(0):  # readable before anything was sent
+            self._check_open()
         try:
             written = self._sock.send(payload if len(payload) <= _PIECE else memoryview(payload)[:_PIECE])
         except _NOT_NOW:
             written = 0  # as far as we know: TLS may have written a part of it
         except OSError as error:
-            raise Unsent(lost_because(error)) from None
+            raise Unsent(lost_because(error), cause=error) from None
         if written < len(payload):
             self._send_rest(memoryview(payload)[written:], stall)
             until = max(until, time.monotonic() + stall)
@@ -69,6 +69,22 @@ class SyncConnection:
         while len(replies) < count:
             replies.append(self._reply(until, stall, replies))
         return replies
+
+    def _check_open(self) -> None:
+        """Raise Unsent if the server has closed the connection, or has sent what nobody asked for.
+
+        Bytes of TLS alone, as the session tickets that follow its handshake, are read.
+        """
+        replies: list[Any] = []
+        try:
+            self._read(0, [])
+            while (reply := self._gets([])) is not _NOTHING:
+                replies.append(reply)
+        except TimeoutError:
+            return
+        except Lost as lost:
+            raise Unsent(str(lost), cause=lost.cause) from None
+        raise Unsent("it sent a reply that was not asked for", replies)
 
     def _send_rest(self, payload: memoryview, stall: float) -> None:
         """Send the rest of a payload, each piece within `stall` seconds. Raises Lost."""
@@ -83,7 +99,7 @@ class SyncConnection:
                     if not waits_for.poll(1000 * stall):
                         raise TimeoutError(f"it has taken no byte for {stall:.1f} s") from None
         except OSError as error:
-            raise Lost(lost_because(error)) from None
+            raise Lost(lost_because(error), cause=error) from None
 
     def send(self, payload: bytes) -> None:
         """Send without expecting replies; messages may follow. Raises Lost."""
@@ -150,7 +166,7 @@ class SyncConnection:
             except _NOT_NOW:  # TLS has read a part of a record, or one without data
                 continue
             except OSError as error:
-                raise Lost(lost_because(error), sofar) from None
+                raise Lost(lost_because(error), sofar, error) from None
         if not data:
             raise Lost(lost_because(None), sofar)
         self._reader.feed(data)
@@ -167,8 +183,7 @@ def open_sync_connection(address: Address, node: Node, kind: Kind, timeout: floa
         replies = connection.ask(payload, len(handshake.commands), max(until, time.monotonic() + 0.1))
         connection.server = handshake.read(replies)
     except (Lost, Unsent) as lost:
-        lost = lost if isinstance(lost, Lost) else Lost(str(lost))
-        raise handshake_error(lost, address, node, kind) from None
+        raise handshake_error(lost, lost.replies, address, node, kind) from None
     finally:
         if connection.server is None:
             connection.close()
