@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,3 +122,39 @@ async def test_a_corrupted_record_among_many_is_set_aside(
     assert [job.spec for job in answer.jobs] == [job for n, job in enumerate(jobs) if n != 7]
     assert [one.id for one in answer.set_aside] == [jobs[7].id]
     assert await counts(store) == {State.RUNNING: 19, State.DEAD: 1}
+
+
+async def test_two_records_that_are_damaged_together_are_set_aside(
+    store: SqliteStore, two_steps: TwoSteps, tmp_path: Path
+) -> None:
+    jobs = some(20)
+    await add(store, *jobs)
+    with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as cx, cx:
+        sql = "SELECT seq, spec FROM penstock_job WHERE id IN (?, ?) ORDER BY place"
+        (first, one), (second, other) = cx.execute(sql, (jobs[7].id, jobs[8].id)).fetchall()
+        moved = [(one[:-3], first), (one[-3:] + other, second)]
+        cx.executemany("UPDATE penstock_job SET spec = ? WHERE seq = ?", moved)
+    share = Share("default", 20, 20)
+    answer = await store.fetch([share], limit=20, lease=LEASE, worker="w", token="t")
+    assert {one.id for one in answer.set_aside} == {jobs[7].id, jobs[8].id}
+    assert len(answer.jobs) == 18
+
+
+async def test_jobs_that_another_program_keeps_from_a_lease_do_not_keep_the_others(
+    store: SqliteStore, two_steps: TwoSteps, tmp_path: Path
+) -> None:
+    jobs = some(20)
+    await add(store, *jobs)
+    with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as cx, cx:
+        cx.execute(
+            "CREATE TRIGGER keep BEFORE UPDATE ON penstock_job WHEN old.id = "
+            f"'{jobs[3].id}' BEGIN SELECT RAISE(IGNORE); END"
+        )
+    assert len(await fetched(store, 20)) == 19
+    assert two_steps.leased == 0
+
+
+async def test_more_jobs_than_one_step_may_read_are_fetched(store: SqliteStore, two_steps: TwoSteps) -> None:
+    await store.enqueue(some(4_001))
+    assert len(await fetched(store, 4_001)) == 4_001
+    assert two_steps.leased == 0

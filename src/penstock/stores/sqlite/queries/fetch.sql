@@ -27,7 +27,9 @@ RETURNING {leased_columns}
 -- other), and whether one of them is not plain or large.  ?1 qid  ?2 limit
 SELECT json_group_array(seq),
        json_group_array(
-           json_array(-priority, place, seq, attempt, lost, enqueued_at, due, expires_at, cancel_asked)
+           json_array(
+               -priority, place, seq, attempt, lost, enqueued_at, due, expires_at, cancel_asked, length(spec)
+           )
        ),
        group_concat(CASE WHEN length(spec) <= 2000 THEN hex(spec) END, ''),
        max(

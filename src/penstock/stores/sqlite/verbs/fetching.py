@@ -20,7 +20,7 @@ from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.batches import end_queued
 from penstock.stores.sqlite.verbs.keys import shift_key
 from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE, NeedsWrite
-from penstock.stores.sqlite.verbs.plain_fetch import LEAST, LeaseTerms, lease_plain_jobs
+from penstock.stores.sqlite.verbs.plain_fetch import LEAST, MOST, LeaseTerms, lease_plain_jobs
 from penstock.stores.sqlite.verbs.promoting import next_due
 
 __all__ = ["fetch", "probe_fetch"]
@@ -158,7 +158,7 @@ class _Supply:
     def _first(self, want: int) -> list[Job]:
         """Lease the first `want` available jobs: none has expired, and no parked job comes before them."""
         tx, queue = self._tx, self._queue
-        if want >= LEAST and not queue.has_dependents:
+        if LEAST <= want <= MOST and not queue.has_dependents:
             jobs = lease_plain_jobs(tx, queue, want, self._terms)
             if jobs is not None:
                 tx.move(queue, AVAILABLE, RUNNING, want)
