@@ -15,7 +15,7 @@ from penstock.core.ids import mint_token
 from penstock.core.job import State
 from penstock.errors import StoreUnavailable
 from penstock.events import JobReleased, LateResultRefused
-from penstock.stores.contract import Fetched, Share, Store, Wake, WorkerOffer
+from penstock.stores.contract import Fetched, OnDue, Share, Store, Wake, WorkerOffer
 from penstock.testing import FaultyStore
 from penstock.worker import Worker, services
 from tests.worker.conftest import (
@@ -358,6 +358,7 @@ class _Mute(_Deaf):
         timeout: int,
         offer: WorkerOffer | None = None,
         parked: Sequence[str] = (),
+        on_due: OnDue | None = None,
     ) -> Wake:
         if offer is None:
             return await self._store.wait(queues, timeout=timeout)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,7 +24,7 @@ from penstock.maintenance.pruner import Pruner
 from penstock.maintenance.reclaimer import Reclaimer, reclaim_all
 from penstock.maintenance.service import ProblemLog, Service
 from penstock.stores.connect import connect
-from penstock.stores.contract import HeartbeatRequest, Settlement, Share, Store, WorkerInfo
+from penstock.stores.contract import Due, HeartbeatRequest, Settlement, Share, Store, WorkerInfo
 from penstock.testing import FaultyStore
 from tests.worker.conftest import until
 
@@ -258,9 +259,9 @@ async def test_a_job_known_as_unstarted_is_not_charged(store: Store) -> None:
 async def test_the_promoter_sleeps_until_the_next_due_instant(store: Store, clock: ManualClock) -> None:
     await store.enqueue([NewJob("a", "t", delay=1_500), NewJob("b", "t", delay=60_000)])
     promoter = Promoter(store, ["default"])
-    assert await promoter.tick() == 1.5
+    assert 1.49 < await promoter.tick() <= 1.5
     clock.advance(1_499)
-    assert await promoter.tick() == 0.001
+    assert 0.0 < await promoter.tick() <= 0.001
     assert (await found(store, "a")).state is State.SCHEDULED
     clock.advance(1)
     assert await promoter.tick() == 5.0, "it looks at least every five seconds"
@@ -275,14 +276,29 @@ async def test_a_promoter_with_more_than_a_batch_goes_on_at_once(store: Store, c
     assert [await promoter.tick() for _ in range(3)] == [0.0, 0.0, 5.0]
 
 
-async def test_an_expectation_wakes_the_promoter_only_if_it_is_earlier(store: Store) -> None:
+async def test_an_expectation_moves_the_promoter_only_if_it_is_earlier(
+    store: Store, clock: ManualClock
+) -> None:
     await store.enqueue([NewJob("a", "t", delay=2_000)])
     promoter = Promoter(store, ["default"])
     await promoter.tick()
-    promoter.expect(3_000)
-    assert not promoter._woken.is_set()
-    promoter.expect(500)
-    assert promoter._woken.is_set()
+    planned = promoter._wakes_at
+    promoter.expect(clock.now() + 3_000, clock.now())
+    assert promoter._wakes_at == planned
+    promoter.expect(clock.now() + 500, clock.now())
+    assert planned - 1.6 < promoter._wakes_at < planned - 1.4
+    promoter._timer.close()
+
+
+async def test_an_expectation_during_a_promotion_is_kept(store: Store, clock: ManualClock) -> None:
+    class Slow:
+        async def promote(self, queues: Sequence[str], *, limit: int) -> Due:
+            promoter.expect(clock.now(), clock.now())  # this promotion does it
+            promoter.expect(clock.now() + 500, clock.now())
+            return Due(0, clock.now() + 2_000, clock.now())
+
+    promoter = Promoter(cast(Store, Slow()), ["default"])
+    assert 0.4 < await promoter.tick() <= 0.5
 
 
 # ── pruner ───────────────────────────────────────────────────────────────────────────────────────

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
+from penstock.maintenance.precise_timer import PreciseTimer
 from penstock.maintenance.service import Backoff, Service
+from penstock.maintenance.store_clock import StoreClock
 from penstock.stores.contract import Due, Store
 
 __all__ = ["Promoter"]
 
 
 class Promoter(Service):
-    """Sleeps until the next job is due; `expect` announces an earlier one."""
+    """Sleeps until the next job is due; `expect` announces an earlier one.
+
+    The store's clock decides what is due: a promotion that comes too early moves nothing.
+    """
 
     name = "promoter"
 
@@ -22,20 +28,40 @@ class Promoter(Service):
         self._queues = tuple(queues)
         self._look = look
         self._batch = batch
-        self._wakes_at = 0.0  # monotonic
+        self._wakes_at = -math.inf  # monotonic; -inf during a tick
+        self._expected: set[int] = set()  # instants that were expected during the tick
         self._backoff = Backoff(most=look)
         self._stuck_at: int | None = None  # the time of due jobs that the last tick did not move
+        self._store_clock = StoreClock()
+        self._timer = PreciseTimer(self.wake)
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            self._timer.close()
 
     async def tick(self) -> float:
+        self._wakes_at = -math.inf
+        self._expected.clear()
+        self._timer.cancel()
+        sent = time.monotonic()
         due = await self._store.promote(self._queues, limit=self._batch)
+        past = self._store_clock.take(due.now, sent)
         if due.set_aside:
             self.on_set_aside(due.set_aside)
         if due.moved >= self._batch:
             return 0.0
-        wait = self._look if due.next is None else max(0.0, (due.next - due.now) / 1000)
+        following = self._following(due)
+        wait = self._look if following is None else max(0.0, (following - due.now) / 1000 - past)
         wait = min(max(wait, self._pause(due)), self._look)
         self._wakes_at = time.monotonic() + wait
         return wait
+
+    def _following(self, due: Due) -> int | None:
+        """When the next job is due: this promotion may have missed one that was expected meanwhile."""
+        later = (instant for instant in self._expected if instant > due.now)
+        return min([*later] if due.next is None else [due.next, *later], default=None)
 
     def _pause(self, due: Due) -> float:
         """Seconds to pause if due jobs were neither moved nor set aside."""
@@ -49,9 +75,19 @@ class Promoter(Service):
             return 0.0
         return self._backoff.next_pause()
 
-    def expect(self, wait_ms: int) -> None:
-        """Wake in time for a job that is due in `wait_ms`."""
-        if wait_ms == 0 and self._stuck_at is not None:
-            return  # these are the jobs that do not move
-        if time.monotonic() + wait_ms / 1000 < self._wakes_at - 0.0005:
-            self.wake()
+    async def _sleep(self, seconds: float) -> None:
+        self._timer.set(time.monotonic() + seconds)
+        await self._woken.wait()
+
+    def expect(self, due: int, now: int) -> None:
+        """Wake in time for a job that is due at `due`, by the store's clock, which shows `now`."""
+        past = self._store_clock.take(now)
+        if self._stopping or (due <= now and self._stuck_at is not None):  # or these jobs do not move
+            return
+        if self._wakes_at == -math.inf:
+            self._expected.add(due)
+            return
+        at = time.monotonic() + (due - now) / 1000 - past
+        if at < self._wakes_at - 0.0001:
+            self._wakes_at = at
+            self._timer.set(at)

@@ -13,7 +13,7 @@ from penstock.core import clock
 from penstock.core.errors import StoreError
 from penstock.core.ids import mint_token
 from penstock.maintenance.service import Backoff, Service
-from penstock.stores.contract import Fetched, Share, Store, Wake, WorkerOffer
+from penstock.stores.contract import Fetched, OnDue, Share, Store, Wake, WorkerOffer
 from penstock.worker.executor import Admission, Slots
 from penstock.worker.leased_jobs import LeasedJobs
 from penstock.worker.queues import Queue, WeightedRoundRobin, spread
@@ -58,7 +58,7 @@ class Fetcher(Service):
         look_ahead: float,
         safety_poll: float,
         strict: bool,
-        on_due: Callable[[int], None],
+        on_due: OnDue,
         on_empty: Callable[[Fetched], bool],
         on_cancel: Callable[[], None] = lambda: None,
         on_settings: Callable[[], None] = lambda: None,
@@ -136,7 +136,7 @@ class Fetcher(Service):
         if fetched.set_aside:
             self.on_set_aside(fetched.set_aside)
         if fetched.due is not None:
-            self._on_due(max(0, fetched.due - fetched.now))
+            self._on_due(fetched.due, fetched.now)
         if fetched.jobs:
             self._empty_waits.reset()
             jobs = fetched.jobs if self._strict else spread(fetched.jobs, received)
@@ -182,14 +182,13 @@ class Fetcher(Service):
         return min(_RECHECK, self._admission.backlog.next_look(time.monotonic()) or _RECHECK)
 
     async def _wait_for_jobs(self, fetched: Fetched, queues: tuple[str, ...]) -> float:
-        """Wait for a notification after an empty fetch, or until the next job is due."""
+        """Wait for a notification after an empty fetch; what is due meanwhile is left to the promoter."""
         if self._on_empty(fetched):
             self.stop()  # at once: with a store in memory the drain might not run before the next tick
             return 0.0
         timeout = self._safety_poll
-        for instant in (fetched.due, fetched.opens):
-            if instant is not None:
-                timeout = min(timeout, max(0.001, (instant - fetched.now) / 1000))
+        if fetched.opens is not None:
+            timeout = min(timeout, max(0.001, (fetched.opens - fetched.now) / 1000))
         tasks: set[asyncio.Task[Any]] = set()
         # the other queues are full: they may have jobs when a slot is freed
         if len(queues) < len(self._names):
@@ -199,7 +198,13 @@ class Fetcher(Service):
         # that time
         offer = self._offer() if fetched.opens is None else None
         waiting = asyncio.create_task(
-            self._store.wait(queues, timeout=max(1, round(timeout * 1000)), offer=offer, parked=fetched.kept)
+            self._store.wait(
+                queues,
+                timeout=max(1, round(timeout * 1000)),
+                offer=offer,
+                parked=fetched.kept,
+                on_due=self._on_due,
+            )
         )
         tasks.add(waiting)
         self._waiting = waiting  # `wake` cancels it

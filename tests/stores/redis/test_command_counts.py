@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -9,14 +10,24 @@ from typing import Any
 import pytest
 import redis as driver
 
+from penstock.app.app import App
 from penstock.core.clock import ManualClock
-from penstock.core.job import State
+from penstock.core.job import Job, State
 from penstock.core.lifecycle import Transition
-from penstock.stores.contract import HeartbeatRequest, Settlement, WorkerInfo
+from penstock.stores.contract import (
+    Fetched,
+    HeartbeatRequest,
+    Settlement,
+    Share,
+    Wake,
+    WorkerInfo,
+    WorkerOffer,
+)
 from penstock.stores.redis.batching import HEAVY
 from penstock.stores.redis.store import RedisStore
+from penstock.worker import Worker
 from tests.servers.single import RedisServer
-from tests.store.facts import LEASE, PARKED, add, end, ids, new, some, take, take_one
+from tests.store.facts import LEASE, PARKED, SECOND, SOON, add, end, ids, new, some, take, take_one
 
 GONE = Transition(State.COMPLETED)  # the usual end: nothing is kept
 
@@ -104,6 +115,68 @@ async def test_a_plain_job_has_its_place_whatever_came_before(
         await add(store, job)
     assert ids(await take(store, 2_000)) == ids(first + late)
     store.close()
+
+
+async def test_a_due_job_is_leased_to_a_waiting_worker_by_one_script(
+    server: RedisServer, client: driver.Redis, clock: ManualClock
+) -> None:
+    store = RedisStore(server.url, clock=clock)
+    for name in ("t1", "t2"):  # the first time scripts are loaded, and the job's profile is read
+        known, leased = asyncio.Event(), list[Job]()
+        job = new(delay=SECOND)
+        await add(store, job)
+
+        def accept(found: Fetched, leased: list[Job] = leased) -> None:
+            leased += found.jobs
+
+        offer = WorkerOffer("w1", name, LEASE, accept)
+        wait = store.wait(
+            ["default"], timeout=60_000, offer=offer, on_due=lambda *_, known=known: known.set()
+        )
+        waiting = asyncio.create_task(wait)
+        await asyncio.wait_for(known.wait(), SOON)
+        clock.advance(SECOND)
+
+        async def start(waiting: asyncio.Task[Wake] = waiting) -> None:
+            await store.promote(["default"], limit=1_000)
+            assert await asyncio.wait_for(waiting, SOON) == Wake.WORK
+
+        counted = await commands(client, start)
+        if not leased:
+            shares = [Share("default", 1, 1)]
+            leased += (await store.fetch(shares, limit=1, lease=LEASE, worker="w1", token=name)).jobs
+        assert ids(leased) == [job.id]
+        await store.settle([Settlement(leased[0].lease, GONE)])
+    assert (counted["evalsha"], counted["publish"], counted["rpush"]) == (1, 1, 0)
+    assert counted.total() <= 26
+    store.close()
+
+
+async def test_an_idle_worker_starts_a_delayed_job_by_few_scripts(
+    server: RedisServer, client: driver.Redis
+) -> None:
+    app, started = App(server.url), asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        started.set()
+
+    worker = Worker(app)
+    running = asyncio.create_task(worker.run())
+
+    async def delayed() -> None:
+        for _ in range(10):
+            started.clear()
+            await work.using(delay=0.02).aenqueue()
+            await asyncio.wait_for(started.wait(), SOON)
+
+    await delayed()
+    counted = await commands(client, delayed)
+    worker.stop()
+    await running
+    app.close()
+    # enqueue, promote, settle, and each time that the worker says what it waits for
+    assert counted["evalsha"] <= 10 * 6
 
 
 async def test_settling_one_job_costs_the_same_with_any_number_of_running_jobs(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from penstock.core.clock import ManualClock
 from penstock.core.ids import mint_token
 from penstock.core.job import Job, NewJob, State
 from penstock.core.lifecycle import Transition
@@ -265,3 +266,33 @@ async def test_one_who_waits_on_takes_one_job_after_the_other(store: RedisStore,
     assert [(job.id, job.token) for job in taken] == [("1", "t1"), ("2", "t2"), ("3", "t3")]
     settled = await store.settle([Settlement(job.lease, DONE) for job in taken])
     assert settled == [Settled.APPLIED] * 3
+
+
+async def test_due_jobs_are_leased_to_several_waiting_workers(url: str) -> None:
+    clock = ManualClock()
+    stores = [RedisStore(url, clock=clock) for _ in range(3)]
+    await stores[0].enqueue([NewJob(f"j{i}", "t", delay=1_000) for i in range(3)])
+    known = [asyncio.Event(), asyncio.Event()]
+    waits = [
+        asyncio.create_task(
+            store.wait(
+                ["default"],
+                timeout=60_000,
+                offer=WorkerOffer("w1", token, LEASE),
+                on_due=lambda *_, event=event: event.set(),
+            )
+        )
+        for store, token, event in zip(stores, ("t1", "t2"), known, strict=False)
+    ]
+    for event in known:
+        await asyncio.wait_for(event.wait(), SOON)
+    clock.advance(1_000)
+    assert (await stores[2].promote(["default"], limit=9)).moved == 3
+    found = await stores[2].get([NewJob(f"j{i}", "t").ref for i in range(3)])
+    assert [job.state for job in found if job] == [State.RUNNING, State.RUNNING, State.AVAILABLE]
+    assert {job.token for job in found[:2] if job} == {"t1", "t2"}
+    assert [await asyncio.wait_for(wait, SOON) for wait in waits] == [Wake.WORK, Wake.WORK]
+    leased = [await fetch(store, token) for store, token in zip(stores, ("t1", "t2"), strict=False)]
+    assert sorted(job.spec.id for jobs in leased for job in jobs) == ["j0", "j1"]
+    for store in stores:
+        store.close()

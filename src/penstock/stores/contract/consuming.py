@@ -22,6 +22,7 @@ __all__ = [
     "Fetched",
     "HeartbeatRequest",
     "LeaseStatus",
+    "OnDue",
     "Settled",
     "Settlement",
     "Share",
@@ -176,6 +177,10 @@ class Wake(enum.Flag):
     SETTINGS = enum.auto()
 
 
+#: Called with an instant at which something is due, and the store's clock: `on_due(due, now)`.
+OnDue = Callable[[int, int], None]
+
+
 class WorkerOffer(msgspec.Struct, frozen=True):
     """A fetch that the store may do for a waiting worker, which saves the round trip after the wake-up.
 
@@ -309,6 +314,7 @@ class Consuming(Protocol):
         timeout: int,
         offer: WorkerOffer | None = None,
         parked: Sequence[str] = (),
+        on_due: OnDue | None = None,
     ) -> Wake:
         """Sleep until there may be something to do, at most `timeout` ms.
 
@@ -322,12 +328,14 @@ class Consuming(Protocol):
         - If something is due before the timeout ends, `wait` answers WORK at once, so that the caller can
           promote, or sleep until then. A caller that already knows that instant passes a timeout that ends
           with it.
+        - With `on_due`, nothing that is due is WORK. Instead the wait reports the earliest of these instants,
+          and continues: it calls `on_due` at its begin, and when something earlier becomes due.
         - Parked jobs are WORK only in the queues of `parked`: those that the last fetch reported as `kept`.
         - CANCEL and SETTINGS report events since the last wait of this store object that reported them, and
           never events before the object's first verb. Concurrent waits all report them. A wait without
           queues waits for these two flags alone.
-        - With an `offer` the store may lease a job to the waiter in the step that enqueues it, as a fetch
-          with the token of the offer. After a wait with an offer, the next fetch must use that token, or, if
-          `take` has accepted jobs in the meantime, the token of the last offer.
+        - With an `offer` the store may lease a job to the waiter in the step that enqueues or promotes it, as
+          a fetch with the token of the offer. After a wait with an offer, the next fetch must use that token,
+          or, if `take` has accepted jobs in the meantime, the token of the last offer.
         """
         ...

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from penstock.core.job import Job, Ref
 from penstock.encryption import Unreadable
-from penstock.stores.contract import Finding, Store, SyncStore, Wake, WorkerOffer
+from penstock.stores.contract import Finding, OnDue, Store, SyncStore, Wake, WorkerOffer
 from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.verb_table import verb_table
 from penstock.stores.facade import StoreFacade, SyncFacade, VerbTable
@@ -81,10 +81,10 @@ class EncryptedStore(StoreFacade):
         timeout: int,
         offer: WorkerOffer | None = None,
         parked: Sequence[str] = (),
+        on_due: OnDue | None = None,
     ) -> Wake:
-        return await self._store.wait(
-            queues, timeout=timeout, offer=self._cipher.decrypting_offer(offer), parked=parked
-        )
+        offer = self._cipher.decrypting_offer(offer)
+        return await self._store.wait(queues, timeout=timeout, offer=offer, parked=parked, on_due=on_due)
 
 
 class _SyncEncryptedStore(SyncFacade):

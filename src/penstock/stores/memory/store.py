@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from penstock.core import forks
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.job import Job, Ref
-from penstock.stores.contract import Finding, SyncStore, Wake, WorkerOffer
+from penstock.stores.contract import Finding, OnDue, SyncStore, Wake, WorkerOffer
 from penstock.stores.facade import StoreFacade, SyncFacade, VerbTable
 from penstock.stores.memory.notifier import Countdown, LoopNotifier, ThreadNotifier
 from penstock.stores.memory.state import MemoryState
@@ -89,16 +89,19 @@ class MemoryStore(StoreFacade):
         timeout: int,
         offer: WorkerOffer | None = None,
         parked: Sequence[str] = (),
+        on_due: OnDue | None = None,
     ) -> Wake:
         memory, notifier, left = self.memory, LoopNotifier(), Countdown(timeout)
         until, before = self._clock.now() + timeout, self._seen_counts
         memory.run(waiting.watch, queues, notifier)
         try:
             while True:
-                wake, wake_counts = memory.run(waiting.look, queues, until, before, parked)
-                if wake or not await notifier.wait(left()):
-                    self._note(wake_counts)
-                    return wake
+                found = memory.run(waiting.look, queues, until, before, parked, on_due is None)
+                if not found.wake and on_due is not None and found.due is not None:
+                    on_due(found.due, found.now)
+                if found.wake or not await notifier.wait(left()):
+                    self._note(found.counts)
+                    return found.wake
         finally:
             memory.run(waiting.unwatch, queues, notifier)
 

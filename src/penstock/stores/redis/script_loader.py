@@ -24,6 +24,7 @@ ORDER = (
     "clock",
     "states",
     "status_codes",
+    "dispatch",
     "queue",
     "limits",
     "profiles",

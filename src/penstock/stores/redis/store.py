@@ -21,6 +21,7 @@ from penstock.core.per_loop import PerLoop
 from penstock.stores.contract import (
     Fetched,
     Finding,
+    OnDue,
     Settled,
     Settlement,
     Share,
@@ -173,6 +174,7 @@ class RedisStore(StoreFacade):
         timeout: int,
         offer: WorkerOffer | None = None,
         parked: Sequence[str] = (),
+        on_due: OnDue | None = None,
     ) -> Wake:
         ends = time.monotonic() + timeout / 1000
         if self._plans.wake_counts.seen is None:
@@ -188,10 +190,13 @@ class RedisStore(StoreFacade):
                 # the first check returns the end of the wait by the server's clock, even at the timeout
                 first = not till
                 said = standing.said
+                look_for = timeout if first else left
                 plan = waiting.look(
-                    self._context, queues, timeout if first else left, till, subscriber.channel, said, parked
+                    self._context, queues, look_for, till, subscriber.channel, said, parked, on_due is None
                 )
-                work, till, counts = await self._plans.run(plan)
+                answered = set(waiter.messages)
+                work, till, counts, dues = await self._plans.run(plan)
+                waiter.messages -= answered  # they need not be passed on
                 if first and till:
                     subscriber.ahead = int(till) - timeout - time.monotonic() * 1000
                 if said and not work:
@@ -200,6 +205,9 @@ class RedisStore(StoreFacade):
                 if wake or left <= 0:
                     self._plans.wake_counts.update(counts)
                     return wake | (Wake.WORK if waiter.work else Wake.NOTHING)
+                if on_due is not None:
+                    for due, now in dues:
+                        on_due(due, now)
                 notified = await _notified(waiter.event, min(ends - time.monotonic(), _SAFETY))
                 if waiter.work:
                     return Wake.WORK

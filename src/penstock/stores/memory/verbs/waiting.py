@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from penstock.core.job import Job, Ref
 from penstock.stores.contract import Wake
@@ -25,21 +26,37 @@ def unwatch(memory: MemoryState, queues: Sequence[str], notifier: MemoryNotifier
     memory.waiters.unwatch(queues, notifier)
 
 
+class FoundWork(NamedTuple):
+    """What a wait has found."""
+
+    wake: Wake
+    counts: WakeCounts
+    due: int | None  # the first instant at which something is due
+    now: int
+
+
 def look(
-    memory: MemoryState, queues: Sequence[str], until: int, before: WakeCounts, parked: Sequence[str] = ()
-) -> tuple[Wake, WakeCounts]:
+    memory: MemoryState,
+    queues: Sequence[str],
+    until: int,
+    before: WakeCounts,
+    parked: Sequence[str] = (),
+    ends_at_due: bool = True,
+) -> FoundWork:
     """Return the flags of a wait that ends at `until`, and the counts so far.
 
-    `before`: the counts that were reported last; `parked`: as in `Consuming.wait`.
+    - `before`: the counts that were reported last; `parked`: as in `Consuming.wait`.
+    - `ends_at_due`: whether what is due before the end is work.
     """
     wake, now, wake_counts = Wake.NOTHING, memory.clock.now(), memory.waiters.wake_counts
     known = memory.known(queues)
     if any(queue.gives(now, parked=queue.name in parked) for queue in known):
         wake |= Wake.WORK
-    for due in (next_due(memory, queues), *(queue.opens(now) for queue in known)):
+    first = next_due(memory, queues)
+    for due in (first if ends_at_due else None, *(queue.opens(now) for queue in known)):
         if due is not None and (due <= now or due < until):
             wake |= Wake.WORK
-    return wake | wake_counts.wake_since(before), wake_counts
+    return FoundWork(wake | wake_counts.wake_since(before), wake_counts, first, now)
 
 
 def watch_ends(memory: MemoryState, refs: Sequence[Ref], notifier: MemoryNotifier, each: bool) -> EndWatch:

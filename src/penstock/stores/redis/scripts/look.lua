@@ -1,19 +1,22 @@
 -- Check for work; if there is none, add a channel to the waiters of the queues.
 -- KEYS: the queues, and last, except on a Cluster, the wake counts.  ARGV: clock, timeout (ms), till (an instant;
--- '': the timeout from now), channel, offer ('', or lines: lease (ms), token, worker, the queues), and the numbers of
--- the queues whose parked jobs are work for the caller.
--- Returns {1 for work, else 0; till; the wake counts: requests to stop, changes of settings}.
+-- '': the timeout from now), channel, offer ('', or lines: lease (ms), token, worker, the queues), 1 if what is due
+-- before the end is work (else 0), and the numbers of the queues whose parked jobs are work for the caller.
+-- Returns {1 for work, else 0; till; the wake counts: requests to stop, changes of settings}, and without work the
+-- first due instant ('' if none), now.
 -- include: size_check clock states queue
 local WORK, NO_WORK = 1, 0
 local queues = {unpack(KEYS)}
 local counts = clustered and {} or redis.call('HMGET', table.remove(queues), 'cancels', 'changes')
 local till = ARGV[3] == '' and now + tonumber(ARGV[2]) or tonumber(ARGV[3])
 local till_text = string.format('%.0f', till)
+local due_is_work, next_due = ARGV[6] == '1', nil
 local knows = {}
-for i = 6, #ARGV do knows[queues[tonumber(ARGV[i])]] = true end
+for i = 7, #ARGV do knows[queues[tonumber(ARGV[i])]] = true end
 for _, queue in ipairs(queues) do
   local due = first_due(queue)
-  if due and (due <= now or due < till) then return {WORK, till_text, counts} end
+  if due and due_is_work and (due <= now or due < till) then return {WORK, till_text, counts} end
+  if due and (not next_due or due < next_due) then next_due = due end
   if redis.call('EXISTS', queue .. ':ready') == 1 and not meta(queue).paused then
     if not meta(queue).limited then return {WORK, till_text, counts} end
     local room, opens = limiting().room_of(queue, meta(queue))
@@ -26,7 +29,8 @@ for queue in pairs(knows) do
     return {WORK, till_text, counts}
   end
 end
-if tonumber(ARGV[2]) <= 0 then return {NO_WORK, till_text, counts} end    -- the caller does not sleep
+local answer = {NO_WORK, till_text, counts, next_due and string.format('%.0f', next_due) or '', string.format('%.0f', now)}
+if tonumber(ARGV[2]) <= 0 then return answer end    -- the caller does not sleep
 local expired_before = string.format('(%.0f', now - 60000)
 local function add_waiter(waiters)
   for _, gone in ipairs(redis.call('ZRANGEBYSCORE', waiters, '-inf', expired_before, 'LIMIT', 0, 100)) do
@@ -44,4 +48,4 @@ for _, queue in ipairs(queues) do
     redis.call('PEXPIRE', queue .. ':offers', 60000 + ARGV[2])
   end
 end
-return {NO_WORK, till_text, counts}
+return answer

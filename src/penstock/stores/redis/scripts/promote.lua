@@ -2,7 +2,7 @@
 -- KEYS: the queues.  ARGV: clock, limit, floor (as in enqueue).  Returns {moved, next due ('' if none), now, how much
 -- of the limit was used, 1 if the call should be repeated for the rest of the limit (else 0), the highest generation,
 -- then the records that were set aside: 3 entries each}. A partition that is due is among the jobs, and counts as one.
--- include: size_check clock states queue record partitions places
+-- include: size_check clock states dispatch queue record partitions places
 local limit, moved, used, skipped = tonumber(ARGV[2]), 0, 0, false
 minted = tonumber(ARGV[3])
 
@@ -59,11 +59,26 @@ local function read_due(queue, count)
   return {members, ids, records}
 end
 
+-- Lease a plain job to a waiting worker instead of making it ready; returns whether there is one. Nothing of the job is
+-- to be reset by its start, and no other job depends on it: as `lease_jobs` in fetch.lua has it.
+local DISPATCHED_PARTS = 9    -- bits of errors and a checkpoint, which stay
+
+local function dispatched(queue, m, id, record)
+  local expires, has = unpacked('<d', record, 38), unpacked('<I2', record, 70)
+  if m.paused or m.limited or expires ~= NONE or bit.bor(has, DISPATCHED_PARTS) ~= DISPATCHED_PARTS then return false end
+  local channel, offer = offer_for(queue, record)
+  if not offer then return false end
+  redis.call('HSET', queue .. ':jobs', id, record)
+  dispatch(queue, id, record, channel, offer)
+  return true
+end
+
 -- Promote jobs: write each plain job's record with its new state and place, at the same offsets as before.
 local function promote(queue, count, found)
   local members, ids, records, m = found[1], found[2], found[3], meta(queue)
   local left, written, by_place, by_age, n = {[SCHEDULED] = {}, [RETRYABLE] = {}}, {}, {}, {}, 0
   local plain, with_others = {}, 0    -- members of jobs promoted here; number of jobs promoted one by one
+  local offered = redis.call('EXISTS', queue .. ':offers') == 1
   for i = 1, count do
     local id, record = ids[i], records[i]
     local partition = sub(members[i], 1, 7) == NOBODY
@@ -82,18 +97,24 @@ local function promote(queue, count, found)
     else
       plain[#plain + 1] = members[i]
       local place, places, gone = count_up(m), by_place[priority], left[state]
-      if not places then
-        places = {first = place, n = 0}
-        by_place[priority] = places
-      end
-      places.n = places.n + 1
-      places[places.n] = id
       gone[#gone + 1] = id
-      by_age[n + 1], by_age[n + 2] = generation, id
-      written[n + 1] = id
-      written[n + 2] = char(flags - state + AVAILABLE + MOVED) .. sub(record, 2, 29) .. packed('<d', place)
+      local moved_record = char(flags - state + AVAILABLE + MOVED) .. sub(record, 2, 29) .. packed('<d', place)
         .. sub(record, 38)
-      n = n + 2
+      -- jobs that are ready come first, those of this call too
+      offered = offered and n == 0 and dispatched(queue, m, id, moved_record)
+      if offered then
+        with_others = with_others + 1
+      else
+        if not places then
+          places = {first = place, n = 0}
+          by_place[priority] = places
+        end
+        places.n = places.n + 1
+        places[places.n] = id
+        by_age[n + 1], by_age[n + 2] = generation, id
+        written[n + 1], written[n + 2] = id, moved_record
+        n = n + 2
+      end
     end
   end
   if #plain == count then

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from penstock.stores.contract import WorkerOffer
 from penstock.stores.redis.context import CallPlan, Context, command, int_or_zero, raise_errors
@@ -11,7 +12,16 @@ from penstock.stores.redis.outages import SHARED
 from penstock.stores.redis.verbs.wake_counts import counts_call
 from penstock.stores.wake_counts import WakeCounts
 
-__all__ = ["look", "pass_on"]
+__all__ = ["LookAnswer", "look", "pass_on"]
+
+
+class LookAnswer(NamedTuple):
+    """What a wait has found."""
+
+    work: bool
+    till: str  # the instant at which the wait ends
+    counts: WakeCounts
+    dues: list[tuple[int, int]]  # by server: the first instant at which something is due, and its clock
 
 
 def offer_of(context: Context, queues: Sequence[str], offer: WorkerOffer) -> str:
@@ -49,13 +59,13 @@ def look(
     channel: str,
     offer: str,
     parked: Sequence[str] = (),
-) -> CallPlan[tuple[bool, str, WakeCounts]]:
+    ends_at_due: bool = True,
+) -> CallPlan[LookAnswer]:
     """Check for work; if there is none, add the channel to the waiters of these queues.
 
-    Returns whether there is work, the instant at which the wait ends, and the counts of requests to stop and
-    changes of settings so far.
+    `ends_at_due`: whether what is due before the end of the wait is work.
     """
-    args: list[bytes | str | int] = [timeout, till, channel, offer]
+    args: list[bytes | str | int] = [timeout, till, channel, offer, int(ends_at_due)]
     if context.apart:
         more = () if context.clustered else (context.redis_keys.wake_counts,)
         calls = []
@@ -74,7 +84,9 @@ def look(
         )
         counts = answers[0][2]
     said = till or (answers[0][1].decode() if answers else "")
-    return any(answer[0] for answer in answers), said, WakeCounts(*map(int_or_zero, counts))
+    dues = [(int(answer[3]), int(answer[4])) for answer in answers if len(answer) > 3 and answer[3]]
+    work = any(answer[0] for answer in answers)
+    return LookAnswer(work, said, WakeCounts(*map(int_or_zero, counts)), dues)
 
 
 def pass_on(context: Context, queue: str, kind: bytes) -> CallPlan[None]:

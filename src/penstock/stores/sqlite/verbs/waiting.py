@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from penstock.stores.contract import Wake
 from penstock.stores.sqlite.sql import SQL
@@ -21,20 +22,36 @@ def wake_counts(tx: TransactionContext) -> WakeCounts:
     return WakeCounts(0, 0) if row is None else WakeCounts(*row)
 
 
+class LookResult(NamedTuple):
+    """What a wait has found."""
+
+    wake: Wake
+    counts: WakeCounts
+    due: int | None  # the first instant at which something is due; None if the wait ends
+    now: int
+
+
 def look(
-    tx: TransactionContext, queues: Sequence[str], until: int, before: WakeCounts, parked: Sequence[str]
-) -> tuple[Wake, WakeCounts]:
+    tx: TransactionContext,
+    queues: Sequence[str],
+    until: int,
+    before: WakeCounts,
+    parked: Sequence[str],
+    ends_at_due: bool,
+) -> LookResult:
     """Return the flags of a wait that ends at `until`, and the counts so far.
 
-    `before`: the counts that were reported last; `parked`: as in `Consuming.wait`.
+    - `before`: the counts that were reported last; `parked`: as in `Consuming.wait`.
+    - `ends_at_due`: whether what is due before the end is work.
     """
-    wake = Wake.NOTHING
+    wake, first = Wake.NOTHING, None
     found = tx.known(queues)
     if any(limits.gives(tx, queue, parked=queue.name in parked) for queue in found):
         wake |= Wake.WORK
     else:
-        for due in (next_due(tx, found), limits.opens(tx, found)):
+        first = next_due(tx, found)
+        for due in (first if ends_at_due else None, limits.opens(tx, found)):
             if due is not None and (due <= tx.now or due < until):
                 wake |= Wake.WORK
     now = wake_counts(tx)
-    return wake | now.wake_since(before), now
+    return LookResult(wake | now.wake_since(before), now, first, tx.now)

@@ -17,6 +17,7 @@ from penstock.stores.contract import (
     Enqueued,
     EnqueueStatus,
     Fetched,
+    OnDue,
     QueueInfo,
     Settled,
     Settlement,
@@ -94,9 +95,10 @@ class _RecordedStore:
         timeout: int,
         offer: WorkerOffer | None = None,
         parked: Sequence[str] = (),
+        on_due: OnDue | None = None,
     ) -> Wake:
         seen = None if offer is None else self._recorder.recorded_offer(offer)
-        return await self._store.wait(queues, timeout=timeout, offer=seen, parked=parked)
+        return await self._store.wait(queues, timeout=timeout, offer=seen, parked=parked, on_due=on_due)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         with self._recorder.settle(settlements) as answer:
