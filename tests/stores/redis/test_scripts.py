@@ -66,12 +66,12 @@ def in_order(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", sorted(SCRIPTS))
+@pytest.mark.parametrize("name", SCRIPTS.names())
 def test_a_script_uses_no_name_that_nobody_defines(name: str) -> None:
     assert free(SCRIPTS[name].text) == {}
 
 
-@pytest.mark.parametrize("name", sorted(SCRIPTS))
+@pytest.mark.parametrize("name", SCRIPTS.names())
 def test_no_function_has_more_names_than_lua_allows(name: str) -> None:
     names = names_of(SCRIPTS[name].text)
     assert names.most_locals <= 200

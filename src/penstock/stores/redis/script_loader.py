@@ -48,17 +48,27 @@ INCLUDE = re.compile(r"^ *-- include: (.+)$", re.MULTILINE)
 _COMMENTS = re.compile(r"^\s*--.*\n|[ \t]+-- .*$", re.MULTILINE)
 
 
-def _scripts() -> dict[str, Script]:
-    files = Statements("penstock.stores.redis", "scripts", ".lua")
-    shared = Statements("penstock.stores.redis.scripts", "lib", ".lua")
-    found = {}
-    for key in files:
-        name = key.partition(".")[0]
-        text = files[key]
+class Scripts(dict[str, Script]):
+    """All scripts by name. Each is assembled at its first use: all together take 40 to 80 ms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._files = Statements("penstock.stores.redis", "scripts", ".lua")
+        self._parts = Statements("penstock.stores.redis.scripts", "lib", ".lua")
+
+    def __missing__(self, name: str) -> Script:
+        text = self._files[name]
         while INCLUDE.search(text):
-            text = INCLUDE.sub(lambda line: "\n".join(shared[part] for part in line[1].split()), text)
-        found[name] = Script(name, _COMMENTS.sub("", text))
-    return found
+            text = INCLUDE.sub(self._included, text)
+        script = self[name] = Script(name, _COMMENTS.sub("", text))
+        return script
+
+    def _included(self, line: re.Match[str]) -> str:
+        return "\n".join(self._parts[part] for part in line[1].split())
+
+    def names(self) -> list[str]:
+        """Return the names of all scripts, also of those that are not assembled yet."""
+        return sorted(key.partition(".")[0] for key in self._files)
 
 
-SCRIPTS = _scripts()
+SCRIPTS = Scripts()
