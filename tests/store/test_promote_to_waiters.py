@@ -237,6 +237,17 @@ async def test_jobs_due_at_one_instant_come_in_their_order(store: Store, clock: 
     await waiter.stop()
 
 
+async def test_of_jobs_due_at_one_instant_the_most_urgent_comes_first(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, new("low", delay=SECOND), new("high", delay=SECOND, priority=50))
+    waiter = await waiting(store)
+    clock.advance(SECOND)
+    await store.promote(["default"], limit=100)
+    assert ids(await waiter.receives(2)) == ["high", "low"]
+    await waiter.stop()
+
+
 async def test_a_due_job_comes_after_those_that_are_ready(open_store: OpenStore, clock: ManualClock) -> None:
     store, other = open_store(), open_store()
     await store.settings("default", paused=True)

@@ -251,3 +251,22 @@ async def test_a_connection_that_was_closed_while_idle_is_replaced(
     with server.patient_client() as client:
         await asyncio.to_thread(client.client_kill_filter, skipme=True, _type="normal")
         assert await ask([plain("PING")]) == [b"PONG"]
+
+
+async def test_a_handshake_given_up_at_its_end_leaves_no_socket_behind(new_tls_redis: NewRedis) -> None:
+    """Its number would belong to another connection while the loop still watches it for the first one."""
+    server = new_tls_redis()
+    address = Address.from_url(f"{server.url}?ssl_ca_certs={certificates_of(server).ca}")
+    (node,) = address.nodes
+    given_up = 0
+    for turns in range(10, 50):
+        opening = asyncio.create_task(open_async_connection(address, node, "calls", 0.03))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        time.sleep(0.04)  # the loop is busy when the handshake ends and its time is over
+        try:
+            (await opening).close()
+        except StoreError:
+            given_up += 1
+        (await open_async_connection(address, node, "calls", 10)).close()
+    assert given_up

@@ -138,10 +138,6 @@ class LoopWaiter:
     def __init__(self, event: asyncio.Event) -> None:
         self._event = event
 
-    def wake(self) -> None:
-        """End the wait as a notification does."""
-        self._event.set()
-
     async def wait(self, seconds: float) -> bool:
         """Whether a notification came since the last wait, or comes within this time."""
         if not self._event.is_set():

@@ -20,7 +20,7 @@ from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import ConfigError, did_you_mean
 from penstock.core.job import Job, Ref
 from penstock.core.per_loop import PerLoop
-from penstock.stores.contract import Due, Fetched, Finding, Level, OnDue, SyncStore, Wake, WorkerOffer
+from penstock.stores.contract import Finding, Level, OnDue, SyncStore, Wake, WorkerOffer
 from penstock.stores.facade import StoreFacade, SyncFacade, VerbTable
 from penstock.stores.result_waiter import EndedJobs, ResultWaiter
 from penstock.stores.sqlite.calls import Verb
@@ -31,8 +31,7 @@ from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.transactions import Transactions
 from penstock.stores.sqlite.verb_table import verb_table
-from penstock.stores.sqlite.verbs import dispatching, listing, producing, waiting
-from penstock.stores.sqlite.waiting_offers import WaitingOffers
+from penstock.stores.sqlite.verbs import listing, producing, waiting
 from penstock.stores.wake_counts import WakeCounts
 
 __all__ = ["SqliteStore"]
@@ -40,9 +39,6 @@ __all__ = ["SqliteStore"]
 _ALL_ENDED = Verb(producing.all_ended, reads=True)
 _FIND_ENDED = Verb(producing.find_ended, reads=True)
 _LOOK = Verb(waiting.look, reads=True)
-_PROMOTE_AND_LEASE = Verb(
-    dispatching.promote_and_lease, probe=dispatching.probe_promote_and_lease, syncs=False
-)
 _UNREADABLE_SETTINGS = Verb(listing.unreadable_settings, reads=True)
 
 #: Waiters re-check at this interval (seconds) even if no notification arrived.
@@ -97,7 +93,6 @@ class SqliteStore(StoreFacade):
             )
         )
         self._listeners: PerLoop[dict[str, LoopListener]] = PerLoop()
-        self._offers: PerLoop[WaitingOffers] = PerLoop()
         self._result_waiters: PerLoop[ResultWaiter] = PerLoop()
         super().__init__(verb_table(self._runner))
         self._sync = _SyncSqliteStore(self._runner, self._verbs)
@@ -162,43 +157,16 @@ class SqliteStore(StoreFacade):
         before = self._seen_counts.counts
         if before is None:
             before = await self._runner.ask(_BASELINE, self._seen_counts)
-        with (
-            self._listener(WORK).listening() as waiter,
-            self._loop_offers().standing(queues, offer, waiter.wake) as standing,
-        ):
+        with self._listener(WORK).listening() as waiter:
             while True:
                 found = await self._runner.ask(_LOOK, queues, until, before, parked, on_due is None)
                 wake, left = found.wake, ends - time.monotonic()
-                if standing is not None and standing.ended:
-                    wake |= Wake.WORK
                 if wake or left <= 0:
                     self._seen_counts.update(found.counts)
                     return wake
                 if on_due is not None and found.due is not None:
                     on_due(found.due, found.now)
                 await waiter.wait(min(left, _SAFETY))
-
-    async def promote(self, queues: Sequence[str], *, limit: int) -> Due:
-        """Promote, and lease a job to a worker that waits in this event loop, in the same transaction."""
-        standing = self._loop_offers().first(queues)
-        if standing is None or (offer := standing.offer) is None:
-            return await super().promote(queues, limit=limit)
-        asked = self._runner.ask(_PROMOTE_AND_LEASE, queues, limit, standing.queues, offer)
-
-        def answered(asked: asyncio.Future[tuple[Due, Fetched | None]]) -> None:
-            if not asked.cancelled() and asked.exception() is None:
-                standing.take(offer, asked.result()[1])
-
-        asked.add_done_callback(answered)
-        # if the caller is cancelled, the waiting worker still gets its job
-        due, _ = await asyncio.shield(asked)
-        return due
-
-    def _loop_offers(self) -> WaitingOffers:
-        """Return the standing offers of the running event loop."""
-        loop = asyncio.get_running_loop()
-        offers = self._offers.get(loop)
-        return self._offers.put(loop, WaitingOffers()) if offers is None else offers
 
     def _listener(self, name: str) -> LoopListener:
         loop = asyncio.get_running_loop()

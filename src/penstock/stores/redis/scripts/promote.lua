@@ -78,7 +78,8 @@ local function promote(queue, count, found)
   local members, ids, records, m = found[1], found[2], found[3], meta(queue)
   local left, written, by_place, by_age, n = {[SCHEDULED] = {}, [RETRYABLE] = {}}, {}, {}, {}, 0
   local plain, with_others = {}, 0    -- members of jobs promoted here; number of jobs promoted one by one
-  local offered = redis.call('EXISTS', queue .. ':offers') == 1
+  -- of several, the scheduler may choose another first: by priority, or by the waiter's order of queues
+  local offered = count == 1 and due_queues == 1 and redis.call('EXISTS', queue .. ':offers') == 1
   for i = 1, count do
     local id, record = ids[i], records[i]
     local partition = sub(members[i], 1, 7) == NOBODY
@@ -100,9 +101,7 @@ local function promote(queue, count, found)
       gone[#gone + 1] = id
       local moved_record = char(flags - state + AVAILABLE + MOVED) .. sub(record, 2, 29) .. packed('<d', place)
         .. sub(record, 38)
-      -- jobs that are ready come first, those of this call too
-      offered = offered and n == 0 and dispatched(queue, m, id, moved_record)
-      if offered then
+      if offered and dispatched(queue, m, id, moved_record) then
         with_others = with_others + 1
       else
         if not places then

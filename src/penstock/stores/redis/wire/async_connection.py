@@ -17,7 +17,7 @@ import hiredis
 
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Node
-from penstock.stores.redis.wire.connect import connect_async, settings, where
+from penstock.stores.redis.wire.connect import Abortable, connect_async, settings, where
 from penstock.stores.redis.wire.encoding import encoded_all
 from penstock.stores.redis.wire.faults import ErrorReply, Lost, Unsent, cannot_connect, lost_because, read
 from penstock.stores.redis.wire.handshake import Handshake, Kind, Server
@@ -55,7 +55,7 @@ class _Caller:
         self.replies: list[Any] = []
 
 
-class AsyncConnection(asyncio.Protocol):
+class AsyncConnection(asyncio.Protocol, Abortable):
     """A connection of one event loop; it is closed if no byte moved for `patience` seconds."""
 
     def __init__(self, *, patience: float) -> None:
@@ -116,7 +116,7 @@ class AsyncConnection(asyncio.Protocol):
     # ── callbacks of the loop ──
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self.last_received = time.monotonic()

@@ -15,9 +15,20 @@ from penstock.stores.redis.wire.handshake import Kind
 from penstock.stores.redis.wire.sockets import open_socket, open_socket_async, undone_on_error
 from penstock.stores.redis.wire.tls import tls_context
 
-__all__ = ["connect", "connect_async", "settings", "where"]
+__all__ = ["Abortable", "connect", "connect_async", "settings", "where"]
 
-P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+class Abortable(asyncio.BaseProtocol):
+    """A protocol that can close its connection at once."""
+
+    transport: asyncio.Transport | None = None  # None until there is a connection
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+
+P = TypeVar("P", bound=Abortable)
 
 
 def where(address: Address, node: Node, kind: Kind) -> str:
@@ -79,20 +90,30 @@ async def _connected(
             return await loop.create_unix_connection(protocol, sock=sock)
         if not tls:
             return await loop.create_connection(protocol, sock=sock)
-        return await loop.create_connection(
-            protocol,
-            sock=sock,
-            ssl=tls_context(options),
-            server_hostname=node.host,
-            ssl_handshake_timeout=until - time.monotonic() + 5,  # the caller's timeout comes first
-        )
+        made: list[P] = []
+
+        def noted() -> P:
+            made.append(protocol())
+            return made[0]
+
+        # asyncio closes TLS politely and keeps reading for a while: without this, the number of the closed
+        # socket could belong to another connection by then
+        with undone_on_error(lambda: made and made[0].abort()):
+            return await loop.create_connection(
+                noted,
+                sock=sock,
+                ssl=tls_context(options),
+                server_hostname=node.host,
+                ssl_handshake_timeout=until - time.monotonic() + 5,  # the caller's timeout comes first
+            )
 
 
 def _asked(provider: Any, method: str = "get_credentials") -> Any:
     """Ask the credential provider, if there is one. Providers of redis-py 5.2.0 have no async method."""
     if provider is None:
         return None
-    return getattr(provider, method, provider.get_credentials)()
+    ask = getattr(provider, method, None) or provider.get_credentials
+    return ask()
 
 
 def _arguments(given: Any) -> tuple[str, ...]:
