@@ -70,7 +70,7 @@ def test_redis_is_measured_with_all_that_is_asked_of_it(tmp_path: Path) -> None:
     assert values["latency.raw_start_p50"][0] > 0
     (left,) = found["notes"]["leftovers"]
     assert left in printed.replace("\n", "")
-    assert "penstock:3:{/default}:meta (hash" in left
+    assert "penstock:4:{/default}:meta (hash" in left
     assert ":jobs" not in left, "a job was left behind"
 
 

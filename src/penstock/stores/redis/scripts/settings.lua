@@ -7,7 +7,8 @@ local queue, m, changed = KEYS[1], meta(KEYS[1]), 0
 for i, name in ipairs({'paused', 'closed'}) do
   local wanted = ARGV[i + 1]
   if wanted ~= '' and (wanted == '1') ~= m[name] then
-    changed = 1
+    changed, m[name] = 1, wanted == '1'
+    save()
     redis.call('HSET', queue .. ':meta', name, wanted)
   end
 end
@@ -42,11 +43,13 @@ local function change_limits()
   if packed == (m.limits or none) then return end
   changed = 1
   if packed == none then
+    m.limits, m.rules = false, nil
     redis.call('HDEL', queue .. ':meta', 'limits', 'next_start', 'drained')
     return
   end
-  redis.call('HSET', queue .. ':meta', 'limits', packed)
   m.limits, m.rules = packed, nil
+  save()
+  redis.call('HSET', queue .. ':meta', 'limits', packed)
   local rules = limits.rules_of(m)
   if rules.max_running and not before.max_running then mark_leases() end
   local next_start = tonumber(redis.call('HGET', queue .. ':meta', 'next_start'))
@@ -64,13 +67,14 @@ if ARGV[4] ~= '' then
   local throttled_until = ARGV[4] == '0' and 0 or now + tonumber(ARGV[4])
   if throttled_until ~= until_now then changed = 1 end
   if throttled_until > 0 then
+    m.throttled_until = throttled_until
+    save()
     redis.call('HSET', queue .. ':meta', 'throttled_until', string.format('%.0f', throttled_until))
   elseif m.throttled_until then    -- also one that has ended: it would count again if the clock were set back
+    m.throttled_until = nil
     redis.call('HDEL', queue .. ':meta', 'throttled_until')
   end
 end
-if m.new then
-  count_up(m)
-  save()
-end
+if m.new then count_up(m) end
+save()
 return {changed, m.new and 1 or 0}

@@ -22,7 +22,7 @@ from penstock.stores.redis.batching import jobs_from
 from penstock.stores.redis.context import CallPlan, Context, command, int_or_zero, raise_errors
 from penstock.stores.redis.isolation import AWAY, alone, any_of, isolated
 from penstock.stores.redis.keys import packed
-from penstock.stores.redis.layout import NUMBER, STATES
+from penstock.stores.redis.layout import NUMBER, STATES, counters_of
 from penstock.stores.redis.reading import shown
 from penstock.stores.redis.stored_limits import limits_of
 from penstock.stores.redis.verbs.known_queues import known, now_of
@@ -193,18 +193,20 @@ def stats(context: Context, days: int) -> CallPlan[list[QueueStats]]:
     calls = []
     for name in names:
         key = context.redis_keys.queue(name)
-        calls.append(
-            (name, command(key, "HMGET", key + b":meta", "enqueued", "processed", "failed", "generation"))
-        )
+        calls.append((name, command(key, "HMGET", key + b":meta", "counters", "processed", "failed")))
         calls.append((name, command(key, "HGETALL", key + b":days")))
     answers = (yield from any_of(context, calls)) if names else []
     oldest = int(now) // 86_400_000 - min(days, 90)
     return [
         QueueStats(
-            name, int_or_zero(totals[0]), int_or_zero(totals[1]), int_or_zero(totals[2]), _days(daily, oldest)
+            name,
+            counters_of(totals[0]).enqueued,
+            int_or_zero(totals[1]),
+            int_or_zero(totals[2]),
+            _days(daily, oldest),
         )
         for name, totals, daily in zip(names, answers[0::2], answers[1::2], strict=True)
-        if totals is not AWAY and daily is not AWAY and totals[3] is not None
+        if totals is not AWAY and daily is not AWAY and totals[0] is not None
     ]
 
 
