@@ -292,7 +292,7 @@ PLAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
     "reschedule": (1, {"refs": some_refs, "delay": a_time}),
     "reschedule_at": (1, {"refs": some_refs, "at": an_instant}),
     "walk": (7, WALK),
-    "delete": (1, {"refs": some_refs}),
+    "delete": (1, {"refs": some_refs, "running": st.booleans()}),
     "purge": (
         1,
         {
@@ -597,8 +597,8 @@ class Verbs(RuleBasedStateMachine):
     def reschedule_at(self, refs: list[int], at: int) -> None:
         self.both("reschedule", self.refs(refs), run_at=self.clock.now() + at)
 
-    def delete(self, refs: list[int]) -> None:
-        self.both("delete", self.refs(refs))
+    def delete(self, refs: list[int], running: bool) -> None:
+        self.both("delete", self.refs(refs), running=running)
 
     def partition(self, refs: list[int]) -> None:
         for ref in self.refs(refs):

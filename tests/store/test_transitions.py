@@ -87,6 +87,11 @@ async def delete(store: Store, clock: ManualClock, job: Job) -> object:
     return await store.delete([job.ref])
 
 
+@act({S: None, A: None, T: None, P: None, R: None, W: None, C: None, X: None, D: None, G: None})
+async def delete_running_too(store: Store, clock: ManualClock, job: Job) -> object:
+    return await store.delete([job.ref], running=True)
+
+
 @act({S: None, A: None, T: None, P: None, W: None, C: None, X: None, D: None, G: None})
 async def purge(store: Store, clock: ManualClock, job: Job) -> object:
     return await store.purge(job.queue, list(State))

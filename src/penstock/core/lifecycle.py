@@ -321,7 +321,7 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_R, _S): "settle: snoozed",
     (_R, _P): "settle: unknown task",
     (_R, _R): "reclaim: leased to the reclaimer",
-    (_R, None): "settle with nothing to keep",
+    (_R, None): "settle with nothing to keep; delete, if running jobs are included",
     (_T, _A): "promote when due; retry, reschedule to now",
     (_T, _S): "reschedule",
     (_T, _X): "cancel; expiry",

@@ -88,7 +88,7 @@ class VerbTable:
     settings: Operation[[str, bool | None, bool | None, LimitChange | None], QueueInfo]
     retry: Operation[[Sequence[Ref]], list[State | None]]
     reschedule: Operation[[Sequence[Ref], int, int | None], list[State | None]]
-    delete: AsyncOperation[[Sequence[Ref]], list[State | None]]
+    delete: AsyncOperation[[Sequence[Ref], bool], list[State | None]]
     purge: AsyncOperation[[str, Sequence[State], int], int]
     drop: AsyncOperation[[str], bool]
     partition: AsyncOperation[[Ref], PartitionInfo | None]
@@ -201,8 +201,8 @@ class StoreFacade:
     ) -> list[State | None]:
         return await self._verbs.reschedule.run(refs, delay, run_at)
 
-    async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
-        return await self._verbs.delete.run(refs)
+    async def delete(self, refs: Sequence[Ref], *, running: bool = False) -> list[State | None]:
+        return await self._verbs.delete.run(refs, running)
 
     async def purge(self, queue: str, states: Sequence[State], *, limit: int = 10_000) -> int:
         return await self._verbs.purge.run(queue, states, limit)

@@ -117,11 +117,15 @@ class Operating(Protocol):
         """
         ...
 
-    async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
+    async def delete(self, refs: Sequence[Ref], *, running: bool = False) -> list[State | None]:
         """Remove jobs that are not running. The members of a batch are removed with the batch.
 
-        Answer: one state per ref, from before the call; None: the job did not exist. RUNNING, and COLLECTING
-        for a member of a batch, mean that the job was not removed.
+        - `running`: remove running jobs, too, in the same step. Each counts as one processed attempt. Its
+          lease is lost: `settle` answers GONE and `extend` answers LOST.
+        - A removed job frees its unique key, even for the rest of the key's period.
+
+        Answer: one state per ref, from before the call; None: the job did not exist. COLLECTING for a member
+        of a batch, and RUNNING without `running`, mean that the job was not removed.
         """
         ...
 

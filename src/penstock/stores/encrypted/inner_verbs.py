@@ -73,7 +73,7 @@ def verbs_of(store: Store) -> VerbTable:
         settings=_settings(store, sync),
         retry=_AskedBoth(store.retry, sync.retry),
         reschedule=_reschedule(store, sync),
-        delete=_InnerOperation(store.delete),
+        delete=_InnerOperation(lambda refs, running: store.delete(refs, running=running)),
         purge=_InnerOperation(lambda queue, states, limit: store.purge(queue, states, limit=limit)),
         drop=_InnerOperation(store.drop),
         partition=_InnerOperation(store.partition),

@@ -113,15 +113,18 @@ def _reschedule(memory: MemoryState, ref: Ref, due: int, now: int) -> State | No
     return before
 
 
-def delete(memory: MemoryState, refs: Sequence[Ref]) -> list[State | None]:
-    return [_delete(memory, ref) for ref in refs]
+def delete(memory: MemoryState, refs: Sequence[Ref], running: bool) -> list[State | None]:
+    now = memory.clock.now()
+    return [_delete(memory, ref, running, now) for ref in refs]
 
 
-def _delete(memory: MemoryState, ref: Ref) -> State | None:
+def _delete(memory: MemoryState, ref: Ref, running: bool, now: int) -> State | None:
     row = memory.row(ref)
     if row is None:
         return None
-    if row.job.state is not State.RUNNING and not row.job.in_batch:
+    runs = row.job.state is State.RUNNING
+    if not row.job.in_batch and (running or not runs):
+        row.queue.count(now, processed=int(runs), failed=0)
         transitions.drop(memory, row)
     return row.job.state
 

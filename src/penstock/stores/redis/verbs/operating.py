@@ -55,9 +55,9 @@ def reschedule(
     return found
 
 
-def delete(context: Context, refs: Sequence[Ref]) -> CallPlan[list[State | None]]:
-    """Remove jobs that are not running."""
-    found, _ = yield from states_of(context, "delete", refs, [])
+def delete(context: Context, refs: Sequence[Ref], running: bool) -> CallPlan[list[State | None]]:
+    """Remove jobs that are not running; with `running`, running jobs, too."""
+    found, _ = yield from states_of(context, "delete", refs, [int(running)])
     return found
 
 

@@ -37,18 +37,21 @@ class _Gone(NamedTuple):
     unique_phases: int | None
 
 
-def delete(tx: TransactionContext, refs: Sequence[Ref]) -> list[State | None]:
-    return [_delete(tx, ref) for ref in refs]
+def delete(tx: TransactionContext, refs: Sequence[Ref], running: bool) -> list[State | None]:
+    return [_delete(tx, ref, running) for ref in refs]
 
 
-def _delete(tx: TransactionContext, ref: Ref) -> State | None:
+def _delete(tx: TransactionContext, ref: Ref, running: bool) -> State | None:
     queue = tx.queue(ref.queue)
     row = None if queue is None else tx.execute(_LOOK, (queue.qid, ref.id)).fetchone()
     if queue is None or row is None:
         return None
     seq, state, _, _, batch, _ = row
     check_state(seq, state)
-    if state != RUNNING and not (state == COLLECTING and batch is not None):
+    if state == RUNNING and running:
+        tx.settled(queue, 1, 0)
+        _remove(tx, queue, [seq])
+    elif state != RUNNING and not (state == COLLECTING and batch is not None):
         _remove(tx, queue, [seq])
     return STATES[state]
 

@@ -116,9 +116,9 @@ class _RecordedStore:
         with self._recorder.operate("reschedule", refs, _due(delay, run_at)) as answer:
             return answer(await self._store.reschedule(refs, delay=delay, run_at=run_at))
 
-    async def delete(self, refs: Sequence[Ref]) -> list[State | None]:
+    async def delete(self, refs: Sequence[Ref], **options: Any) -> list[State | None]:
         with self._recorder.operate("delete", refs) as answer:
-            return answer(await self._store.delete(refs))
+            return answer(await self._store.delete(refs, **options))
 
     async def purge(self, queue: str, states: Sequence[State], **options: Any) -> int:
         with self._recorder.operate("purge", [Ref(queue, "*")]) as answer:
