@@ -81,6 +81,7 @@ class VerbTable:
     reclaim: AsyncOperation[[Sequence[str], int, int, str, str, Sequence[str] | None], Fetched]
     # operating
     list_jobs: AsyncOperation[[str | None, State | None, str | None, str | None, str | None, int], Page]
+    list_next: AsyncOperation[[str, State, str | None, int], Page]
     find: AsyncOperation[[str], list[Job]]
     queues: Operation[[], list[QueueInfo]]
     parked: AsyncOperation[[], list[Parked]]
@@ -170,6 +171,11 @@ class StoreFacade:
         limit: int = 50,
     ) -> Page:
         return await self._verbs.list_jobs.run(queue, state, task, worker, after, limit)
+
+    async def list_next(
+        self, queue: str, *, state: State = State.AVAILABLE, after: str | None = None, limit: int = 50
+    ) -> Page:
+        return await self._verbs.list_next.run(queue, state, after, limit)
 
     async def find(self, id: str) -> list[Job]:
         return await self._verbs.find.run(id)

@@ -34,6 +34,8 @@ MAY_SORT = {
     "list.find",
     "prune.silent",
     "batches.show",
+    "list_next.of_priority",  # only those that share a place, in a queue with a fair share
+    "list_next.below_priority",
 }
 
 

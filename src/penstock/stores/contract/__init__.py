@@ -50,7 +50,7 @@ from penstock.stores.contract.consuming import (
     WorkerOffer,
     no_outcome,
 )
-from penstock.stores.contract.operating import Operating, Pruned, SyncOperating
+from penstock.stores.contract.operating import MOST_LISTED, Operating, Pruned, SyncOperating, page_size
 from penstock.stores.contract.producing import Enqueued, EnqueueStatus, Producing, SyncProducing
 from penstock.stores.contract.reports import (
     PARTITION_SHOWN,
@@ -68,6 +68,7 @@ from penstock.stores.contract.set_aside import SetAside
 from penstock.stores.contract.store import Store, SyncStore
 
 __all__ = [
+    "MOST_LISTED",
     "PARTITION_SHOWN",
     "BatchInfo",
     "Consuming",
@@ -106,5 +107,6 @@ __all__ = [
     "WorkerInfo",
     "WorkerOffer",
     "no_outcome",
+    "page_size",
     "unreadable_settings_of",
 ]

@@ -10,7 +10,8 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.core.job import Job, Ref, State
+from penstock.core.errors import ConfigError
+from penstock.core.job import TERMINAL, Job, Ref, State
 from penstock.core.limits import LimitChange
 from penstock.stores.contract.checkup import Finding
 from penstock.stores.contract.reports import (
@@ -24,7 +25,10 @@ from penstock.stores.contract.reports import (
 )
 from penstock.stores.contract.set_aside import SetAside
 
-__all__ = ["Operating", "Pruned", "SyncOperating"]
+__all__ = ["MOST_LISTED", "Operating", "Pruned", "SyncOperating", "page_size"]
+
+#: The largest number of jobs in one page of `list_next`.
+MOST_LISTED = 1_000
 
 
 class Pruned(msgspec.Struct, frozen=True):
@@ -41,6 +45,17 @@ class Pruned(msgspec.Struct, frozen=True):
     workers: int
     unique_keys: int = 0
     set_aside: tuple[SetAside, ...] = ()
+
+
+_WITH_ORDER = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, *sorted(TERMINAL))
+
+
+def page_size(state: State, limit: int) -> int:
+    """The size of a page of `list_next`; raises ConfigError for a state that has no order of its own."""
+    if state not in _WITH_ORDER:
+        known = ", ".join(one.value for one in _WITH_ORDER)
+        raise ConfigError(f"state={state.value!r} has no order of its own: give one of {known}")
+    return min(max(1, limit), MOST_LISTED)
 
 
 class Operating(Protocol):
@@ -76,6 +91,28 @@ class Operating(Protocol):
 
         Answer: a page; its `next` is None exactly if no older job matches.
         Errors: ConfigError if `after` is not a cursor.
+        """
+        ...
+
+    async def list_next(
+        self, queue: str, *, state: State = State.AVAILABLE, after: str | None = None, limit: int = 50
+    ) -> Page:
+        """List the jobs of a queue in one state, in the order in which they leave that state.
+
+        | state | order |
+        |---|---|
+        | AVAILABLE | as a fetch takes them: by priority, then position (docs/concepts/order.md) |
+        | SCHEDULED, RETRYABLE | earliest `run_at` first |
+        | COMPLETED, CANCELLED, DEAD | earliest `ended_at` first |
+
+        - Equal times: in order of enqueue. Nothing is leased. Expired jobs that no verb has cancelled yet
+          are listed.
+        - `after`: the `next` of the previous page of this queue and state. Jobs that do not move are listed
+          exactly once, also if others are added, moved or removed between the pages.
+        - `limit`: the largest number of jobs in the page, from 1 to `MOST_LISTED`. A store may return fewer,
+          even none: only `next` is None tells the end.
+
+        Errors: ConfigError for any other state, or if `after` is not a cursor of this verb.
         """
         ...
 

@@ -66,6 +66,9 @@ def verbs_of(store: Store) -> VerbTable:
                 queue=queue, state=state, task=task, worker=worker, after=after, limit=limit
             )
         ),
+        list_next=_InnerOperation(
+            lambda queue, state, after, limit: store.list_next(queue, state=state, after=after, limit=limit)
+        ),
         find=_InnerOperation(store.find),
         queues=_AskedBoth(store.queues, sync.queues),
         parked=_InnerOperation(store.parked),

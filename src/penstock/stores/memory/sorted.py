@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 from typing import Generic, TypeVar
 
 __all__ = ["Sorted"]
@@ -51,6 +51,11 @@ class Sorted(Generic[M, K]):
         while heap and self._keys.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
         return heap[0] if heap else None
+
+    def after(self, cursor: tuple[K, M] | None, n: int) -> list[tuple[K, M]]:
+        """Return the first n entries after this one (None: of all). O(n log n): for operators' reads."""
+        entries = ((key, member) for member, key in self._keys.items())
+        return nsmallest(n, entries if cursor is None else (entry for entry in entries if entry > cursor))
 
     def greatest(self) -> K | None:
         """Return the greatest key; None if the collection is empty. O(n)."""

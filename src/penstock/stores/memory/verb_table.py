@@ -13,6 +13,7 @@ from penstock.stores.memory.state import MemoryState, named
 from penstock.stores.memory.verbs import (
     fetching,
     leases,
+    list_next,
     listing,
     operating,
     periodic,
@@ -84,6 +85,7 @@ def verb_table(owned: OwnedMemory) -> VerbTable:
         promote=_Locked(owned, promoting.promote),
         reclaim=_Locked(owned, leases.reclaim),
         list_jobs=_Locked(owned, listing.list_jobs),
+        list_next=_Locked(owned, list_next.list_next),
         find=_Locked(owned, listing.find),
         queues=_Locked(owned, listing.queues),
         parked=_Locked(owned, listing.parked),
