@@ -64,6 +64,7 @@ async def test_every_field_of_a_new_job_is_kept(store: Store, clock: ManualClock
         unique=UniqueKey("k", 5 * MINUTE),
         retention=12_345,
         keep_dead=54_321,
+        fetch_starts=True,
         at_most_once=True,
         headers={"traceparent": "00-ab", "ключ": "значение \0 \n"},
     )

@@ -30,7 +30,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from penstock.core.batch import BatchTerms
@@ -87,6 +87,7 @@ def rarely(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 a_queue = st.sampled_from([*QUEUES, *QUEUES, "nowhere"])
 some_queues = st.lists(a_queue, max_size=3, unique=True)
 #: Which jobs: those that are there, by their place in the list, and now and then one that is not.
+some_expiry = st.sampled_from([UNSET, UNSET, None, 1, 1_000])
 some_refs = st.lists(st.sampled_from([*range(14), -1]), min_size=1, max_size=5)
 a_worker = st.sampled_from(WORKERS)
 a_token = st.sampled_from(TOKENS)
@@ -288,7 +289,7 @@ PLAYS: dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]] = {
         },
     ),
     "wait": (1, {"queues": some_queues, "timeout": st.sampled_from([0, 0, 1_001, DAY])}),
-    "retry": (1, {"refs": some_refs}),
+    "retry": (1, {"refs": some_refs, "attempts": rarely(st.integers(1, 3)), "expiry": some_expiry}),
     "reschedule": (1, {"refs": some_refs, "delay": a_time}),
     "reschedule_at": (1, {"refs": some_refs, "at": an_instant}),
     "walk": (7, WALK),
@@ -588,8 +589,8 @@ class Verbs(RuleBasedStateMachine):
 
     # operating
 
-    def retry(self, refs: list[int]) -> None:
-        self.both("retry", self.refs(refs))
+    def retry(self, refs: list[int], attempts: int | None, expiry: int | UnsetType | None) -> None:
+        self.both("retry", self.refs(refs), attempts=attempts, expires_in=expiry)
 
     def reschedule(self, refs: list[int], delay: int) -> None:
         self.both("reschedule", self.refs(refs), delay=delay)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from penstock.app.reclaimed_jobs import settle_reclaimed
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, Progress, State
 from penstock.core.lifecycle import LOST_BY
@@ -280,3 +281,26 @@ async def test_a_token_of_a_reclaim_that_comes_again_returns_its_leases_of_all_q
     assert len(found.jobs) == 2
     again = await store.fetch([Share("a", 1, 1)], limit=10, lease=LEASE, worker="w2", token="again")
     assert {job.lease for job in again.jobs} == {job.lease for job in found.jobs}
+
+
+async def test_a_lost_job_whose_fetch_starts_it_goes_to_the_tail_until_its_attempts_are_spent(
+    store: Store, clock: ManualClock
+) -> None:
+    pulled, other = new("pulled", fetch_starts=True, max_attempts=2), new("other", delay=1)
+    await add(store, pulled, other)
+
+    async def lose_it() -> None:
+        """Nobody reports a start, and the lease runs out."""
+        assert ids(await take(store)) == ["pulled"]
+        clock.advance(LEASE)
+        await store.promote(["default"], limit=9)
+        found = await store.reclaim(["default"], limit=9, lease=LEASE, worker="w2", token=token())
+        await settle_reclaimed(store, found, "LeaseLost", "not acknowledged in time")
+
+    await lose_it()
+    assert ids(await take(store, 1)) == ["other"]
+    assert (await the(store, pulled)).attempt == 1
+    await store.delete([other.ref], running=True)
+    await lose_it()
+    dead = await the(store, pulled)
+    assert (dead.state, dead.attempt, dead.lost) == (State.DEAD, 2, 2)

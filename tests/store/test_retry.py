@@ -14,6 +14,7 @@ from tests.store.facts import (
     COMPLETED,
     DAY,
     DEAD,
+    HOUR,
     LEASE,
     MINUTE,
     OpenStore,
@@ -24,6 +25,7 @@ from tests.store.facts import (
     gone,
     ids,
     in_state,
+    member,
     new,
     retryable,
     running,
@@ -171,3 +173,58 @@ async def test_a_thousand_come_back_at_once(store: Store, open_store: OpenStore)
     assert len(held) == 1_100
     await end(store, held[0], AGAIN)
     assert await store.retry([job.ref for job in held]) == [State.AVAILABLE] + [State.RUNNING] * 1_099
+
+
+# ── attempts that are left, and a new expiry ──
+
+
+@pytest.mark.parametrize(("left", "fetched_as"), [(1, 5), (2, 4), (5, 1), (9, 1), (0, 5), (None, 1)])
+async def test_it_has_as_many_attempts_left_as_asked_for(
+    store: Store, left: int | None, fetched_as: int
+) -> None:
+    job = await in_state(store, State.DEAD, max_attempts=5)
+    assert await store.retry([job.ref], attempts=left) == [State.DEAD]
+    assert (await the(store, job)).attempt == fetched_as - 1
+    assert (await take_one(store)).attempt == fetched_as
+
+
+@pytest.mark.parametrize("state", [State.SCHEDULED, State.AVAILABLE, State.RETRYABLE])
+async def test_a_queued_job_has_as_many_attempts_left_as_asked_for(store: Store, state: State) -> None:
+    job = await in_state(store, state, max_attempts=3)
+    await store.retry([job.ref], attempts=1)
+    assert (await take_one(store)).attempt == 3
+
+
+async def test_each_job_counts_by_its_own_most_attempts(store: Store) -> None:
+    jobs = [await in_state(store, State.DEAD, max_attempts=n) for n in (1, 3, 25)]
+    await store.retry([job.ref for job in jobs], attempts=1)
+    assert [job.attempt for job in await take(store, 9)] == [1, 3, 25]
+
+
+async def test_a_new_expiry_counts_from_the_retry(store: Store, clock: ManualClock) -> None:
+    job = await in_state(store, State.DEAD, expires_in=DAY)
+    clock.advance(HOUR)
+    await store.retry([job.ref], expires_in=MINUTE)
+    assert (await the(store, job)).expires_at == clock.now() + MINUTE
+    clock.advance(MINUTE)
+    assert (await store.prune()).expired == 1
+    assert (await the(store, job)).state is State.CANCELLED
+
+
+async def test_an_expiry_can_be_taken_off(store: Store, clock: ManualClock) -> None:
+    dead, queued = await in_state(store, State.DEAD, expires_in=DAY), new(expires_in=DAY)
+    await add(store, queued)
+    await store.retry([dead.ref, queued.ref], expires_in=None)
+    assert [(await the(store, job)).expires_at for job in (dead, queued)] == [None, None]
+    clock.advance(2 * DAY)
+    assert (await store.prune()).expired == 0
+    assert ids(await take(store, 9)) == [dead.id, queued.id]
+
+
+async def test_the_batch_of_a_member_has_as_many_attempts_left(store: Store) -> None:
+    await add(store, member(size=1, max_attempts=4))
+    batch = await take_one(store)
+    await end(store, batch, DEAD)
+    await store.retry([Ref("default", batch.members[0])], attempts=1)
+    again = await take_one(store)
+    assert (again.id, again.attempt) == (batch.id, 4)

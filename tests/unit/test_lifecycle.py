@@ -381,6 +381,30 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
         LeaseLost(ERROR),
         Transition(**DEAD, lost=True, reason=MAYBE),
     ),
+    (
+        "lost before it started, but its fetch starts it",
+        job(fetch_starts=True),
+        LeaseLost(ERROR, started=False),
+        Transition(State.AVAILABLE, place=QueuePosition.TAIL, error=ERROR, lost=True),
+    ),
+    (
+        "lost again, and its fetch starts it",
+        job(fetch_starts=True, lost=1, attempt=2),
+        LeaseLost(ERROR),
+        Transition(State.AVAILABLE, place=QueuePosition.TAIL, error=ERROR, lost=True),
+    ),
+    (
+        "lost in the last attempt, and its fetch starts it",
+        job(fetch_starts=True, attempt=3),
+        LeaseLost(ERROR, started=False),
+        Transition(**DEAD, lost=True, reason="all 3 attempts failed"),
+    ),
+    (
+        "lost, at most once, and its fetch starts it",
+        job(fetch_starts=True, at_most_once=True),
+        LeaseLost(ERROR, started=False),
+        Transition(**DEAD, lost=True, reason=MAYBE),
+    ),
 ]
 
 
@@ -419,6 +443,7 @@ def test_every_step_out_of_running_follows_from_some_outcome() -> None:
         (job(attempt=3), True),
         (job(attempt=4), True),
         (job(at_most_once=True), True),
+        (job(attempt=3, fetch_starts=True), False),
     ],
 )
 def test_which_starts_must_be_on_record_first(given: Job, on_record: bool) -> None:

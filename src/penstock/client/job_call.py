@@ -127,4 +127,5 @@ def _fields_after_payload(options: Options, retention: int) -> tuple[Any, ...]:
     terms = None if options.batch is None else options.batch.terms(options.batch_key)
     given = {**msgspec.structs.asdict(options), "unique": None, "retention": retention, "batch_terms": terms}
     given |= {"partition": None, "tenant": None}  # of each call
+    given["fetch_starts"] = False  # of other protocols only
     return tuple(given[name] for name in NewJob.__struct_fields__[3:])

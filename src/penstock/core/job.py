@@ -152,7 +152,9 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     `delay` and `expires_in` count from the store's clock at the enqueue; `run_at` and `expires_at` are
     instants. `payload` is JSON as docs/payloads.md describes, or any bytes for raw jobs. `keep_dead` is the
-    retention (ms) if the job becomes dead; None: the worker's default.
+    retention (ms) if the job becomes dead; None: the worker's default. `fetch_starts`: a fetch starts the
+    attempt, because the consumer cannot report a start: a lost lease always costs the attempt, and the job
+    goes to the tail of its queue at once.
     """
 
     id: str
@@ -176,6 +178,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tenant: Tenant | None = None
     batch_terms: BatchTerms | None = None
     keep_dead: int | None = None
+    fetch_starts: bool = False
 
     @property
     def ref(self) -> Ref:

@@ -46,6 +46,7 @@ __all__ = [
     "UNREADABLE",
     "QueuePosition",
     "Transition",
+    "attempts_counted",
     "batch_of",
     "completed",
     "decide",
@@ -151,8 +152,11 @@ def starts_on_record(job: Job) -> bool:
     """Whether the start of this attempt must be stored before its function is called.
 
     True for an at-most-once job and for the last allowed attempt. If no start was stored, the function of
-    such a job has not started, and a lost lease costs nothing; if one was, it may have started.
+    such a job has not started, and a lost lease costs nothing; if one was, it may have started. Never for a
+    job whose fetch starts it.
     """
+    if job.spec.fetch_starts:
+        return False
     return job.spec.at_most_once or job.attempt >= job.spec.max_attempts
 
 
@@ -186,6 +190,11 @@ def set_aside(cause: str) -> Transition:
     the step and continues with the other jobs.
     """
     return Transition(State.DEAD, keep=DEAD_KEPT, reason=(UNREADABLE + cause)[:300])
+
+
+def attempts_counted(spec: NewJob, left: int | None) -> int:
+    """The count of attempts of a retried job that is to have this many left; None: all."""
+    return 0 if left is None else max(0, spec.max_attempts - max(1, left))
 
 
 def _run_again(
@@ -226,10 +235,12 @@ def _first_due(spec: NewJob, enqueued_at: int) -> int:
 
 
 def _lost(job: Job, error: AttemptError, started: bool, now: int, luck: float) -> Transition:
-    if not started:
+    if not started and not job.spec.fetch_starts:
         return Transition(State.AVAILABLE, place=QueuePosition.HEAD, charge=False, lost=True)
     if job.spec.at_most_once:
         return msgspec.structs.replace(_dead(job, error, _MAYBE_RAN), lost=True)
+    if job.spec.fetch_starts:
+        return msgspec.structs.replace(_run_again(job, error, now, luck, 0), lost=True)
     # after the first loss the job runs again at once, as the worker is the likely cause; later the job may be
     delay = 0 if job.lost == 0 else None
     again = _run_again(job, error, now, luck, delay)
@@ -291,6 +302,7 @@ def batch_of(id: str, members: Sequence[NewJob]) -> NewJob:
         headers=first.headers,
         batch_terms=first.batch_terms,
         keep_dead=first.keep_dead,
+        fetch_starts=first.fetch_starts,
     )
 
 

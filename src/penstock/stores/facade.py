@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
+from msgspec import UNSET, UnsetType
+
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import ASK_CANCELLED
 from penstock.core.limits import LimitChange
@@ -87,7 +89,7 @@ class VerbTable:
     parked: AsyncOperation[[], list[Parked]]
     stats: AsyncOperation[[int], list[QueueStats]]
     settings: Operation[[str, bool | None, bool | None, LimitChange | None], QueueInfo]
-    retry: Operation[[Sequence[Ref]], list[State | None]]
+    retry: Operation[[Sequence[Ref], int | None, int | UnsetType | None], list[State | None]]
     reschedule: Operation[[Sequence[Ref], int, int | None], list[State | None]]
     delete: AsyncOperation[[Sequence[Ref], bool], list[State | None]]
     purge: AsyncOperation[[str, Sequence[State], int], int]
@@ -199,8 +201,10 @@ class StoreFacade:
     ) -> QueueInfo:
         return await self._verbs.settings.run(queue, paused, closed, limits)
 
-    async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
-        return await self._verbs.retry.run(refs)
+    async def retry(
+        self, refs: Sequence[Ref], *, attempts: int | None = None, expires_in: int | UnsetType | None = UNSET
+    ) -> list[State | None]:
+        return await self._verbs.retry.run(refs, attempts, expires_in)
 
     async def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
@@ -270,8 +274,10 @@ class SyncFacade:
     def cancel(self, refs: Sequence[Ref], *, reason: str = ASK_CANCELLED) -> list[State | None]:
         return self._verbs.cancel.run_sync(refs, reason)
 
-    def retry(self, refs: Sequence[Ref]) -> list[State | None]:
-        return self._verbs.retry.run_sync(refs)
+    def retry(
+        self, refs: Sequence[Ref], *, attempts: int | None = None, expires_in: int | UnsetType | None = UNSET
+    ) -> list[State | None]:
+        return self._verbs.retry.run_sync(refs, attempts, expires_in)
 
     def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from penstock.core.errors import ConfigError
 from penstock.core.job import TERMINAL, Job, Ref, State
@@ -123,12 +124,16 @@ class Operating(Protocol):
         """
         ...
 
-    async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+    async def retry(
+        self, refs: Sequence[Ref], *, attempts: int | None = None, expires_in: int | UnsetType | None = UNSET
+    ) -> list[State | None]:
         """Make ended or queued jobs available now, as if they were new.
 
-        - Attempts and losses count from 0 again; the errors stay.
+        - Attempts and losses count from 0 again; the errors stay. With `attempts`, the job has at most this
+          many attempts left (1 or more), of its `max_attempts`.
         - The job goes to the tail of its queue and is due now. Its result, reason, `ended_at` and request to
-          stop are cleared. An expiry that has passed is cleared, too.
+          stop are cleared. An expiry that has passed is cleared, too; `expires_in` replaces the expiry: ms
+          from now, or None for none.
         - An ended job takes its unique key again, for the rest of the key's period. If another job holds the
           key, the retried job runs without it.
         - A job with a batch key that is in no finished or running batch becomes a batch of one at once. The
@@ -281,7 +286,9 @@ class SyncOperating(Protocol):
     Each verb runs in the caller's thread.
     """
 
-    def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+    def retry(
+        self, refs: Sequence[Ref], *, attempts: int | None = None, expires_in: int | UnsetType | None = UNSET
+    ) -> list[State | None]:
         """As `Operating.retry`."""
         ...
 

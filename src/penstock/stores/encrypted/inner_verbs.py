@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, ParamSpec, TypeVar
 
+from msgspec import UnsetType
+
 from penstock.core.job import Ref, State
 from penstock.core.limits import LimitChange
 from penstock.stores.contract import QueueInfo, Store, SyncStore
@@ -74,7 +76,7 @@ def verbs_of(store: Store) -> VerbTable:
         parked=_InnerOperation(store.parked),
         stats=_InnerOperation(lambda days: store.stats(days=days)),
         settings=_settings(store, sync),
-        retry=_AskedBoth(store.retry, sync.retry),
+        retry=_retry(store, sync),
         reschedule=_reschedule(store, sync),
         delete=_InnerOperation(lambda refs, running: store.delete(refs, running=running)),
         purge=_InnerOperation(lambda queue, states, limit: store.purge(queue, states, limit=limit)),
@@ -115,6 +117,15 @@ def _settings(
         lambda queue, paused, closed, limits: sync.settings(
             queue, paused=paused, closed=closed, limits=limits
         ),
+    )
+
+
+def _retry(
+    store: Store, sync: SyncStore
+) -> Operation[[Sequence[Ref], int | None, int | UnsetType | None], list[State | None]]:
+    return _AskedBoth(
+        lambda refs, attempts, expires_in: store.retry(refs, attempts=attempts, expires_in=expires_in),
+        lambda refs, attempts, expires_in: sync.retry(refs, attempts=attempts, expires_in=expires_in),
     )
 
 

@@ -27,6 +27,7 @@ class Profile(msgspec.Struct, frozen=True, array_like=True):
     retention: int
     at_most_once: bool
     keep_dead: int | None = None
+    fetch_starts: bool = False
 
 
 class Extra(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -105,6 +106,7 @@ class Profiles:
             job.retention,
             job.at_most_once,
             job.keep_dead,
+            job.fetch_starts,
         )
         found = self._written.get(facts)
         if found is None:

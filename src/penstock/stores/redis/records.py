@@ -190,6 +190,7 @@ def _spec_of(
         extra.tenant,
         batch_terms,
         profile.keep_dead,
+        profile.fetch_starts,
     )
 
 
@@ -252,14 +253,15 @@ def leased_run(
     jobs: list[Job] = []
     last: bytes | None = None
     task, timeout, attempts, retry, retention, at_most_once, keep_dead = "", None, 0, None, 0, False, None
+    fetch_starts = False
     for stored, record in rows:
         if record[0] & _NOT_PLAIN or len(stored) != 14:
             jobs.append(leased(profiles, queue, stored, record, now, worker, token, charge))
             continue
         digest = record[9:13]
         if digest != last:
-            task, timeout, attempts, retry, retention, at_most_once, keep_dead = profiles.fields(
-                queue, digest
+            task, timeout, attempts, retry, retention, at_most_once, keep_dead, fetch_starts = (
+                profiles.fields(queue, digest)
             )
             last = digest
         h = stored.hex()
@@ -285,6 +287,7 @@ def leased_run(
             None,
             None,
             keep_dead,
+            fetch_starts,
         )
         generation = int.from_bytes(record[1:8], "big")
         enqueued = (generation >> 12) + EPOCH  # ms_of, in place

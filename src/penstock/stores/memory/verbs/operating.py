@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from penstock.core.job import TERMINAL, Ref, State
+from penstock.core.lifecycle import attempts_counted
 from penstock.core.limits import NO_LIMITS, LimitChange
 from penstock.stores.batch_buffer import BatchName
 from penstock.stores.contract import QueueInfo
@@ -48,34 +50,42 @@ def drop(memory: MemoryState, name: str) -> bool:
     return True
 
 
-def retry(memory: MemoryState, refs: Sequence[Ref]) -> list[State | None]:
+def retry(
+    memory: MemoryState, refs: Sequence[Ref], attempts: int | None, expires_in: int | UnsetType | None
+) -> list[State | None]:
     now = memory.clock.now()
-    return [_retry(memory, ref, now) for ref in refs]
+    expires_at = now + expires_in if isinstance(expires_in, int) else expires_in
+    return [_retry(memory, ref, now, attempts, expires_at) for ref in refs]
 
 
-def _retry(memory: MemoryState, ref: Ref, now: int) -> State | None:
+def _retry(
+    memory: MemoryState, ref: Ref, now: int, attempts: int | None, expires_at: int | UnsetType | None
+) -> State | None:
     row = memory.row(ref)
     if row is None:
         return None
     before = row.job.state
     if row.job.batch in row.queue.rows:  # a retry of one member retries the whole batch
-        _retry(memory, Ref(ref.queue, row.job.batch), now)
+        _retry(memory, Ref(ref.queue, row.job.batch), now, attempts, expires_at)
     elif before is not State.RUNNING:
-        _run_again(memory, row, before, now)
+        if expires_at is UNSET:
+            expires_at = None if row.expired(now) else row.job.expires_at
+        _run_again(memory, row, now, attempts_counted(row.job.spec, attempts), expires_at)
     return before
 
 
-def _run_again(memory: MemoryState, row: Row, before: State, now: int) -> None:
+def _run_again(memory: MemoryState, row: Row, now: int, attempt: int, expires_at: int | None) -> None:
     """Make a job available as if it were new; a member without a batch job becomes a batch of one."""
+    before = row.job.state
     indexes.take(memory, row)
     row.job = replace(
         row.job,
         state=State.AVAILABLE,
-        attempt=0,
+        attempt=attempt,
         lost=0,
         run_at=now,
         ended_at=None,
-        expires_at=None if row.expired(now) else row.job.expires_at,
+        expires_at=expires_at,
         cancel_asked=False,
         result=None,
         reason=None,

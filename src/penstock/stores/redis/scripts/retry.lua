@@ -1,18 +1,32 @@
 -- Make ended or queued jobs available now, as if they were new.
--- KEYS: the queue.  ARGV: clock, floor (as in enqueue), ids.
+-- KEYS: the queue.  ARGV: clock, floor (as in enqueue), attempts left ('': all), expiry (ms from now, '' for none,
+-- "keep" unless it has passed), ids.
 -- Returns {0, one code per job: its state before, "-" if the job does not exist, the highest generation}. Fewer codes
 -- than ids: call again for the rest.
 -- include: size_check clock states queue record partitions places lease lookup
 local queue, codes = KEYS[1], {}
 minted = tonumber(ARGV[2])
+local left, expires_in, keeps_expiry = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[4] == 'keep'
+
+-- The count of attempts of a job that is to have this many left; its profile has the most of them.
+local function attempts_counted(job)
+  if not left then return 0 end
+  local _, _, rest = profile(queue, job)
+  local ok, facts = pcall(cmsgpack.unpack, rest)
+  return ok and type(facts) == 'table' and math.max(0, (tonumber(facts[3]) or 0) - left) or 0
+end
 
 local function retry_job(id, job)
   if is_stand_in(job) then return end
   local before, ended = job.state, ended_state(job.state)
   take(queue, id, job)
-  job.attempt, job.lost, job.run, job.ended, job.asked = 0, 0, now, nil, false
+  job.attempt, job.lost, job.run, job.ended, job.asked = attempts_counted(job), 0, now, nil, false
   job.result, job.reason = nil, nil
-  if job.expires and job.expires <= now then job.expires = nil end
+  if not keeps_expiry then
+    job.expires = expires_in and now + expires_in
+  elseif job.expires and job.expires <= now then
+    job.expires = nil
+  end
   if job.unique then shift_key(queue, id, job, phase_of(before), QUEUED_PHASE) end
   if not job.batch then
     put_available(queue, id, job)
@@ -24,7 +38,7 @@ local function retry_job(id, job)
   end
 end
 
-for i = 3, #ARGV do
+for i = 5, #ARGV do
   if work >= 2000 then break end    -- the caller asks again for the rest
   local id = ARGV[i]
   local state, job = look_at(queue, id)

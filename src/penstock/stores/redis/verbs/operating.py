@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from penstock.core.job import Ref, State
 from penstock.core.limits import LimitChange
@@ -40,9 +40,13 @@ def settings(
     return info or QueueInfo(queue, {})
 
 
-def retry(context: Context, refs: Sequence[Ref]) -> CallPlan[list[State | None]]:
+def retry(
+    context: Context, refs: Sequence[Ref], attempts: int | None, expires_in: int | UnsetType | None
+) -> CallPlan[list[State | None]]:
     """Make ended or queued jobs available now, as if they were new."""
-    found, _ = yield from states_of(context, "retry", refs, [context.floor])
+    left = "" if attempts is None else max(1, attempts)
+    expires = "keep" if expires_in is UNSET else "" if expires_in is None else expires_in
+    found, _ = yield from states_of(context, "retry", refs, [context.floor, left, expires])
     return found
 
 

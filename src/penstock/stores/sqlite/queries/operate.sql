@@ -5,16 +5,17 @@
 SELECT seq, state, spec, expires_at, batch, members IS NOT NULL FROM penstock_job WHERE queue = ?1 AND id = ?2
 
 -- name: retry
--- Make an ended job available now, as if it were new.  ?1 seq  ?2 place  ?3 now  ?4 expires at  ?5 unique_phases
+-- Make an ended job available now, as if it were new.  ?1 seq  ?2 place  ?3 now  ?4 expires at  ?5 attempt
+-- ?6 unique_phases
 UPDATE penstock_job
-SET state = {available}, place = ?2, due = ?3, expires_at = ?4, unique_phases = ?5, attempt = 0, lost = 0,
+SET state = {available}, place = ?2, due = ?3, expires_at = ?4, unique_phases = ?6, attempt = ?5, lost = 0,
     ended_at = NULL, keep_until = NULL, cancel_asked = 0, result = NULL, reason = NULL
 WHERE seq = ?1
 
 -- name: retry_queued
--- As retry, for a queued job.  ?1 … ?4 as above
+-- As retry, for a queued job.  ?1 … ?5 as above
 UPDATE penstock_job
-SET state = {available}, place = ?2, due = ?3, expires_at = ?4, attempt = 0, lost = 0, cancel_asked = 0,
+SET state = {available}, place = ?2, due = ?3, expires_at = ?4, attempt = ?5, lost = 0, cancel_asked = 0,
     result = NULL, reason = NULL
 WHERE seq = ?1
 

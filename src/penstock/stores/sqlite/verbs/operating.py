@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import UNSET, UnsetType
+
 from penstock.core.job import NewJob, Ref, State
+from penstock.core.lifecycle import attempts_counted
 from penstock.core.limits import NO_LIMITS, LimitChange
 from penstock.stores.contract import QueueInfo
 from penstock.stores.sqlite import partitions
@@ -48,32 +51,31 @@ def _look(tx: TransactionContext, ref: Ref) -> tuple[QueueContext, Row] | None:
     return queue, row
 
 
-def retry(tx: TransactionContext, refs: Sequence[Ref]) -> list[State | None]:
-    return [_retry(tx, ref) for ref in refs]
+def retry(
+    tx: TransactionContext, refs: Sequence[Ref], attempts: int | None, expires_in: int | UnsetType | None
+) -> list[State | None]:
+    expires_at = tx.now + expires_in if isinstance(expires_in, int) else expires_in
+    return [_retry(tx, ref, attempts, expires_at) for ref in refs]
 
 
-def _retry(tx: TransactionContext, ref: Ref) -> State | None:
+def _retry(
+    tx: TransactionContext, ref: Ref, attempts: int | None, new_expiry: int | UnsetType | None
+) -> State | None:
     found = _look(tx, ref)
     if found is None:
         return None
     queue, (seq, state, spec, expires_at, batch, is_batch) = found
-    if batch is not None and _retry(tx, Ref(ref.queue, batch)) is not None:
+    if batch is not None and _retry(tx, Ref(ref.queue, batch), attempts, new_expiry) is not None:
         return STATES[state]  # a running batch: its members are retried only together with it
     if state == RUNNING or (job := spec_of(seq, spec)).unreadable:
         return STATES[state]
-    if expires_at is not None and expires_at <= tx.now:
+    if new_expiry is not UNSET:
+        expires_at = new_expiry
+    elif expires_at is not None and expires_at <= tx.now:
         expires_at = None
     place = tx.tails(queue, 1) + 1
-    terms = (seq, place, tx.now, expires_at)
     before = partitions.look(tx, seq) if queue.has_dependents else None
-    if state in QUEUED:
-        tx.execute(_RETRY_QUEUED, terms)
-    else:
-        unique = job.unique
-        unique_phases = None if unique is None else unique.states
-        tx.execute(_RETRY, (*terms, unique_phases))
-        if unique_phases is not None:
-            shift_key(tx, queue, seq, unique_phases, STATES[state], State.AVAILABLE)
+    _restart(tx, queue, state, job, (seq, place, tx.now, expires_at, attempts_counted(job, attempts)))
     if job.batch_terms is None or is_batch:
         after = (
             AVAILABLE
@@ -89,6 +91,17 @@ def _retry(tx: TransactionContext, ref: Ref) -> State | None:
             left(tx, queue, job.task, job.batch_terms.key)
         batch_alone(tx, queue, seq, job)
     return STATES[state]
+
+
+def _restart(tx: TransactionContext, queue: QueueContext, state: int, job: NewJob, terms: Row) -> None:
+    """Make the row of a job available as if it were new; `terms`: the arguments of `operate.retry_queued`."""
+    if state in QUEUED:
+        tx.execute(_RETRY_QUEUED, terms)
+        return
+    unique_phases = None if job.unique is None else job.unique.states
+    tx.execute(_RETRY, (*terms, unique_phases))
+    if unique_phases is not None:
+        shift_key(tx, queue, terms[0], unique_phases, STATES[state], State.AVAILABLE)
 
 
 def _bring_back(tx: TransactionContext, queue: QueueContext, batch: str) -> None:

@@ -106,9 +106,9 @@ class _RecordedStore:
 
     # operating
 
-    async def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+    async def retry(self, refs: Sequence[Ref], **options: Any) -> list[State | None]:
         with self._recorder.operate("retry", refs) as answer:
-            return answer(await self._store.retry(refs))
+            return answer(await self._store.retry(refs, **options))
 
     async def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
@@ -153,9 +153,9 @@ class _RecordedSyncStore:
         with self._recorder.operate("cancel", refs) as answer:
             return answer(self._sync.cancel(refs, **options))
 
-    def retry(self, refs: Sequence[Ref]) -> list[State | None]:
+    def retry(self, refs: Sequence[Ref], **options: Any) -> list[State | None]:
         with self._recorder.operate("retry", refs) as answer:
-            return answer(self._sync.retry(refs))
+            return answer(self._sync.retry(refs, **options))
 
     def reschedule(
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
