@@ -59,7 +59,7 @@ OPENED = {**STORES, "encrypted": _encrypted}
 
 
 #: Modules whose tests pass data of jobs in or out: an encrypted store must behave as any other there.
-ENCRYPTED = ("extend", "fetch", "get", "batches", "known_faults", "list_jobs", "namespaces")
+ENCRYPTED = ("documents", "extend", "fetch", "get", "batches", "known_faults", "list_jobs", "namespaces")
 ENCRYPTED += (
     "list_next",
     "periodic",

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.stores.contract import (
     Consuming,
+    Documenting,
     Operating,
     Producing,
     Scheduling,
@@ -18,7 +19,7 @@ from penstock.stores.contract import (
     SyncStore,
 )
 
-PAGES = (Producing, Consuming, Scheduling, Operating)
+PAGES = (Producing, Consuming, Scheduling, Operating, Documenting)
 DOORS = {SyncProducing: Producing, SyncOperating: Operating}
 
 

@@ -19,12 +19,16 @@ from penstock.core.lifecycle import ASK_CANCELLED
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
 from penstock.stores.contract import (
+    LONGEST_LOG,
     BatchInfo,
+    DocumentChange,
+    DocumentPage,
     Due,
     Enqueued,
     Fetched,
     HeartbeatRequest,
     LeaseStatus,
+    LogPage,
     Page,
     Parked,
     PartitionInfo,
@@ -39,6 +43,9 @@ from penstock.stores.contract import (
     TickResult,
     Timetable,
     WorkerInfo,
+    WrittenDocument,
+    check_change,
+    check_kind,
 )
 
 __all__ = ["VERBS", "AsyncOperation", "Operation", "StoreFacade", "SyncFacade", "VerbTable"]
@@ -106,6 +113,12 @@ class VerbTable:
     batches: AsyncOperation[[str | None, int], list[BatchInfo]]
     flush_batch: AsyncOperation[[str, str, str], str | None]
     tick: AsyncOperation[[Sequence[Tick]], list[TickResult]]
+    # documenting
+    documents: AsyncOperation[[str, str | None, int], DocumentPage]
+    document_versions: AsyncOperation[[Sequence[str]], list[int]]
+    change_documents: AsyncOperation[[str, Sequence[DocumentChange]], list[WrittenDocument]]
+    append_log: AsyncOperation[[str, Sequence[bytes], int], int]
+    read_log: AsyncOperation[[str, int | None, int], LogPage]
 
 
 class StoreFacade:
@@ -257,6 +270,27 @@ class StoreFacade:
 
     async def tick(self, ticks: Sequence[Tick]) -> list[TickResult]:
         return await self._verbs.tick.run(ticks)
+
+    # ── documenting ──
+
+    async def documents(self, kind: str, *, after: str | None = None, limit: int = 1_000) -> DocumentPage:
+        return await self._verbs.documents.run(check_kind(kind), after, min(max(1, limit), 1_000))
+
+    async def document_versions(self, kinds: Sequence[str]) -> list[int]:
+        return await self._verbs.document_versions.run([check_kind(kind) for kind in kinds])
+
+    async def change_documents(self, kind: str, changes: Sequence[DocumentChange]) -> list[WrittenDocument]:
+        for change in changes:
+            check_change(change.name, change.body)
+        return await self._verbs.change_documents.run(check_kind(kind), changes)
+
+    async def append_log(self, log: str, entries: Sequence[bytes], *, keep: int = 10_000) -> int:
+        for entry in entries:
+            check_change(log, entry)
+        return await self._verbs.append_log.run(check_kind(log), entries, min(max(1, keep), LONGEST_LOG))
+
+    async def read_log(self, log: str, *, before: int | None = None, limit: int = 100) -> LogPage:
+        return await self._verbs.read_log.run(check_kind(log), before, min(max(1, limit), 1_000))
 
 
 class SyncFacade:

@@ -6,6 +6,7 @@
 | `consuming.py` | fetch, extend, settle, promote, reclaim, wait | workers |
 | `scheduling.py` | entries, put, pause, delete, tick | periodic jobs |
 | `operating.py` | list, queues, settings, retry, delete, prune, announce … | operators, maintenance |
+| `documenting.py` | documents, document_versions, change_documents, append_log, read_log | HTTP, dashboards |
 | `store.py` | all of them, and the sync verbs | |
 
 `reports.py`, `checkup.py` and `set_aside.py` define the values that operators read.
@@ -50,6 +51,21 @@ from penstock.stores.contract.consuming import (
     WorkerOffer,
     no_outcome,
 )
+from penstock.stores.contract.documenting import (
+    LARGEST_DOCUMENT,
+    LONGEST_LOG,
+    MOST_DOCUMENTS,
+    Document,
+    DocumentChange,
+    Documenting,
+    DocumentPage,
+    DocumentStatus,
+    LogEntry,
+    LogPage,
+    WrittenDocument,
+    check_change,
+    check_kind,
+)
 from penstock.stores.contract.operating import MOST_LISTED, Operating, Pruned, SyncOperating, page_size
 from penstock.stores.contract.producing import Enqueued, EnqueueStatus, Producing, SyncProducing
 from penstock.stores.contract.reports import (
@@ -68,11 +84,19 @@ from penstock.stores.contract.set_aside import SetAside
 from penstock.stores.contract.store import Store, SyncStore
 
 __all__ = [
+    "LARGEST_DOCUMENT",
+    "LONGEST_LOG",
+    "MOST_DOCUMENTS",
     "MOST_LISTED",
     "PARTITION_SHOWN",
     "BatchInfo",
     "Consuming",
     "DayCount",
+    "Document",
+    "DocumentChange",
+    "DocumentPage",
+    "DocumentStatus",
+    "Documenting",
     "Due",
     "EnqueueStatus",
     "Enqueued",
@@ -81,6 +105,8 @@ __all__ = [
     "HeartbeatRequest",
     "LeaseStatus",
     "Level",
+    "LogEntry",
+    "LogPage",
     "OnDue",
     "Operating",
     "Page",
@@ -106,6 +132,9 @@ __all__ = [
     "Wake",
     "WorkerInfo",
     "WorkerOffer",
+    "WrittenDocument",
+    "check_change",
+    "check_kind",
     "no_outcome",
     "page_size",
     "unreadable_settings_of",

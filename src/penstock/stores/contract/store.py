@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from penstock.stores.contract.consuming import Consuming
+from penstock.stores.contract.documenting import Documenting
 from penstock.stores.contract.operating import Operating, SyncOperating
 from penstock.stores.contract.producing import Producing, SyncProducing
 from penstock.stores.contract.scheduling import Scheduling
@@ -16,7 +17,7 @@ class SyncStore(SyncProducing, SyncOperating, Protocol):
     """The sync verbs of a store, for callers without an event loop."""
 
 
-class Store(Producing, Consuming, Scheduling, Operating, Protocol):
+class Store(Producing, Consuming, Scheduling, Operating, Documenting, Protocol):
     """A place where jobs are kept.
 
     A store opens its files or connections at its first verb, once per process: a forked child opens its own.

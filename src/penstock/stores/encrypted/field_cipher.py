@@ -115,6 +115,10 @@ class FieldCipher:
 
         return replace(offer, take=taken)
 
+    def encrypt_body(self, body: bytes, what: str, kind: str, name: str = "") -> bytes:
+        """Encrypt a document or a log entry; `what` says which."""
+        return self._cipher.encrypt(body, additional_data(what, self._namespace, kind, "", name))
+
     # ── out ──────────────────────────────────────────────────────────────────────────────────────
 
     def decrypt_fetched(self, fetched: Fetched) -> Fetched:
@@ -147,6 +151,10 @@ class FieldCipher:
                 places.append(self._additional_data("reason", Ref(job.queue, job.batch)))
             changes["reason"] = self._cipher.decrypt_text(job.reason, *places)
         return replace(job, **changes)
+
+    def decrypt_body(self, body: bytes, what: str, kind: str, name: str = "") -> bytes:
+        """Decrypt a document or a log entry; `Unreadable` if that fails."""
+        return self._decrypt(body, additional_data(what, self._namespace, kind, "", name))
 
     def decrypt_entry(self, entry: Entry) -> Entry:
         spec = entry.spec

@@ -97,6 +97,11 @@ def verbs_of(store: Store) -> VerbTable:
         batches=_InnerOperation(lambda queue, limit: store.batches(queue, limit=limit)),
         flush_batch=_InnerOperation(lambda queue, task, key: store.flush_batch(queue, task=task, key=key)),
         tick=_InnerOperation(store.tick),
+        documents=_InnerOperation(lambda kind, after, limit: store.documents(kind, after=after, limit=limit)),
+        document_versions=_InnerOperation(store.document_versions),
+        change_documents=_InnerOperation(store.change_documents),
+        append_log=_InnerOperation(lambda log, entries, keep: store.append_log(log, entries, keep=keep)),
+        read_log=_InnerOperation(lambda log, before, limit: store.read_log(log, before=before, limit=limit)),
     )
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from penstock.core.job import Ref, State
 from penstock.core.schedule import Entry
 from penstock.stores.contract import Page, PartitionInfo, Store, Tick, Timetable
+from penstock.stores.encrypted.documents import AppendLog, ChangeDocuments, ListDocuments, ReadLog
 from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.inner_verbs import verbs_of
 from penstock.stores.facade import AsyncOperation, Operation, VerbTable
@@ -139,7 +140,13 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
         partition=_Decrypting(inner.partition, partition),
         entries=_Decrypting(inner.entries, timetable),
         pause_entries=_Decrypting(inner.pause_entries, paused),
+        # documents and log entries
+        documents=ListDocuments(inner.documents, cipher),
+        change_documents=ChangeDocuments(inner.change_documents, cipher),
+        append_log=AppendLog(inner.append_log, cipher),
+        read_log=ReadLog(inner.read_log, cipher),
         # these carry nothing that is encrypted
+        document_versions=inner.document_versions,
         promote=inner.promote,
         queues=inner.queues,
         parked=inner.parked,

@@ -9,7 +9,8 @@ from typing import TypeVar, TypeVarTuple
 from penstock.core import forks
 from penstock.core.clock import Clock
 from penstock.core.job import Job, Lease, Ref, State
-from penstock.stores.contract import WorkerInfo
+from penstock.stores.contract import LogEntry, WorkerInfo
+from penstock.stores.memory.documents import MemoryDocuments
 from penstock.stores.memory.rows import MemoryQueue, Row
 from penstock.stores.memory.sorted import Sorted
 from penstock.stores.memory.waiters import Waiters
@@ -43,6 +44,8 @@ class MemoryState:
         ] = {}  # the unique key that a job holds, by the job's generation
         self.over: Sorted[int, int] = Sorted()  # ended jobs by the end of their retention
         self.expiring: Sorted[int, int] = Sorted()  # queued jobs by expires_at
+        self.documents: dict[str, MemoryDocuments] = {}  # by kind
+        self.logs: dict[str, list[LogEntry]] = {}  # by name, oldest entry first
         self.waiters = Waiters()
         self.generation = self.tail = self.head = 0
 

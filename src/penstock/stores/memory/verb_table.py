@@ -11,6 +11,7 @@ from penstock.core.errors import StoreError
 from penstock.stores.facade import VerbTable
 from penstock.stores.memory.state import MemoryState, named
 from penstock.stores.memory.verbs import (
+    documents,
     fetching,
     leases,
     list_next,
@@ -108,4 +109,9 @@ def verb_table(owned: OwnedMemory) -> VerbTable:
         batches=_Locked(owned, listing.batches),
         flush_batch=_Locked(owned, operating.flush_batch),
         tick=_Locked(owned, periodic.tick),
+        documents=_Locked(owned, documents.documents),
+        document_versions=_Locked(owned, documents.document_versions),
+        change_documents=_Locked(owned, documents.change_documents),
+        append_log=_Locked(owned, documents.append_log),
+        read_log=_Locked(owned, documents.read_log),
     )

@@ -46,6 +46,8 @@ class RedisKeys:
         self.workers = f"{shared}:workers".encode()  # hash: id → announcement
         self.wake_counts = f"{shared}:news".encode()  # hash: counts of cancel requests and settings changes
         self.notice_channel = f"{shared}:news"  # messages that these counts have grown
+        self._documents = f"{shared}:documents/"
+        self._logs = f"{shared}:log/"
         self._wake = f"{shared}:wake:"
         self._queues: dict[str, bytes] = {}
 
@@ -57,6 +59,14 @@ class RedisKeys:
             if len(self._queues) < 10_000:
                 self._queues[name] = key
         return key
+
+    def documents(self, kind: str) -> bytes:
+        """Return the key of the documents of a kind: a hash, with the version of the kind in VERSION."""
+        return f"{self._documents}{kind}".encode()
+
+    def log(self, name: str) -> bytes:
+        """Return the key of a log: a list, newest entry first."""
+        return f"{self._logs}{name}".encode()
 
     def channel(self, listener: str) -> str:
         """Return the channel for messages to one listener."""

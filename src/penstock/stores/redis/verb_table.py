@@ -10,6 +10,7 @@ from penstock.stores.redis.context import CallPlan, Context
 from penstock.stores.redis.plan_runner import PlanRunner
 from penstock.stores.redis.verbs import (
     batches,
+    documents,
     fetching,
     leases,
     list_next,
@@ -85,4 +86,9 @@ def verb_table(plans: PlanRunner) -> VerbTable:
         batches=plan(batches.list_batches),
         flush_batch=plan(batches.flush_batch),
         tick=plan(periodic.tick),
+        documents=plan(documents.documents),
+        document_versions=plan(documents.document_versions),
+        change_documents=plan(documents.change_documents),
+        append_log=plan(documents.append_log),
+        read_log=plan(documents.read_log),
     )

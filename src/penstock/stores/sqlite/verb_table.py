@@ -10,6 +10,7 @@ from penstock.stores.sqlite.calls import Verb
 from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.verbs import (
     batches,
+    documents,
     fetching,
     leases,
     list_next,
@@ -85,4 +86,9 @@ def verb_table(runner: Runner) -> VerbTable:
         batches=ask(Verb(batches.list_batches, reads=True)),
         flush_batch=ask(Verb(batches.flush_batch)),
         tick=ask(Verb(periodic.tick)),
+        documents=ask(Verb(documents.documents, reads=True)),
+        document_versions=ask(Verb(documents.document_versions, reads=True)),
+        change_documents=ask(Verb(documents.change_documents)),
+        append_log=ask(Verb(documents.append_log)),
+        read_log=ask(Verb(documents.read_log, reads=True)),
     )

@@ -1,0 +1,172 @@
+"""The verbs for what faces keep in the store: small documents by kind and name, and bounded logs.
+
+Tokens, limits and saved views are documents; an audit trail is a log. Both belong to the namespace.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from penstock.core.errors import ConfigError
+
+__all__ = [
+    "LARGEST_DOCUMENT",
+    "LONGEST_LOG",
+    "MOST_DOCUMENTS",
+    "Document",
+    "DocumentChange",
+    "DocumentPage",
+    "DocumentStatus",
+    "Documenting",
+    "LogEntry",
+    "LogPage",
+    "WrittenDocument",
+    "check_change",
+    "check_kind",
+]
+
+#: The most bytes of one document or log entry, the most documents of a kind, the most entries of a log.
+LARGEST_DOCUMENT, MOST_DOCUMENTS, LONGEST_LOG = 65_536, 10_000, 100_000
+
+_KIND = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+_LONGEST_NAME = 512
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A stored document. `revision` is higher after each change, and never repeats for a name."""
+
+    name: str
+    body: bytes
+    revision: int
+    updated_at: int
+    expires_at: int | None = None
+
+
+class DocumentChange(msgspec.Struct, frozen=True):
+    """A change of one document.
+
+    - `body`: the new contents; None removes the document.
+    - `expected`: apply the change only if the document has this revision; 0: only if it does not exist;
+      None: in any case.
+    - `expires_in`: ms from now, after which the document no longer exists; None: never.
+    """
+
+    name: str
+    body: bytes | None
+    expected: int | None = None
+    expires_in: int | None = None
+
+
+class DocumentStatus(enum.StrEnum):
+    """The result of one change. Only APPLIED changes anything."""
+
+    APPLIED = "applied"
+    CONFLICT = "conflict"  # the document has another revision, or exists or not against expectation
+    FULL = "full"  # the kind has MOST_DOCUMENTS documents
+
+    __hash__ = str.__hash__
+
+
+class WrittenDocument(msgspec.Struct, frozen=True):
+    """The answer for one change: its status, and the revision of the document now; 0: it does not exist."""
+
+    status: DocumentStatus
+    revision: int
+
+
+class DocumentPage(msgspec.Struct, frozen=True):
+    """Documents of a kind in the order of their names' bytes.
+
+    - `version`: the version of the kind before the page was read. The page may have later changes, which have
+      raised the version. If pages have different versions, documents were changed meanwhile.
+    - `next`: the `after` of the next page; None on the last page.
+    - `now`: the store's clock.
+    """
+
+    documents: list[Document]
+    version: int
+    next: str | None
+    now: int
+
+
+class LogEntry(msgspec.Struct, frozen=True):
+    """An entry of a log: its number, which rises by 1, and the instant at which it was appended."""
+
+    number: int
+    at: int
+    body: bytes
+
+
+class LogPage(msgspec.Struct, frozen=True):
+    """Entries of a log, newest first. `next` is the `before` of the next page; None on the last page."""
+
+    entries: list[LogEntry]
+    next: int | None
+
+
+class Documenting(Protocol):
+    """The verbs for documents and logs.
+
+    A kind and the name of a log have 1 to 64 of `a-z 0-9 . _ -`; a document's name has 1 to 512 bytes.
+    """
+
+    async def documents(self, kind: str, *, after: str | None = None, limit: int = 1_000) -> DocumentPage:
+        """List the documents of a kind that have not expired, from the one after the name `after` on.
+
+        `limit`: the largest number of documents in the page, from 1 to 1000. A page may have fewer; only
+        `next` is None tells the end.
+        """
+        ...
+
+    async def document_versions(self, kinds: Sequence[str]) -> list[int]:
+        """Read the version of each kind: 0 at first, and higher after each change of a document.
+
+        One cheap read, for nodes that poll for changes. The expiry of a document does not change it.
+        """
+        ...
+
+    async def change_documents(self, kind: str, changes: Sequence[DocumentChange]) -> list[WrittenDocument]:
+        """Change documents of one kind in one step, each by itself and in order.
+
+        - Removing a missing document is APPLIED, unless `expected` says otherwise.
+        - Expired documents count as missing; a full kind removes them.
+
+        Answer: one `WrittenDocument` per change, in order.
+        Errors: ConfigError for a kind, name or body that is too long; then the call changes nothing.
+        """
+        ...
+
+    async def append_log(self, log: str, entries: Sequence[bytes], *, keep: int = 10_000) -> int:
+        """Append entries, and remove all but the newest `keep` (at most `LONGEST_LOG`).
+
+        Answer: the number of the last entry of the log; 0 if it has none.
+        Errors: ConfigError for a name or entry that is too long; then the call changes nothing.
+        """
+        ...
+
+    async def read_log(self, log: str, *, before: int | None = None, limit: int = 100) -> LogPage:
+        """List the entries of a log, newest first; with `before`, those with lower numbers.
+
+        `limit`: the largest number of entries in the page, from 1 to 1000.
+        """
+        ...
+
+
+def check_kind(kind: str) -> str:
+    """Return the name of a kind or a log if it is valid. Raises ConfigError."""
+    if _KIND.fullmatch(kind) is None:
+        raise ConfigError(f"kind={kind[:100]!r}: use 1 to 64 of the characters a-z 0-9 . _ -")
+    return kind
+
+
+def check_change(name: str, body: bytes | None) -> None:
+    """Raise ConfigError if a document cannot have this name or body."""
+    if not 1 <= len(name.encode("utf-8", "surrogatepass")) <= _LONGEST_NAME:
+        raise ConfigError(f"a document's name has 1 to {_LONGEST_NAME} bytes: {name[:100]!r}")
+    if body is not None and len(body) > LARGEST_DOCUMENT:
+        raise ConfigError(f"{name[:100]!r} has {len(body):,} bytes; the limit is {LARGEST_DOCUMENT:,}")

@@ -1,0 +1,83 @@
+"""Documents and logs of the memory store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.stores.contract import (
+    MOST_DOCUMENTS,
+    Document,
+    DocumentChange,
+    DocumentPage,
+    DocumentStatus,
+    LogEntry,
+    LogPage,
+    WrittenDocument,
+)
+from penstock.stores.memory.documents import MemoryDocuments
+from penstock.stores.memory.state import MemoryState
+
+__all__ = ["append_log", "change_documents", "document_versions", "documents", "read_log"]
+
+
+def documents(memory: MemoryState, kind: str, after: str | None, limit: int) -> DocumentPage:
+    now, stored = memory.clock.now(), memory.documents.get(kind, MemoryDocuments())
+    first = b"" if after is None else _bytes_of(after)
+    names = sorted(_bytes_of(name) for name in stored.by_name)
+    found = [stored.by_name[name.decode("utf-8", "surrogatepass")] for name in names if name > first]
+    found = [one for one in found if not _expired(one, now)]
+    page = found[:limit]
+    return DocumentPage(page, stored.version, page[-1].name if len(found) > limit else None, now)
+
+
+def _bytes_of(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")
+
+
+def _expired(document: Document, now: int) -> bool:
+    return document.expires_at is not None and document.expires_at <= now
+
+
+def document_versions(memory: MemoryState, kinds: Sequence[str]) -> list[int]:
+    return [memory.documents[kind].version if kind in memory.documents else 0 for kind in kinds]
+
+
+def change_documents(
+    memory: MemoryState, kind: str, changes: Sequence[DocumentChange]
+) -> list[WrittenDocument]:
+    stored, now = memory.documents.setdefault(kind, MemoryDocuments()), memory.clock.now()
+    return [_change(stored, change, now) for change in changes]
+
+
+def _change(stored: MemoryDocuments, change: DocumentChange, now: int) -> WrittenDocument:
+    found = stored.by_name.get(change.name)
+    revision = 0 if found is None or _expired(found, now) else found.revision
+    if change.expected is not None and change.expected != revision:
+        return WrittenDocument(DocumentStatus.CONFLICT, revision)
+    if change.body is None:
+        if stored.by_name.pop(change.name, None) is not None:
+            stored.version += 1
+        return WrittenDocument(DocumentStatus.APPLIED, 0)
+    if found is None and len(stored.by_name) >= MOST_DOCUMENTS:
+        stored.by_name = {name: one for name, one in stored.by_name.items() if not _expired(one, now)}
+        if len(stored.by_name) >= MOST_DOCUMENTS:
+            return WrittenDocument(DocumentStatus.FULL, 0)
+    stored.version += 1
+    expires_at = None if change.expires_in is None else now + change.expires_in
+    stored.by_name[change.name] = Document(change.name, change.body, stored.version, now, expires_at)
+    return WrittenDocument(DocumentStatus.APPLIED, stored.version)
+
+
+def append_log(memory: MemoryState, log: str, entries: Sequence[bytes], keep: int) -> int:
+    stored, now = memory.logs.setdefault(log, []), memory.clock.now()
+    last = stored[-1].number if stored else 0
+    stored += [LogEntry(last + n, now, body) for n, body in enumerate(entries, 1)]
+    del stored[: max(0, len(stored) - keep)]
+    return last + len(entries)
+
+
+def read_log(memory: MemoryState, log: str, before: int | None, limit: int) -> LogPage:
+    stored = memory.logs.get(log, [])
+    older = stored if before is None else [entry for entry in stored if entry.number < before]
+    page = older[-limit:][::-1]
+    return LogPage(page, page[-1].number if len(older) > limit else None)

@@ -1,0 +1,54 @@
+-- Change documents of one kind.
+-- KEYS: the documents of the kind, a hash: "" → version of the kind; "=" and a name → revision, updated at, expires at
+-- (NONE: never), and the body.
+-- ARGV: clock, the most documents, then per change: name, expected revision ('': any), body ("=" and the bytes; '' removes
+-- the document), expires in (ms, '' for never).
+-- Returns two entries per change: status (0 applied, 1 conflict, 2 full), revision.
+-- include: clock states
+local APPLIED, CONFLICT, FULL = 0, 1, 2
+local documents, most, answer = KEYS[1], tonumber(ARGV[2]), {}
+local version = tonumber(redis.call('HGET', documents, '') or 0) or 0
+local before = version
+
+-- Whether the kind has fewer documents than it may have.
+local function below_most()
+  return redis.call('HLEN', documents) - redis.call('HEXISTS', documents, '') < most
+end
+
+local function is_over(text)
+  if #text < 24 then return true end    -- not written by Penstock
+  local _, _, expires = struct.unpack('<ddd', text)
+  return expires ~= NONE and expires <= now
+end
+
+local function has_room()
+  if below_most() then return true end
+  local all = redis.call('HGETALL', documents)
+  for i = 1, #all, 2 do
+    if all[i] ~= '' and is_over(all[i + 1]) then redis.call('HDEL', documents, all[i]) end
+  end
+  return below_most()
+end
+
+local function change(name, expected, body, expires_in)
+  local stored = redis.call('HGET', documents, name)
+  local revision = stored and not is_over(stored) and struct.unpack('<d', stored) or 0
+  if expected ~= '' and tonumber(expected) ~= revision then return CONFLICT, revision end
+  if body == '' then
+    version = version + redis.call('HDEL', documents, name)
+    return APPLIED, 0
+  end
+  if not stored and not has_room() then return FULL, 0 end
+  version = version + 1
+  local expires = expires_in ~= '' and now + tonumber(expires_in) or NONE
+  redis.call('HSET', documents, name, struct.pack('<ddd', version, now, expires) .. string.sub(body, 2))
+  return APPLIED, version
+end
+
+for i = 3, #ARGV, 4 do
+  local status, revision = change('=' .. ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+  answer[#answer + 1] = status
+  answer[#answer + 1] = string.format('%.0f', revision)
+end
+if version ~= before then redis.call('HSET', documents, '', string.format('%.0f', version)) end
+return answer
