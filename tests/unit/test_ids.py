@@ -63,13 +63,20 @@ def test_what_may_be_a_name(name: str) -> None:
     assert check_id(name) == check_queue(name) == name
 
 
+def test_the_name_of_a_queue_may_be_longer_than_an_id() -> None:
+    assert check_queue("x" * 255) == "x" * 255
+    for check, length in ((check_id, 129), (check_queue, 256)):
+        with pytest.raises(ConfigError, match=f"1 to {length - 1} of the characters"):
+            check("x" * length)
+
+
 @pytest.mark.parametrize(
     "name",
-    ["", "x" * 129, "a b", "a/b", "a\n", "\n", "é", "a\0", "{a}", "a*", "a,b", "a'b", "½", None, 5, b"a"],
+    ["", "x" * 256, "a b", "a/b", "a\n", "\n", "é", "a\0", "{a}", "a*", "a,b", "a'b", "½", None, 5, b"a"],
     ids=repr,
 )
 def test_what_may_not_be_a_name(name: object) -> None:
     with pytest.raises(ConfigError, match="1 to 128 of the characters"):
         check_id(name)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="1 to 128 of the characters"):
+    with pytest.raises(ConfigError, match="1 to 255 of the characters"):
         check_queue(name)  # type: ignore[arg-type]

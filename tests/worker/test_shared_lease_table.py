@@ -152,7 +152,7 @@ def test_a_full_table_refuses_and_what_is_not_in_it_can_still_run() -> None:
 
 
 def test_names_too_long_for_a_row_are_left_out_and_other_alphabets_are_not(table: LeaseTable) -> None:
-    long = Job(NewJob("i" * 200, "task", queue="q" * 100), State.RUNNING, token="t")
+    long = Job(NewJob("i" * 200, "task", queue="q" * 250), State.RUNNING, token="t")
     far = Job(NewJob("заказ-17", "task", queue="почта"), State.RUNNING, token="t" * 32)
     assert table.put_many([long, far], 1) == [-1, 0]
     assert table.entries()[0].lease == far.lease == Lease("почта", "заказ-17", "t" * 32)

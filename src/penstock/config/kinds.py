@@ -137,7 +137,7 @@ def _namespace(name: str, value: Any) -> str:
         return check_queue(value)
     except ConfigError:
         raise ConfigError(
-            f"{name}={value!r} cannot be a namespace: use up to 128 of A-Z a-z 0-9 . _ : @ + = ~ -"
+            f"{name}={value!r} cannot be a namespace: use up to 255 of A-Z a-z 0-9 . _ : @ + = ~ -"
         ) from None
 
 

@@ -11,7 +11,8 @@ from penstock.core.text import plain, shown
 
 __all__ = ["check_id", "check_queue", "check_task_name", "mint", "mint_many", "mint_token"]
 
-_SAFE = re.compile(r"[A-Za-z0-9._:@+=~-]{1,128}\Z")
+_ID = re.compile(r"[A-Za-z0-9._:@+=~-]{1,128}\Z")
+_QUEUE = re.compile(r"[A-Za-z0-9._:@+=~-]{1,255}\Z")
 
 
 def mint() -> str:
@@ -52,7 +53,7 @@ def check_id(id: str) -> str:
     _ : @ + = ~ -`. Raises ConfigError otherwise.
     """
     text = plain(id) if isinstance(id, str) else ""
-    if not _SAFE.match(text):
+    if not _ID.match(text):
         raise ConfigError(
             f"id={shown(id)} cannot be a job's id: use 1 to 128 of the characters A-Z a-z 0-9 . _ : @ + = ~ -"
         )
@@ -60,12 +61,12 @@ def check_id(id: str) -> str:
 
 
 def check_queue(name: str) -> str:
-    """Return the queue's name if it is valid: the same characters as an id. Raises ConfigError otherwise."""
+    """Return the queue's name if it is valid: 1 to 255 of the characters of an id. Raises ConfigError."""
     text = plain(name) if isinstance(name, str) else ""
-    if not _SAFE.match(text):
+    if not _QUEUE.match(text):
         raise ConfigError(
             f"queue={shown(name)} cannot be a queue's name: "
-            "use 1 to 128 of the characters A-Z a-z 0-9 . _ : @ + = ~ -"
+            "use 1 to 255 of the characters A-Z a-z 0-9 . _ : @ + = ~ -"
         )
     return text
 

@@ -85,7 +85,7 @@ def check_namespace(name: str) -> str:
         return check_queue(name) if name != "" else name
     except ConfigError:
         raise ConfigError(
-            f"namespace={name!r} cannot be a namespace: use up to 128 of the characters "
+            f"namespace={name!r} cannot be a namespace: use up to 255 of the characters "
             "A-Z a-z 0-9 . _ : @ + = ~ -"
         ) from None
 

@@ -39,14 +39,14 @@ __all__ = ["ChildState", "Header", "LeaseEntry", "LeaseTable"]
 #: Untouched memory costs nothing.
 _EXTRA_ROWS = 8_192
 
-_MAGIC = b"PENLEAS2"  # the last digit is the version of the layout
+_MAGIC = b"PENLEAS3"  # the last digit is the version of the layout
 _HEADER = 256
 _PID, _HEARTBEAT, _LOOP, _STATE, _HIGH, _ID_LENGTH = range(1, 7)  # 8-byte words; word 0 is the magic
 _ID_AT = 64
 
 _MARKS = 4 * 4
 _TIMES = 3 * 8
-_TEXT = 288  # an id and a queue of 128 characters each, and a token
+_TEXT = 416  # an id of 128 characters, a queue of 255, and a token
 _names = struct.Struct(f"@IHHHQ{_TEXT}sI")
 _NAMES = -(-_names.size // 8) * 8
 _TAIL = _names.size - 4

@@ -14,7 +14,7 @@ from penstock.stores.redis.wire.calls import Call
 __all__ = ["highest", "known", "now_of", "probes", "register", "register_call"]
 
 #: Matches valid names of queues.
-_NAME = re.compile(rb"[A-Za-z0-9._:@+=~-]{1,128}").fullmatch
+_NAME = re.compile(rb"[A-Za-z0-9._:@+=~-]{1,255}").fullmatch
 
 
 def known(context: Context) -> CallPlan[list[str]]:
