@@ -20,6 +20,7 @@ from penstock.retry import (
 )
 from penstock.stores.contract import Enqueued, EnqueueStatus, Store
 from tests.store.facts import (
+    AGAIN,
     COMPLETED,
     HOUR,
     MINUTE,
@@ -70,6 +71,21 @@ async def test_every_field_of_a_new_job_is_kept(store: Store, clock: ManualClock
     )
     await add(store, spec)
     assert (await the(store, spec)).spec == spec
+
+
+@pytest.mark.parametrize("size", [1 << 20, 4 << 20], ids=["1 MiB", "4 MiB"])
+async def test_a_large_payload_goes_through_every_verb(store: Store, size: int) -> None:
+    spec, other = new(payload=bytes(range(256)) * (size // 256)), new()
+    await add(store, spec, other)
+    assert (await the(store, spec)).spec == spec
+    assert (await store.list_jobs()).jobs[1].spec == spec
+    first, second = await take(store, 2)
+    assert (first.spec, second.spec) == (spec, other)
+    await end(store, first, AGAIN)
+    again = await take_one(store)
+    assert again.spec == spec
+    await end(store, again, COMPLETED, result=spec.payload)
+    assert (await the(store, spec)).result == spec.payload
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,11 @@ import pytest
 
 from penstock.core.batch import BatchTerms
 from penstock.core.clock import ManualClock
-from penstock.core.ids import check_queue
+from penstock.core.ids import check_namespace, check_queue
 from penstock.core.job import State
 from penstock.core.limits import LimitChange
 from penstock.core.partition import Partition
 from penstock.core.unique import UniqueKey
-from penstock.stores.connect import check_namespace
 from penstock.stores.contract import Store, Wake, WorkerOffer
 from tests.store.facts import (
     COMPLETED,

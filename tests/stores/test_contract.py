@@ -31,7 +31,7 @@ def verbs(protocol: type) -> list[str]:
 def test_each_verb_stands_on_one_page() -> None:
     named = [verb for page in PAGES for verb in verbs(page)]
     assert len(named) == len(set(named))
-    assert {*named, "url", "sync", "close"} == {name for name in dir(Store) if name[0] != "_"}
+    assert {*named, "url", "sync", "close", "in_namespace"} == {name for name in dir(Store) if name[0] != "_"}
 
 
 def test_the_sync_verbs_of_producers_are_all_of_theirs_and_no_operators() -> None:

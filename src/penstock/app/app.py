@@ -33,12 +33,12 @@ from penstock.config import KNOBS, load
 from penstock.core.duration import Duration, milliseconds
 from penstock.core.errors import ArgumentError, ConfigError, PenstockError
 from penstock.core.events import EventBus
-from penstock.core.ids import check_queue, check_task_name
+from penstock.core.ids import check_namespace, check_queue, check_task_name
 from penstock.core.job import DEAD_KEPT
 from penstock.core.store_guards import guards
 from penstock.core.text import plain
 from penstock.encryption import Cipher, Keyring, read_keys
-from penstock.stores.connect import check_namespace, check_url, connect
+from penstock.stores.connect import check_url, connect
 from penstock.stores.contract import Store
 from penstock.stores.encrypted import encrypted_store
 

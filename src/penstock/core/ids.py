@@ -9,7 +9,7 @@ import time
 from penstock.core.errors import ConfigError
 from penstock.core.text import plain, shown
 
-__all__ = ["check_id", "check_queue", "check_task_name", "mint", "mint_many", "mint_token"]
+__all__ = ["check_id", "check_namespace", "check_queue", "check_task_name", "mint", "mint_many", "mint_token"]
 
 _ID = re.compile(r"[A-Za-z0-9._:@+=~-]{1,128}\Z")
 _QUEUE = re.compile(r"[A-Za-z0-9._:@+=~-]{1,255}\Z")
@@ -69,6 +69,17 @@ def check_queue(name: str) -> str:
             "use 1 to 255 of the characters A-Z a-z 0-9 . _ : @ + = ~ -"
         )
     return text
+
+
+def check_namespace(name: str) -> str:
+    """Return the namespace if it is valid: empty, or valid as the name of a queue. Raises ConfigError."""
+    try:
+        return check_queue(name) if name != "" else name
+    except ConfigError:
+        raise ConfigError(
+            f"namespace={name!r} cannot be a namespace: use up to 255 of the characters "
+            "A-Z a-z 0-9 . _ : @ + = ~ -"
+        ) from None
 
 
 def check_task_name(name: str) -> str:

@@ -13,10 +13,10 @@ from penstock.config import mask_url
 from penstock.core.clock import Clock
 from penstock.core.errors import ConfigError, MissingExtra, UnknownScheme, did_you_mean
 from penstock.core.forks import importing
-from penstock.core.ids import check_queue
+from penstock.core.ids import check_namespace, check_queue
 from penstock.stores.contract import Store
 
-__all__ = ["check_namespace", "check_url", "connect"]
+__all__ = ["check_url", "connect"]
 
 #: Scheme → the package that it needs, and the extra that installs that package.
 _DRIVERS = {
@@ -77,17 +77,6 @@ def check_url(url: str) -> None:
     _read(parts, url)
     if parts.scheme == "sqlite":
         _file(parts, url)
-
-
-def check_namespace(name: str) -> str:
-    """Return the namespace if it is valid: empty, or valid as the name of a queue. Raises ConfigError."""
-    try:
-        return check_queue(name) if name != "" else name
-    except ConfigError:
-        raise ConfigError(
-            f"namespace={name!r} cannot be a namespace: use up to 255 of the characters "
-            "A-Z a-z 0-9 . _ : @ + = ~ -"
-        ) from None
 
 
 def _read(parts: SplitResult, url: str) -> dict[str, str]:

@@ -22,8 +22,9 @@ class FaultyStore:
     - `down()`: all calls fail until `up()`.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, origin: FaultyStore | None = None) -> None:
         self._store = store
+        self._origin = origin  # the wrapper whose faults apply; None: its own
         self._next: dict[str, deque[tuple[bool, Exception]]] = defaultdict(deque)
         self._is_down = False
         #: Number of calls of each verb.
@@ -55,6 +56,10 @@ class FaultyStore:
         """The synchronous store, with the same faults."""
         return _SyncFaultyStore(self._store.sync, self)
 
+    def in_namespace(self, namespace: str) -> Store:
+        """The store of another namespace, with the same faults."""
+        return FaultyStore(self._store.in_namespace(namespace), origin=self._origin or self).store
+
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
         return self._guarded(name, found) if name in VERBS else found
@@ -66,6 +71,8 @@ class FaultyStore:
         self._next[verb].extend([(after, fault)] * times)
 
     def _take(self, verb: str) -> tuple[bool, Exception] | None:
+        if self._origin is not None:
+            return self._origin._take(verb)
         self.calls[verb] += 1
         if self._is_down:
             return False, StoreUnavailable("a test has taken the store away")

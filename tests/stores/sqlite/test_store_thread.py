@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,3 +113,13 @@ async def test_a_store_that_gets_no_thread_says_so_and_tries_again_with_the_next
     async with asyncio.timeout(10):
         await store.enqueue([new("taken")])
         assert [job.id for job in await take(store, 5)] == ["taken"]
+
+
+async def test_many_namespaces_of_one_store_share_its_thread_and_its_file(store: SqliteStore) -> None:
+    open_files = Path("/proc/self/fd")
+    await store.enqueue([new()])
+    threads, files = threading.active_count(), len(list(open_files.glob("*")))
+    views = [store.in_namespace(f"n{n}") for n in range(20)]
+    answers = await asyncio.gather(*(view.enqueue([new("same")]) for view in views))
+    assert {answer[0].status.value for answer in answers} == {"new"}
+    assert (threading.active_count(), len(list(open_files.glob("*")))) == (threads, files)

@@ -33,6 +33,17 @@ class Store(Producing, Consuming, Scheduling, Operating, Documenting, Protocol):
         """The sync verbs, for callers without an event loop."""
         ...
 
+    def in_namespace(self, namespace: str) -> Store:
+        """Return the store of another namespace on the connections, threads and files of this one.
+
+        - The same namespace gives the same object, from every view, as long as the store exists: open views
+          only of namespaces that are in use. The store's own namespace gives the store.
+        - Closing a view releases nothing; closing the store releases what its views share.
+
+        Errors: ConfigError for a name that no namespace can have.
+        """
+        ...
+
     def close(self) -> None:
         """Release files, threads and connections. Safe to call twice."""
         ...

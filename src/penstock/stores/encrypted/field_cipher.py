@@ -39,7 +39,11 @@ class FieldCipher:
 
     def __init__(self, cipher: Cipher, namespace: str) -> None:
         self._cipher = cipher
-        self._namespace = namespace
+        self.namespace = namespace
+
+    def in_namespace(self, namespace: str) -> FieldCipher:
+        """The same cipher for the data of another namespace."""
+        return FieldCipher(self._cipher, namespace)
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -117,7 +121,7 @@ class FieldCipher:
 
     def encrypt_body(self, body: bytes, what: str, kind: str, name: str = "") -> bytes:
         """Encrypt a document or a log entry; `what` says which."""
-        return self._cipher.encrypt(body, additional_data(what, self._namespace, kind, "", name))
+        return self._cipher.encrypt(body, additional_data(what, self.namespace, kind, "", name))
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -154,7 +158,7 @@ class FieldCipher:
 
     def decrypt_body(self, body: bytes, what: str, kind: str, name: str = "") -> bytes:
         """Decrypt a document or a log entry; `Unreadable` if that fails."""
-        return self._decrypt(body, additional_data(what, self._namespace, kind, "", name))
+        return self._decrypt(body, additional_data(what, self.namespace, kind, "", name))
 
     def decrypt_entry(self, entry: Entry) -> Entry:
         spec = entry.spec
@@ -230,13 +234,13 @@ class FieldCipher:
         ]
 
     def _shared_place(self, job: NewJob, unique: str) -> bytes:
-        return additional_data("replacing", self._namespace, job.queue, job.task, unique)
+        return additional_data("replacing", self.namespace, job.queue, job.task, unique)
 
     def _place_of_entry(self, entry: NewEntry) -> bytes:
-        return additional_data("entry", self._namespace, entry.job.queue, entry.job.task, entry.name)
+        return additional_data("entry", self.namespace, entry.job.queue, entry.job.task, entry.name)
 
     def _additional_data(self, kind: str, job: Any, task: str = "") -> bytes:
-        return additional_data(kind, self._namespace, job.queue, task, job.id)
+        return additional_data(kind, self.namespace, job.queue, task, job.id)
 
 
 def _kind_of(job: NewJob) -> str:

@@ -14,15 +14,17 @@ from penstock.stores.contract import Finding, OnDue, Store, SyncStore, Wake, Wor
 from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.verb_table import verb_table
 from penstock.stores.facade import StoreFacade, SyncFacade, VerbTable
+from penstock.stores.namespace_views import NamespaceViews
 
 __all__ = ["EncryptedStore"]
 
 
-class EncryptedStore(StoreFacade):
+class EncryptedStore(NamespaceViews, StoreFacade):
     """Every verb of the contract by name: one that is added to it is not passed on in clear by oversight."""
 
     def __init__(self, store: Store, cipher: FieldCipher) -> None:
-        super().__init__(verb_table(store, cipher))
+        NamespaceViews.__init__(self, cipher.namespace)
+        StoreFacade.__init__(self, verb_table(store, cipher))
         self._store = store
         self._cipher = cipher
         self._sync = _SyncEncryptedStore(store, cipher, self._verbs)
@@ -46,8 +48,12 @@ class EncryptedStore(StoreFacade):
     def sync(self) -> SyncStore:
         return self._sync
 
+    def _view(self, namespace: str) -> EncryptedStore:
+        return EncryptedStore(self._store.in_namespace(namespace), self._cipher.in_namespace(namespace))
+
     def close(self) -> None:
-        self._store.close()
+        if self._origin is None:
+            self._store.close()
 
     @staticmethod
     def why_unreadable(job: Job) -> str | None:

@@ -17,12 +17,13 @@ from penstock.stores.memory.notifier import Countdown, LoopNotifier, ThreadNotif
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verb_table import OwnedMemory, verb_table
 from penstock.stores.memory.verbs import producing, waiting
+from penstock.stores.namespace_views import NamespaceViews
 from penstock.stores.wake_counts import WakeCounts
 
 __all__ = ["MemoryStore"]
 
 
-class MemoryStore(StoreFacade):
+class MemoryStore(NamespaceViews, StoreFacade):
     """A store in the memory of this process.
 
     Stores with the same name and namespace share one state, and the clock of the first one. A store without a
@@ -33,8 +34,10 @@ class MemoryStore(StoreFacade):
         self, name: str = "", *, namespace: str = "", clock: Clock | None = None, exact: bool = False
     ) -> None:
         self._clock = clock or SystemClock()
+        self._name, self._exact = name, exact
         self._owned = OwnedMemory(name, namespace, self._clock, exact=exact)
-        super().__init__(verb_table(self._owned))
+        NamespaceViews.__init__(self, namespace)
+        StoreFacade.__init__(self, verb_table(self._owned))
         self._seen_counts = self._owned.memory.waiters.wake_counts
         self._seen_lock = forks.lock()
 
@@ -48,6 +51,9 @@ class MemoryStore(StoreFacade):
 
     def close(self) -> None:
         """Do nothing: a memory store has no resources to release."""
+
+    def _view(self, namespace: str) -> MemoryStore:
+        return MemoryStore(self._name, namespace=namespace, clock=self._clock, exact=self._exact)
 
     @property
     def memory(self) -> MemoryState:

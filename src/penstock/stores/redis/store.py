@@ -30,6 +30,7 @@ from penstock.stores.contract import (
     WorkerOffer,
 )
 from penstock.stores.facade import StoreFacade
+from penstock.stores.namespace_views import NamespaceViews
 from penstock.stores.redis import checkup
 from penstock.stores.redis.context import CallPlan, Context
 from penstock.stores.redis.direct_dispatch import DispatchedJob
@@ -53,7 +54,7 @@ _SAFETY = 5.0
 _PROBE = 1_000
 
 
-class RedisStore(StoreFacade):
+class RedisStore(NamespaceViews, StoreFacade):
     """A store on the Redis at this URL, or on that of a redis-py client, whose settings are then used.
 
     Options of the URL: see docs/stores.md. `clock` is for tests; the default is the server's clock.
@@ -63,9 +64,18 @@ class RedisStore(StoreFacade):
         self, where: Any, *, namespace: str = "", clock: Clock | None = None, **options: Any
     ) -> None:
         address = where if isinstance(where, Address) else Address.of(where, **options)
-        self._address = address
-        self._runner = AsyncRunner(address)
-        self._sync_runner = SyncRunner(address)
+        self._set_up(namespace, clock, address, AsyncRunner(address), SyncRunner(address))
+
+    def _set_up(
+        self,
+        namespace: str,
+        clock: Clock | None,
+        address: Address,
+        runner: AsyncRunner,
+        sync_runner: SyncRunner,
+    ) -> None:
+        self._clock, self._address = clock, address
+        self._runner, self._sync_runner = runner, sync_runner
         self._context = Context(
             RedisKeys(address.prefix, namespace),
             clock,
@@ -73,7 +83,8 @@ class RedisStore(StoreFacade):
             replicas=address.wait_replicas,
         )
         self._plans = PlanRunner(self._runner, self._sync_runner, self._context)
-        super().__init__(verb_table(self._plans))
+        NamespaceViews.__init__(self, namespace)
+        StoreFacade.__init__(self, verb_table(self._plans))
         self._subscribers: PerLoop[Subscriber] = PerLoop()
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._going_back: dict[str, set[asyncio.Task[None]]] = {}  # tasks that give jobs back, by token
@@ -94,11 +105,24 @@ class RedisStore(StoreFacade):
         return self._context.clustered
 
     def close(self) -> None:
-        """Close the connections; a later verb opens new ones. A given redis-py client stays open."""
+        """Close the connections; a later verb opens new ones. A given redis-py client stays open.
+
+        Closing a view of a namespace closes no connection.
+        """
         self._prober.close()
+        if self._origin is not None:
+            return
         self._subscribers.clear()
+        for view in self._views.values():
+            view.close()
+            view._subscribers.clear()
         self._runner.close()
         self._sync_runner.close()
+
+    def _view(self, namespace: str) -> RedisStore:
+        view = RedisStore.__new__(RedisStore)
+        view._set_up(namespace, self._clock, self._address, self._runner, self._sync_runner)
+        return view
 
     def _served_again(self, names: list[str]) -> list[str]:
         """Return the names whose part of the Cluster answers again; called in the prober's thread."""

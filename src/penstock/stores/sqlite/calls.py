@@ -44,10 +44,22 @@ class Verb(Generic[P, R]):
 class PendingCall:
     """One call of a verb. Its answer goes to a future of an event loop, or to a thread waiting for `gate`."""
 
-    __slots__ = ("answer", "answered", "args", "asked_at", "error", "future", "loop", "verb", "writes")
+    __slots__ = (
+        "answer",
+        "answered",
+        "args",
+        "asked_at",
+        "error",
+        "future",
+        "loop",
+        "namespace",
+        "verb",
+        "writes",
+    )
 
-    def __init__(self, verb: Verb[..., Any], args: tuple[Any, ...]) -> None:
+    def __init__(self, verb: Verb[..., Any], args: tuple[Any, ...], namespace: str | None = None) -> None:
         self.verb = verb
+        self.namespace = namespace  # None: that of the connection
         self.args = args
         self.writes = verb.probe is None  # a probe may set it later
         self.answer: Any = None

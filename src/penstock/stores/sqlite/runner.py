@@ -60,9 +60,15 @@ class Runner:
 
     # ── calls ──
 
-    def ask(self, verb: Verb[P, R], *args: P.args, **_: P.kwargs) -> asyncio.Future[R]:
+    def ask(self, verb: Verb[P, R], *args: P.args, **options: P.kwargs) -> asyncio.Future[R]:
         """Run a verb in the background thread; return a future of the running event loop."""
-        call = PendingCall(verb, args)
+        return self.ask_in(None, verb, *args, **options)
+
+    def ask_in(
+        self, namespace: str | None, verb: Verb[P, R], *args: P.args, **_: P.kwargs
+    ) -> asyncio.Future[R]:
+        """As `ask`, in this namespace."""
+        call = PendingCall(verb, args, namespace)
         call.loop = loop = asyncio.get_running_loop()
         call.future = future = loop.create_future()
         call.asked_at = time.monotonic()
@@ -71,9 +77,13 @@ class Runner:
             self._watch(loop)
         return future
 
-    def do(self, verb: Verb[P, R], *args: P.args, **_: P.kwargs) -> R:
+    def do(self, verb: Verb[P, R], *args: P.args, **options: P.kwargs) -> R:
         """Run a verb in this thread, or in the background thread if other calls are waiting or running."""
-        call = PendingCall(verb, args)
+        return self.do_in(None, verb, *args, **options)
+
+    def do_in(self, namespace: str | None, verb: Verb[P, R], *args: P.args, **_: P.kwargs) -> R:
+        """As `do`, in this namespace."""
+        call = PendingCall(verb, args, namespace)
         if not self._do_alone(call):
             self._do_with_others(call)
         if call.error is not None:

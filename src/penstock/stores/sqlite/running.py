@@ -16,19 +16,20 @@ __all__ = ["causes_of", "run_probe", "run_verb", "run_without"]
 
 
 def run_verb(call: PendingCall, tx: TransactionContext) -> None:
-    tx.begin()
+    tx.begin(call.namespace)
     call.answer = call.verb.act(tx, *call.args)
     tx.flush()
 
 
 def run_without(call: PendingCall, tx: TransactionContext, causes: dict[int, str]) -> None:
     """Set aside the jobs that a verb could not read and run the verb again, until it can read all."""
+    tx.begin(call.namespace)
     unreported = len(tx.found)
     tx.execute("SAVEPOINT whole")
     with _any_text(tx.cx):
         while True:
             try:
-                tx.begin()
+                tx.begin(call.namespace)
                 put_aside(tx, causes)
                 tx.flush()
                 run_verb(call, tx)

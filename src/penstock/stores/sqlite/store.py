@@ -22,10 +22,12 @@ from penstock.core.job import Job, Ref
 from penstock.core.per_loop import PerLoop
 from penstock.stores.contract import Finding, Level, OnDue, SyncStore, Wake, WorkerOffer
 from penstock.stores.facade import StoreFacade, SyncFacade, VerbTable
+from penstock.stores.namespace_views import NamespaceViews
 from penstock.stores.result_waiter import EndedJobs, ResultWaiter
 from penstock.stores.sqlite.calls import Verb
 from penstock.stores.sqlite.fair_write_lock import vulnerable
 from penstock.stores.sqlite.modes import open_to_others, read_mode
+from penstock.stores.sqlite.namespace_runner import NamespaceRunner
 from penstock.stores.sqlite.notifier import ENDED, WORK, LoopListener, ThreadListener
 from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.transaction_context import TransactionContext
@@ -50,7 +52,7 @@ _SHORT, _REST = 0.001, 0.1
 _DURABILITIES = ("full", "normal")
 
 
-class SqliteStore(StoreFacade):
+class SqliteStore(NamespaceViews, StoreFacade):
     """A store in a SQLite file. A missing file is created; a missing directory is an error.
 
     - `durability="full"`: an acknowledged job survives a power cut. `"normal"`: an acknowledged job survives
@@ -78,10 +80,10 @@ class SqliteStore(StoreFacade):
             raise ConfigError(f"{text!r} is not the path of a file; for jobs in memory use memory://")
         self._clock = clock or SystemClock()
         self._mode = read_mode(mode)
-        self._seen_counts = _SeenCounts()
         # the real path, so that all processes use the same fair write lock, which is beside the file
         self._path = Path(os.path.realpath(text))
-        self._runner = Runner(
+        seen_counts = _SeenCounts()
+        runner = Runner(
             Transactions(
                 self._path,
                 namespace=namespace,
@@ -89,14 +91,28 @@ class SqliteStore(StoreFacade):
                 full_sync=durability == "full",
                 patience=patience,
                 mode=self._mode,
-                on_open=self._seen_counts.begin,
+                on_open=seen_counts.begin,
             )
         )
+        self._set_up(namespace, runner, seen_counts)
+        self._closer = weakref.finalize(self, runner.close, 1.0)
+        self._own_runner: Runner | None = runner
+
+    def _set_up(self, namespace: str, runner: Runner | NamespaceRunner, seen_counts: _SeenCounts) -> None:
+        self._runner, self._seen_counts = runner, seen_counts
         self._listeners: PerLoop[dict[str, LoopListener]] = PerLoop()
         self._result_waiters: PerLoop[ResultWaiter] = PerLoop()
-        super().__init__(verb_table(self._runner))
-        self._sync = _SyncSqliteStore(self._runner, self._verbs)
-        self._closer = weakref.finalize(self, self._runner.close, 1.0)
+        NamespaceViews.__init__(self, namespace)
+        StoreFacade.__init__(self, verb_table(runner))
+        self._sync = _SyncSqliteStore(runner, self._verbs)
+
+    def _view(self, namespace: str) -> SqliteStore:
+        view = SqliteStore.__new__(SqliteStore)
+        view._clock, view._mode, view._path = self._clock, self._mode, self._path
+        view._own_runner = None
+        assert self._own_runner is not None  # a view makes no views
+        view._set_up(namespace, NamespaceRunner(self._own_runner, namespace), _SeenCounts())
+        return view
 
     @property
     def url(self) -> str:
@@ -112,8 +128,9 @@ class SqliteStore(StoreFacade):
         return self._sync
 
     def close(self) -> None:
-        """Close the file; a later verb opens it again."""
-        self._runner.close()
+        """Close the file; a later verb opens it again. Closing a view of a namespace does nothing."""
+        if self._own_runner is not None:
+            self._own_runner.close()
 
     # ── producing ──
 
@@ -218,7 +235,7 @@ def _library() -> Finding:
 class _SyncSqliteStore(SyncFacade):
     """The sync verbs; each runs in the caller's thread."""
 
-    def __init__(self, runner: Runner, verbs: VerbTable) -> None:
+    def __init__(self, runner: Runner | NamespaceRunner, verbs: VerbTable) -> None:
         super().__init__(verbs)
         self._runner = runner
 
@@ -276,7 +293,8 @@ class _SeenCounts:
         self.counts = now if self.counts is None else self.counts.highest(now)
 
 
-def _baseline(_: TransactionContext, seen: _SeenCounts) -> WakeCounts:
+def _baseline(tx: TransactionContext, seen: _SeenCounts) -> WakeCounts:
+    seen.begin(tx)  # of a view of a namespace: at its first wait
     assert seen.counts is not None
     return seen.counts
 

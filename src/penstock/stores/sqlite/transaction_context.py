@@ -45,9 +45,11 @@ class TransactionContext:
     """The context of verbs: call `start` before a transaction, `begin` before and `flush` after each verb."""
 
     __slots__ = (
+        "_found",
         "_generation",
         "_lease_now",
         "_minted",
+        "_own_namespace",
         "_queues",
         "cancels",
         "changes",
@@ -55,7 +57,6 @@ class TransactionContext:
         "cx",
         "ended",
         "execute",
-        "found",
         "namespace",
         "now",
         "work",
@@ -64,10 +65,10 @@ class TransactionContext:
     def __init__(self, cx: sqlite3.Connection, namespace: str, clock: Clock) -> None:
         self.cx = cx
         self.execute = cx.execute
-        self.namespace = namespace
+        self.namespace = self._own_namespace = namespace
         self.clock = clock
         self._queues: dict[str, QueueContext | None] = {}
-        self.found: list[SetAside] = []  # set aside, but not reported yet
+        self._found: dict[str, list[SetAside]] = {}  # by namespace: set aside, but not reported yet
         self.start()
         self.begin()
 
@@ -78,8 +79,12 @@ class TransactionContext:
         self.work = False  # True: notify waiters, because a job may be available or due, or settings changed
         self.ended = False  # True: a job has ended or was removed
 
-    def begin(self) -> None:
-        """Clear everything cached by earlier verbs of the transaction, which may have been rolled back."""
+    def begin(self, namespace: str | None = None) -> None:
+        """Clear everything cached by earlier verbs of the transaction, which may have been rolled back.
+
+        `namespace`: that of the next verb; None: that of the connection.
+        """
+        self.namespace = self._own_namespace if namespace is None else namespace
         self._queues.clear()
         self._generation = -1
         self._minted = 0
@@ -214,13 +219,19 @@ class TransactionContext:
 
     # ── shared by several verbs ──
 
+    @property
+    def found(self) -> list[SetAside]:
+        """The records of this namespace that were set aside, but not reported yet."""
+        return self._found.setdefault(self.namespace, [])
+
+    def drop_set_aside(self) -> None:
+        """Forget the records that were set aside, in all namespaces: they were rolled back."""
+        self._found.clear()
+
     def take_set_aside(self) -> tuple[SetAside, ...]:
         """Return the records set aside by any verb since the last call, and clear the list."""
-        if not self.found:
-            return ()
-        found = tuple(self.found)
-        self.found.clear()
-        return found
+        found = self._found.pop(self.namespace, None)
+        return () if found is None else tuple(found)
 
     def end_queued(
         self, queue: QueueContext, seq: int, state: int, spec: NewJob | bytes, reason: str

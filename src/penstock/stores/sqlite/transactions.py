@@ -75,7 +75,7 @@ class Transactions:
             cx.execute("BEGIN")
             tx = self._fresh_context()
             for call in calls:
-                tx.begin()
+                tx.begin(call.namespace)
                 probe = call.verb.probe
                 assert probe is not None
                 try:
@@ -114,7 +114,7 @@ class Transactions:
             if cx.in_transaction:
                 cx.execute("ROLLBACK")
             if self._context is not None:
-                self._context.found.clear()  # the rollback has undone their setting aside
+                self._context.drop_set_aside()  # the rollback has undone their setting aside
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
                 self._make_room(cx)
             raise
@@ -149,7 +149,7 @@ class Transactions:
                     raise
             tx.execute("ROLLBACK")
             tx.execute("BEGIN IMMEDIATE")
-            tx.found.clear()
+            tx.drop_set_aside()
             tx = self._fresh_context()
         for call in calls:
             self._run_apart(call, tx)

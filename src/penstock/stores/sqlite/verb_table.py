@@ -7,6 +7,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 from penstock.stores.facade import Operation, VerbTable
 from penstock.stores.sqlite.calls import Verb
+from penstock.stores.sqlite.namespace_runner import NamespaceRunner
 from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.verbs import (
     batches,
@@ -36,7 +37,7 @@ class _RunnerOperation(Generic[P, R]):
 
     __slots__ = ("_runner", "_verb")
 
-    def __init__(self, runner: Runner, verb: Verb[P, R]) -> None:
+    def __init__(self, runner: Runner | NamespaceRunner, verb: Verb[P, R]) -> None:
         self._runner = runner
         self._verb = verb
 
@@ -47,7 +48,7 @@ class _RunnerOperation(Generic[P, R]):
         return self._runner.do(self._verb, *args, **options)
 
 
-def verb_table(runner: Runner) -> VerbTable:
+def verb_table(runner: Runner | NamespaceRunner) -> VerbTable:
     """Return all verbs, bound to this runner."""
 
     def ask(verb: Verb[P, R]) -> Operation[P, R]:

@@ -59,11 +59,15 @@ class _RecordedStore:
 
     def __init__(self, store: Store, writer: FactWriter) -> None:
         self._store = store
+        self._writer = writer
         self._recorder = _CallRecorder(writer)
         self.sync = cast(SyncStore, _RecordedSyncStore(store.sync, self._recorder))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+    def in_namespace(self, namespace: str) -> Store:
+        return recorded_store(self._store.in_namespace(namespace), self._writer)
 
     # producing
 
