@@ -14,6 +14,8 @@ from penstock.stores.contract import (
     Document,
     DocumentChange,
     DocumentStatus,
+    QuotaRequest,
+    QuotaTaken,
     Store,
     WrittenDocument,
 )
@@ -261,3 +263,47 @@ async def test_an_entry_that_is_too_long_appends_nothing(store: Store) -> None:
     with pytest.raises(ConfigError, match="bytes"):
         await store.append_log("audit", [b"good", b"x" * (LARGEST_DOCUMENT + 1)])
     assert await bodies(store) == []
+
+
+# ── quotas ──
+
+
+async def quota(store: Store, amount: int, *, limit: int = 10, name: str = "token") -> QuotaTaken:
+    (answer,) = await store.take_quota([QuotaRequest(name, amount, limit, MINUTE)])
+    return answer
+
+
+async def test_a_quota_gives_its_limit_in_each_window(store: Store, clock: ManualClock) -> None:
+    assert await quota(store, 4) == QuotaTaken(4, MINUTE)
+    clock.advance(MINUTE // 2)
+    assert await quota(store, 4) == QuotaTaken(4, MINUTE // 2)
+    assert await quota(store, 4) == QuotaTaken(2, MINUTE // 2)
+    assert await quota(store, 4) == QuotaTaken(0, MINUTE // 2)
+    assert await quota(store, 1, name="other") == QuotaTaken(1, MINUTE)
+    clock.advance(MINUTE // 2 - 1)
+    assert await quota(store, 1) == QuotaTaken(0, 1)
+    clock.advance(1)
+    assert await quota(store, 99) == QuotaTaken(10, MINUTE)
+
+
+async def test_nodes_share_a_quota(open_store: OpenStore) -> None:
+    stores = [open_store() for _ in range(4)]
+    answers = await asyncio.gather(*(quota(store, 1) for store in stores for _ in range(5)))
+    assert sum(answer.taken for answer in answers) == 10
+    assert (await quota(open_store(namespace="other"), 1)).taken == 1
+
+
+async def test_a_limit_that_changes_applies_at_once(store: Store) -> None:
+    await quota(store, 5)
+    assert (await quota(store, 5, limit=3)).taken == 0
+    assert (await quota(store, 50, limit=20)).taken == 15
+
+
+async def test_a_call_takes_from_several_quotas_in_order(store: Store, clock: ManualClock) -> None:
+    requests = [QuotaRequest(name, 2, 3, MINUTE) for name in ("a", "b/ä {}", "a", "a")]
+    assert [answer.taken for answer in await store.take_quota(requests)] == [2, 2, 1, 0]
+    assert await store.take_quota([]) == []
+    with pytest.raises(ConfigError, match="bytes"):
+        await store.take_quota([QuotaRequest("good", 1, 1, 1), QuotaRequest("", 1, 1, 1)])
+    clock.set_wall(clock.now() - DAY)  # a window never lasts longer than it was asked for
+    assert await quota(store, 1, name="a") == QuotaTaken(1, MINUTE)

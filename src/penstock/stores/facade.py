@@ -35,6 +35,8 @@ from penstock.stores.contract import (
     Pruned,
     QueueInfo,
     QueueStats,
+    QuotaRequest,
+    QuotaTaken,
     Settled,
     Settlement,
     Share,
@@ -117,6 +119,7 @@ class VerbTable:
     documents: AsyncOperation[[str, str | None, int], DocumentPage]
     document_versions: AsyncOperation[[Sequence[str]], list[int]]
     change_documents: AsyncOperation[[str, Sequence[DocumentChange]], list[WrittenDocument]]
+    take_quota: AsyncOperation[[Sequence[QuotaRequest]], list[QuotaTaken]]
     append_log: AsyncOperation[[str, Sequence[bytes], int], int]
     read_log: AsyncOperation[[str, int | None, int], LogPage]
 
@@ -283,6 +286,11 @@ class StoreFacade:
         for change in changes:
             check_change(change.name, change.body)
         return await self._verbs.change_documents.run(check_kind(kind), changes)
+
+    async def take_quota(self, requests: Sequence[QuotaRequest]) -> list[QuotaTaken]:
+        for request in requests:
+            check_change(request.name, None)
+        return await self._verbs.take_quota.run(requests)
 
     async def append_log(self, log: str, entries: Sequence[bytes], *, keep: int = 10_000) -> int:
         for entry in entries:

@@ -6,7 +6,7 @@
 | `consuming.py` | fetch, extend, settle, promote, reclaim, wait | workers |
 | `scheduling.py` | entries, put, pause, delete, tick | periodic jobs |
 | `operating.py` | list, queues, settings, retry, delete, prune, announce … | operators, maintenance |
-| `documenting.py` | documents, document_versions, change_documents, append_log, read_log | HTTP, dashboards |
+| `documenting.py` | documents, change_documents, take_quota, append_log … | HTTP, dashboards |
 | `store.py` | all of them, and the sync verbs | |
 
 `reports.py`, `checkup.py` and `set_aside.py` define the values that operators read.
@@ -62,6 +62,8 @@ from penstock.stores.contract.documenting import (
     DocumentStatus,
     LogEntry,
     LogPage,
+    QuotaRequest,
+    QuotaTaken,
     WrittenDocument,
     check_change,
     check_kind,
@@ -116,6 +118,8 @@ __all__ = [
     "Pruned",
     "QueueInfo",
     "QueueStats",
+    "QuotaRequest",
+    "QuotaTaken",
     "Scheduling",
     "SetAside",
     "Settled",

@@ -25,6 +25,8 @@ __all__ = [
     "Documenting",
     "LogEntry",
     "LogPage",
+    "QuotaRequest",
+    "QuotaTaken",
     "WrittenDocument",
     "check_change",
     "check_kind",
@@ -109,8 +111,24 @@ class LogPage(msgspec.Struct, frozen=True):
     next: int | None
 
 
+class QuotaRequest(msgspec.Struct, frozen=True):
+    """A request for up to `amount` of a quota that gives at most `limit` in each window of `window` ms."""
+
+    name: str
+    amount: int
+    limit: int
+    window: int
+
+
+class QuotaTaken(msgspec.Struct, frozen=True):
+    """The answer for one request: how much was taken, and in how many ms the window ends."""
+
+    taken: int
+    resets_in: int
+
+
 class Documenting(Protocol):
-    """The verbs for documents and logs.
+    """The verbs for documents, logs and quotas.
 
     A kind and the name of a log have 1 to 64 of `a-z 0-9 . _ -`; a document's name has 1 to 512 bytes.
     """
@@ -138,6 +156,17 @@ class Documenting(Protocol):
 
         Answer: one `WrittenDocument` per change, in order.
         Errors: ConfigError for a kind, name or body that is too long; then the call changes nothing.
+        """
+        ...
+
+    async def take_quota(self, requests: Sequence[QuotaRequest]) -> list[QuotaTaken]:
+        """Take from quotas that all nodes share, in order.
+
+        A window begins with the first request after the previous window. A request takes what the window has
+        left, at most its `amount`. A power cut may lose the latest requests.
+
+        Answer: one `QuotaTaken` per request, in order.
+        Errors: ConfigError for a name that is too long; then the call changes nothing.
         """
         ...
 

@@ -100,6 +100,7 @@ def verbs_of(store: Store) -> VerbTable:
         documents=_InnerOperation(lambda kind, after, limit: store.documents(kind, after=after, limit=limit)),
         document_versions=_InnerOperation(store.document_versions),
         change_documents=_InnerOperation(store.change_documents),
+        take_quota=_InnerOperation(store.take_quota),
         append_log=_InnerOperation(lambda log, entries, keep: store.append_log(log, entries, keep=keep)),
         read_log=_InnerOperation(lambda log, before, limit: store.read_log(log, before=before, limit=limit)),
     )

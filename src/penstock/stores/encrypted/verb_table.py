@@ -147,6 +147,7 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
         read_log=ReadLog(inner.read_log, cipher),
         # these carry nothing that is encrypted
         document_versions=inner.document_versions,
+        take_quota=inner.take_quota,
         promote=inner.promote,
         queues=inner.queues,
         parked=inner.parked,

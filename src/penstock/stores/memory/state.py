@@ -46,6 +46,7 @@ class MemoryState:
         self.expiring: Sorted[int, int] = Sorted()  # queued jobs by expires_at
         self.documents: dict[str, MemoryDocuments] = {}  # by kind
         self.logs: dict[str, list[LogEntry]] = {}  # by name, oldest entry first
+        self.quotas: dict[str, tuple[int, int]] = {}  # by name: taken, end of the window
         self.waiters = Waiters()
         self.generation = self.tail = self.head = 0
 

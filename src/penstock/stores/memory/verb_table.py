@@ -112,6 +112,7 @@ def verb_table(owned: OwnedMemory) -> VerbTable:
         documents=_Locked(owned, documents.documents),
         document_versions=_Locked(owned, documents.document_versions),
         change_documents=_Locked(owned, documents.change_documents),
+        take_quota=_Locked(owned, documents.take_quota),
         append_log=_Locked(owned, documents.append_log),
         read_log=_Locked(owned, documents.read_log),
     )

@@ -48,6 +48,7 @@ class RedisKeys:
         self.notice_channel = f"{shared}:news"  # messages that these counts have grown
         self._documents = f"{shared}:documents/"
         self._logs = f"{shared}:log/"
+        self._quotas = f"{shared}:quota/"
         self._wake = f"{shared}:wake:"
         self._queues: dict[str, bytes] = {}
 
@@ -67,6 +68,10 @@ class RedisKeys:
     def log(self, name: str) -> bytes:
         """Return the key of a log: a list, newest entry first."""
         return f"{self._logs}{name}".encode()
+
+    def quota(self, name: str) -> bytes:
+        """Return the key of a quota, which expires with its window."""
+        return f"{self._quotas}{name}".encode("utf-8", "surrogatepass")
 
     def channel(self, listener: str) -> str:
         """Return the channel for messages to one listener."""

@@ -89,6 +89,7 @@ def verb_table(plans: PlanRunner) -> VerbTable:
         documents=plan(documents.documents),
         document_versions=plan(documents.document_versions),
         change_documents=plan(documents.change_documents),
+        take_quota=plan(documents.take_quota),
         append_log=plan(documents.append_log),
         read_log=plan(documents.read_log),
     )

@@ -90,6 +90,7 @@ def verb_table(runner: Runner | NamespaceRunner) -> VerbTable:
         documents=ask(Verb(documents.documents, reads=True)),
         document_versions=ask(Verb(documents.document_versions, reads=True)),
         change_documents=ask(Verb(documents.change_documents)),
+        take_quota=ask(Verb(documents.take_quota, syncs=False)),
         append_log=ask(Verb(documents.append_log)),
         read_log=ask(Verb(documents.read_log, reads=True)),
     )

@@ -12,12 +12,14 @@ from penstock.stores.contract import (
     DocumentStatus,
     LogEntry,
     LogPage,
+    QuotaRequest,
+    QuotaTaken,
     WrittenDocument,
 )
 from penstock.stores.memory.documents import MemoryDocuments
 from penstock.stores.memory.state import MemoryState
 
-__all__ = ["append_log", "change_documents", "document_versions", "documents", "read_log"]
+__all__ = ["append_log", "change_documents", "document_versions", "documents", "read_log", "take_quota"]
 
 
 def documents(memory: MemoryState, kind: str, after: str | None, limit: int) -> DocumentPage:
@@ -66,6 +68,21 @@ def _change(stored: MemoryDocuments, change: DocumentChange, now: int) -> Writte
     expires_at = None if change.expires_in is None else now + change.expires_in
     stored.by_name[change.name] = Document(change.name, change.body, stored.version, now, expires_at)
     return WrittenDocument(DocumentStatus.APPLIED, stored.version)
+
+
+def take_quota(memory: MemoryState, requests: Sequence[QuotaRequest]) -> list[QuotaTaken]:
+    now, quotas = memory.clock.now(), memory.quotas
+    if len(quotas) > MOST_DOCUMENTS:
+        memory.quotas = quotas = {name: one for name, one in quotas.items() if one[1] > now}
+    answers = []
+    for request in requests:
+        used, ends = quotas.get(request.name, (0, 0))
+        if not now < ends <= now + request.window:
+            used, ends = 0, now + request.window
+        taken = max(0, min(request.amount, request.limit - used))
+        quotas[request.name] = used + taken, ends
+        answers.append(QuotaTaken(taken, ends - now))
+    return answers
 
 
 def append_log(memory: MemoryState, log: str, entries: Sequence[bytes], keep: int) -> int:

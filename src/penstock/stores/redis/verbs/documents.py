@@ -13,13 +13,15 @@ from penstock.stores.contract import (
     DocumentStatus,
     LogEntry,
     LogPage,
+    QuotaRequest,
+    QuotaTaken,
     WrittenDocument,
 )
 from penstock.stores.redis.context import CallPlan, Context, command, int_or_zero, raise_errors
 from penstock.stores.redis.layout import NONE
 from penstock.stores.redis.verbs.known_queues import now_of
 
-__all__ = ["append_log", "change_documents", "document_versions", "documents", "read_log"]
+__all__ = ["append_log", "change_documents", "document_versions", "documents", "read_log", "take_quota"]
 
 _HEAD = struct.Struct("<ddd")
 _LOG_HEAD = struct.Struct("<dd")
@@ -89,6 +91,18 @@ def change_documents(
         WrittenDocument(_STATUSES[status], int(revision))
         for status, revision in zip(answer[0::2], answer[1::2], strict=True)
     ]
+
+
+def take_quota(context: Context, requests: Sequence[QuotaRequest]) -> CallPlan[list[QuotaTaken]]:
+    """Take from quotas, each in a script of its own, in one round trip."""
+    calls = [
+        context.shared_call(
+            "take_quota", context.redis_keys.quota(one.name), [one.amount, one.limit, one.window]
+        )._replace(repeatable=False)
+        for one in requests
+    ]
+    answers = raise_errors((yield calls)) if calls else []
+    return [QuotaTaken(taken, int(resets)) for taken, resets in answers]
 
 
 def append_log(context: Context, log: str, entries: Sequence[bytes], keep: int) -> CallPlan[int]:

@@ -20,6 +20,16 @@ CREATE TABLE penstock_document (
     PRIMARY KEY (namespace, kind, name)
 ) STRICT;
 
+-- taken: in the window that ends at `ends`.
+CREATE TABLE penstock_quota (
+    namespace TEXT NOT NULL,
+    name      TEXT NOT NULL,
+    taken     INTEGER NOT NULL,
+    ends      INTEGER NOT NULL,
+    PRIMARY KEY (namespace, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX penstock_quota_ends ON penstock_quota (ends);
+
 CREATE TABLE penstock_log (
     namespace TEXT NOT NULL,
     log       TEXT NOT NULL,

@@ -37,6 +37,19 @@ DELETE FROM penstock_document WHERE namespace = ?1 AND kind = ?2 AND name = ?3
 -- ?1 namespace  ?2 kind  ?3 now
 DELETE FROM penstock_document WHERE namespace = ?1 AND kind = ?2 AND expires_at <= ?3
 
+-- name: quota
+-- ?1 namespace  ?2 name
+SELECT taken, ends FROM penstock_quota WHERE namespace = ?1 AND name = ?2
+
+-- name: set_quota
+-- ?1 namespace  ?2 name  ?3 taken  ?4 ends
+INSERT INTO penstock_quota (namespace, name, taken, ends) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (namespace, name) DO UPDATE SET taken = ?3, ends = ?4
+
+-- name: remove_quotas
+-- Those whose windows are over.  ?1 now
+DELETE FROM penstock_quota WHERE ends <= ?1
+
 -- name: last
 -- The number of the newest entry.  ?1 namespace  ?2 log
 SELECT number FROM penstock_log WHERE namespace = ?1 AND log = ?2 ORDER BY number DESC LIMIT 1

@@ -12,12 +12,14 @@ from penstock.stores.contract import (
     DocumentStatus,
     LogEntry,
     LogPage,
+    QuotaRequest,
+    QuotaTaken,
     WrittenDocument,
 )
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.transaction_context import TransactionContext
 
-__all__ = ["append_log", "change_documents", "document_versions", "documents", "read_log"]
+__all__ = ["append_log", "change_documents", "document_versions", "documents", "read_log", "take_quota"]
 
 _VERSION = SQL["documents.version"]
 _SET_VERSION = SQL["documents.set_version"]
@@ -27,6 +29,9 @@ _COUNT = SQL["documents.count"]
 _PUT = SQL["documents.put"]
 _REMOVE = SQL["documents.remove"]
 _REMOVE_EXPIRED = SQL["documents.remove_expired"]
+_QUOTA = SQL["documents.quota"]
+_SET_QUOTA = SQL["documents.set_quota"]
+_REMOVE_QUOTAS = SQL["documents.remove_quotas"]
 _LAST = SQL["documents.last"]
 _APPEND = SQL["documents.append"]
 _TRIM = SQL["documents.trim"]
@@ -94,6 +99,19 @@ def _has_room(tx: TransactionContext, kind: str) -> bool:
 
 def _bytes_of(name: str) -> bytes:
     return name.encode("utf-8", "surrogatepass")
+
+
+def take_quota(tx: TransactionContext, requests: Sequence[QuotaRequest]) -> list[QuotaTaken]:
+    answers = []
+    for request in requests:
+        used, ends = tx.execute(_QUOTA, (tx.namespace, request.name)).fetchone() or (0, 0)
+        if not tx.now < ends <= tx.now + request.window:
+            used, ends = 0, tx.now + request.window
+            tx.execute(_REMOVE_QUOTAS, (tx.now,))
+        taken = max(0, min(request.amount, request.limit - used))
+        tx.execute(_SET_QUOTA, (tx.namespace, request.name, used + taken, ends))
+        answers.append(QuotaTaken(taken, ends - tx.now))
+    return answers
 
 
 def append_log(tx: TransactionContext, log: str, entries: Sequence[bytes], keep: int) -> int:
