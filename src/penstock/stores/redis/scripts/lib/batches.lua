@@ -148,7 +148,7 @@ local function tail_parts(job)
 end
 
 -- Types of the fields of profiles.Profile and profiles.Extra, which a member passes on to its batch unread.
-local PROFILE_TYPES = {'string', 'number?', 'number', 'kind?', 'number', 'boolean', 'number?'}
+local PROFILE_TYPES = {'string', 'number?', 'number', 'kind?', 'number', 'boolean', 'number?', 'boolean?'}
 local EXTRA_TYPES = {
   'number?', 'number?', 'number?', 'number?', 'number?', 'named?', 'texts?', 'named?', 'named?',
 }
