@@ -139,7 +139,7 @@ end
 -- The stand-in's record carries its profile, in the form that profiles.Profiles writes.
 local UNREADABLE_TASK = '(unreadable record)'
 local PROFILE = struct.pack('<dI2c0', 600000, #UNREADABLE_TASK, UNREADABLE_TASK)
-  .. '\151' .. string.char(160 + #UNREADABLE_TASK) .. UNREADABLE_TASK .. '\192\1\192\0\194\192'
+  .. '\152' .. string.char(160 + #UNREADABLE_TASK) .. UNREADABLE_TASK .. '\192\1\192\0\194\192\194'
 
 local function stand_in(queue, record, job, cause)
   minted = math.max(minted, job and 0 or count_up(meta(queue), minted))
