@@ -153,7 +153,8 @@ class Answered(JobFact, frozen=True):
 class Leased(JobFact, frozen=True):
     """A worker has leased the job; `by` is fetch, reclaim, or wait (direct dispatch).
 
-    - `sent`: when the worker sent its call (mono; 0: unknown). `lease`: the length of the lease (ms).
+    - `sent`: when the worker sent its call (mono; 0: unknown, or none for direct dispatch). `lease`: the
+      length of the lease (ms).
     - `offered`: when the worker offered its slots for direct dispatch under the same token (mono; 0: not).
       The store may have leased the job at any time since then, even to a worker that was stopped meanwhile.
     - `members`: the jobs of a batch.
@@ -175,9 +176,9 @@ class Leased(JobFact, frozen=True):
 
     @property
     def asked(self) -> int:
-        """When the worker sent its call (mono); if unknown, when it got the job. With a store that was away
-        the call was sent long before the lease."""
-        return self.sent or self.mono
+        """The earliest moment (mono) at which the store can have leased it; if unknown, when the worker got
+        the job. With a store that was away, or a worker that read the answer late, that is much later."""
+        return self.since or self.mono
 
 
 class Started(JobFact, frozen=True):

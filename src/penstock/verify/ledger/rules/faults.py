@@ -217,6 +217,10 @@ def with_parents(pids: Iterable[int], parents: dict[int, int]) -> set[int]:
 class ForgivenSpans:
     """Spans (wall clock, ms) whose writes the store may lose.
 
+    A call is given by when it was sent and when it was answered (mono). The store executed it at some moment
+    in between, and a process may read the answer late. So its write may be lost if any part of the call lies
+    in a span.
+
     In `undone` spans it may lose all writes but enqueues, which wait for a replica; in `unleased` spans only
     leases.
     """
@@ -235,17 +239,17 @@ class ForgivenSpans:
     def __bool__(self) -> bool:
         return bool(self._spans)
 
-    def __call__(self, mono: int) -> bool:
-        """Whether a write that was acknowledged at this moment (mono) may be lost."""
-        return _lies_in(mono, self._spans)
+    def __call__(self, sent: int, answered: int) -> bool:
+        """Whether the write of this call may be lost."""
+        return _touches(sent, answered, self._spans)
 
-    def enqueue(self, mono: int) -> bool:
-        """Whether an enqueue that was acknowledged at this moment (mono) may be lost."""
-        return _lies_in(mono, self._of_enqueues)
+    def enqueue(self, sent: int, answered: int) -> bool:
+        """Whether the enqueue of this call may be lost."""
+        return _touches(sent, answered, self._of_enqueues)
 
-    def lease(self, mono: int) -> bool:
-        """Whether a lease that was granted at this moment (mono) may be lost, and its attempt with it."""
-        return _lies_in(mono, self._of_leases)
+    def lease(self, sent: int, answered: int) -> bool:
+        """Whether the lease of this call may be lost, and its attempt with it."""
+        return _touches(sent, answered, self._of_leases)
 
 
 def _monotonic(spans: Iterable[tuple[int, int]], history: History) -> Iterator[tuple[int, int]]:
@@ -255,5 +259,5 @@ def _monotonic(spans: Iterable[tuple[int, int]], history: History) -> Iterator[t
             yield first, last
 
 
-def _lies_in(mono: int, spans: Iterable[tuple[int, int]]) -> bool:
-    return any(begin <= mono < end for begin, end in spans)
+def _touches(sent: int, answered: int, spans: Iterable[tuple[int, int]]) -> bool:
+    return any(begin <= answered and sent < end for begin, end in spans)
