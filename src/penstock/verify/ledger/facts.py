@@ -135,6 +135,7 @@ class Offered(JobFact, frozen=True):
     ordered: bool = False
     collected: bool = False  # collected for a batch
     entry: str = ""  # the periodic entry that enqueued it
+    timeout: int = 0  # of an attempt (ms; 0: none, or unknown)
 
 
 class Answered(JobFact, frozen=True):

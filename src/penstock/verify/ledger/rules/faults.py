@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from penstock.verify.ledger.facts import Fault
 from penstock.verify.ledger.reading.history import History
+from penstock.verify.ledger.rules.supervisor_kills import SUPERVISOR_KILL, is_confirmed
 
 __all__ = [
     "ENDS_A_PROCESS",
@@ -23,7 +24,7 @@ __all__ = [
 ]
 
 #: Kinds of faults that end a process at once.
-ENDS_A_PROCESS = frozenset({"kill", "kill-worker", "kill-producer"})
+ENDS_A_PROCESS = frozenset({"kill", "kill-worker", "kill-producer", SUPERVISOR_KILL})
 #: Types of faults that cost no lease.
 _HARMLESS = frozenset(
     {
@@ -140,13 +141,16 @@ class FaultIndex:
     """All faults of a history that may cost a lease, by target.
 
     A fault of a process also hits its child processes. A fault of some queues hits only their jobs. The
-    `immediate` faults lose a lease at once; the others lose it only when it has expired.
+    `immediate` faults lose a lease at once; the others lose it only when it has expired. A worker that its
+    supervisor killed counts if the ledger confirms the reason.
     """
 
     def __init__(self, history: History, *, immediate: bool = False) -> None:
         self._parents = history.parents
         by_target: dict[int, list[Fault]] = defaultdict(list)
         for fault in history.faults:
+            if fault.kind == SUPERVISOR_KILL and not is_confirmed(fault, history):
+                continue
             if word_of(fault) not in (_HARMLESS | _STARVES if immediate else _HARMLESS):
                 by_target[fault.target].append(fault)
         self._everybodys = by_target.pop(0, [])
