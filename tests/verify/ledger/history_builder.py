@@ -81,7 +81,7 @@ class HistoryBuilder:
         **more: Any,
     ) -> None:
         """By whoever has this token; answered `took` ms later."""
-        pid = int(token.split("/")[1])
+        pid = int(token.split("/")[-2])
         self.write(facts.Ended, at - 0.1, QUEUE, id, token, "returned", pid=pid)
         self.write(facts.Settling, at, QUEUE, id, token, state, pid=pid, **more)
         if answer:

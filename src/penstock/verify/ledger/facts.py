@@ -28,6 +28,7 @@ __all__ = [
     "OperationAsked",
     "SettleAnswered",
     "Settling",
+    "Stalled",
     "Started",
     "TickAnswered",
     "Ticking",
@@ -77,6 +78,12 @@ class Healed(Fact, frozen=True):
 
     kind: str
     target: int
+
+
+class Stalled(Fact, frozen=True):
+    """This process did not run for so many seconds until now, although a thread of it wanted to."""
+
+    seconds: float
 
 
 class Limited(Fact, frozen=True):
@@ -236,7 +243,7 @@ class OperationAnswered(JobFact, frozen=True):
     answer: str = ""
 
 
-_Outside = Opened | Fault | Healed | Limited | Ticking | TickAnswered
+_Outside = Opened | Fault | Healed | Stalled | Limited | Ticking | TickAnswered
 _AnyFact = (
     _Outside
     | Offered

@@ -30,6 +30,8 @@ _VERSION = os.environ.get(VERSION, "1")
 power.track_syncs()
 #: Target of a fault that costs no other process an attempt; no process has this id.
 _NO_PROCESS = -1
+#: How often a worker looks whether it gets to run (s), and how much later it must wake up to be stalled (s).
+_LOOK, _STALL = 0.2, 0.2
 #: Memory (bytes) that a task allocates before it is killed: visible, but harmless for the machine.
 _MEMORY = 192 * 1024 * 1024
 
@@ -50,18 +52,26 @@ if LEDGER in os.environ:
 
 @app.on_startup
 def end_with_conductor() -> None:
-    """Watch the conductor, so that a killed run leaves no worker behind."""
+    """Watch the conductor, so that a killed run leaves no worker behind; and record when no thread runs."""
     if OWNER in os.environ:
         threading.Thread(target=_watch, args=(int(os.environ[OWNER]),), daemon=True).start()
 
 
 def _watch(owner: int) -> None:
     while _lives(owner):
-        time.sleep(1.0)
+        _sleep_and_record_stall()
     if os.environ.get(ROLE) == "supervised":
         with contextlib.suppress(ProcessLookupError):
             os.kill(os.getppid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _sleep_and_record_stall() -> None:
+    begins = time.monotonic()
+    time.sleep(_LOOK)
+    late = time.monotonic() - begins - _LOOK
+    if late > _STALL and LEDGER in os.environ:
+        ledger.stalled(late)
 
 
 def _lives(pid: int) -> bool:
@@ -209,7 +219,7 @@ def hangs_in_process() -> None:
 
 @app.task(queue="harm")
 async def blocks_the_loop(seconds: float) -> None:
-    ledger.fault("task", _NO_PROCESS, "block-loop")
+    ledger.fault("task", _NO_PROCESS, "block-loop", seconds=seconds)
     time.sleep(seconds)  # noqa: ASYNC251 (that is the fault)
 
 

@@ -31,6 +31,7 @@ from penstock.verify.ledger.facts import (
     OperationAsked,
     SettleAnswered,
     Settling,
+    Stalled,
     Started,
     TickAnswered,
     Ticking,
@@ -67,6 +68,7 @@ class History:
     torn: int  # lines that a full disk cut off
     limits: dict[str, list[Limited]] = field(default_factory=dict)  # by queue
     ticks: list[Ticking | TickAnswered] = field(default_factory=list)
+    stalls: list[Stalled] = field(default_factory=list)
     #: Difference between the monotonic clock and the wall clock of most processes (ns).
     offset: int | None = None
 
@@ -166,6 +168,8 @@ def _add_outside_facts(history: History, facts: Iterable[Fact]) -> None:
                 history.faults.append(fact)
             case Healed():
                 _heal(history.faults, fact)
+            case Stalled():
+                history.stalls.append(fact)
             case Limited():
                 history.limits.setdefault(fact.queue, []).append(fact)
             case Ticking() | TickAnswered():
