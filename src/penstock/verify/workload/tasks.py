@@ -108,6 +108,32 @@ def in_process(milliseconds: int) -> int:
     return os.getpid()
 
 
+@app.task(run_in="process")
+def fails_at_first_in_process(times: int) -> int:
+    job = current_job()
+    ledger.started(job)
+    if job.attempt <= times:
+        raise PlannedFailure(f"attempt {job.attempt} of {times} that fail")
+    return job.attempt
+
+
+@app.task(queue="slow", run_in="process")
+def slow_in_process(seconds: float) -> None:
+    ledger.started(current_job())
+    time.sleep(seconds)
+
+
+@app.task(delivery="at-most-once", run_in="process")
+def once_in_process(n: int) -> None:
+    ledger.started(current_job())
+
+
+@app.task(queue="keys", concurrency_key="device", ordered=True, run_in="process")
+def in_order_in_process(device: int, n: int) -> None:
+    ledger.started(current_job())
+    time.sleep(0.01)
+
+
 @app.task
 async def fails_at_first(times: int) -> int:
     attempt = current_job().attempt
