@@ -41,6 +41,6 @@ def _was_overdue(story: Story, kill: Fault) -> bool:
     return any(
         lease.pid == kill.target
         and lease.token not in ended
-        and lease.asked + story.offer.timeout * 1_000_000 <= kill.mono
+        and lease.mono + story.offer.timeout * 1_000_000 <= kill.mono
         for lease in story.leases
     )
