@@ -58,20 +58,17 @@ def end_with_conductor() -> None:
 
 
 def _watch(owner: int) -> None:
+    looked = time.monotonic()
     while _lives(owner):
-        _sleep_and_record_stall()
+        time.sleep(_LOOK)
+        looked, before = time.monotonic(), looked  # from look to look: no moment goes unmeasured
+        late = looked - before - _LOOK
+        if late > _STALL and LEDGER in os.environ:
+            ledger.stalled(late)
     if os.environ.get(ROLE) == "supervised":
         with contextlib.suppress(ProcessLookupError):
             os.kill(os.getppid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _sleep_and_record_stall() -> None:
-    begins = time.monotonic()
-    time.sleep(_LOOK)
-    late = time.monotonic() - begins - _LOOK
-    if late > _STALL and LEDGER in os.environ:
-        ledger.stalled(late)
 
 
 def _lives(pid: int) -> bool:
