@@ -42,6 +42,8 @@ _STORE_TIMEOUT = 3.0
 #: Maximum number of dead jobs that are reported to the next child: they are passed in its environment.
 _MAX_REPORTED = 200
 _NO_STORE = (UNUSABLE, AWAY)
+#: The class of the worker processes; a chaos run records their kills.
+process_class = WorkerProcess
 
 
 def supervise(
@@ -107,7 +109,7 @@ class Supervisor:
         failures, began = 0, False
         death: Death | None = None
         while not self._stopping:
-            child = WorkerProcess(self._app, self._config, self._queues, self._burst, death)
+            child = process_class(self._app, self._config, self._queues, self._burst, death)
             self._children.append(child)
             started = time.monotonic()
             code = await child.wait(self._on_hello)
