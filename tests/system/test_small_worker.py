@@ -72,10 +72,11 @@ def started() -> None:
 NOBODY = (
     *("rich", "redis", "cryptography", "email", "csv", "zipfile", "importlib.metadata", "tomllib", "difflib"),
     *("penstock.verify", "penstock.demo", "penstock.testing", "penstock.inspector", "penstock.pool"),
+    "penstock.stores.encrypted.store",
 )
 #: What only a worker loads.
 WORKER = (
-    *("uvloop", "ctypes", "sqlite3", "hiredis", "penstock.codec", "penstock.client", "penstock.app.app"),
+    *("uvloop", "sqlite3", "hiredis", "penstock.codec", "penstock.client", "penstock.app.app"),
     *("penstock.worker.worker", "penstock.worker.process", "penstock.worker.executor"),
     *("penstock.stores.sqlite", "penstock.stores.redis", "penstock.stores.memory"),
 )

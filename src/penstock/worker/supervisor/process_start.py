@@ -7,6 +7,7 @@ starts. Worker processes that are started later are new programs.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -81,6 +82,7 @@ def can_fork() -> bool:
 def fork() -> ForkedProcess | None:
     """Fork this process: returns the child here, and None in the child, where SIGINT is ignored."""
     gc.collect()
+    _return_free_memory()
     gc.freeze()  # a collection in either process would copy the memory of all objects that it visits
     signals = {signal.SIGINT, signal.SIGTERM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -92,3 +94,11 @@ def fork() -> ForkedProcess | None:
         return ForkedProcess(pid)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _return_free_memory() -> None:
+    """Return freed memory of the imports to the system: 0.6 MB with glibc, in each process."""
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
