@@ -24,10 +24,13 @@ _NAP = 3.0
 
 
 def take(lab: Lab) -> Iterator[Sample]:
-    with lab.rig() as rig, rig.workers() as running:
-        rig.warm()
-        time.sleep(_QUIET)
-        yield from _idle(running)
+    with lab.rig() as rig:
+        with rig.workers():  # compiles the modules, unless they are
+            rig.warm()
+        with rig.workers() as running:
+            rig.warm()
+            time.sleep(_QUIET)
+            yield from _idle(running)
     yield "async_attempt", _attempt(lab, "nap", lab.sizes.naps)
     yield "thread_attempt", _attempt(lab, "nap_thread", lab.sizes.nap_threads)
     with lab.rig() as rig:
