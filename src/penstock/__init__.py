@@ -102,8 +102,8 @@ if TYPE_CHECKING:
     from penstock.core.retry import polynomial as polynomial
     from penstock.core.retry import steps as steps
     from penstock.core.unique import Unique as Unique
-    from penstock.worker import Queue as Queue
-    from penstock.worker import Worker as Worker
+    from penstock.worker.queues import Queue as Queue
+    from penstock.worker.worker import Worker as Worker
 
 #: The module of each public name; the same list as above, at run time.
 _HOMES = {
@@ -135,7 +135,8 @@ _HOMES = {
     "penstock.app.taken": "Taken",
     "penstock.app.task": "Task",
     "penstock.core.unique": "Unique",
-    "penstock.worker": "Queue Worker",
+    "penstock.worker.queues": "Queue",
+    "penstock.worker.worker": "Worker",
 }
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -148,9 +149,7 @@ __all__ = sorted([*_HOME_OF, *_MODULES])  # pyright: ignore[reportUnsupportedDun
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
-
-        value: Any = version("penstock")
+        value: Any = _imported("penstock.core.version").__version__
     elif name in _HOME_OF:
         value = getattr(_imported(_HOME_OF[name]), name)
     elif name in _MODULES:

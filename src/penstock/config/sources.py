@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -100,7 +99,7 @@ def _from_file(file: Path, env: Mapping[str, str], problems: list[str]) -> Itera
     named = env.get(_FILE_VARIABLE)
     path = Path(named) if named else file
     try:
-        table = tomllib.loads(path.read_text("utf-8-sig"))
+        table = _toml(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         if named:
             problems.append(f"{_FILE_VARIABLE}={named!r}: there is no such file")
@@ -118,6 +117,12 @@ def _from_file(file: Path, env: Mapping[str, str], problems: list[str]) -> Itera
             problems.append(f"{path}: settings belong at the top level, not in a table [{name}]")
         else:
             problems.append(f"{path}: {name} is not a setting{did_you_mean(name, KNOBS)}")
+
+
+def _toml(text: str) -> dict[str, Any]:
+    import tomllib  # most processes have no file to read
+
+    return tomllib.loads(text)
 
 
 def _from_env(env: Mapping[str, str], problems: list[str]) -> Iterator[_Given]:

@@ -49,7 +49,6 @@ BlockingCallWarning          (RuntimeWarning) a sync call blocks the event loop 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -421,5 +420,7 @@ class BlockingCallWarning(RuntimeWarning):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `" (did you mean 'queue'?)"`, or an empty string if no known word is similar."""
+    import difflib  # only for a message; a worker never needs it
+
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" (did you mean {near[0]!r}?)" if near else ""
