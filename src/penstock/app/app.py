@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from penstock.app.outcome_events import emit_outcome, emit_set_aside
 from penstock.app.queue import StoredQueue
@@ -35,6 +35,7 @@ from penstock.core.errors import ArgumentError, ConfigError, PenstockError
 from penstock.core.events import EventBus
 from penstock.core.ids import check_queue, check_task_name
 from penstock.core.job import DEAD_KEPT
+from penstock.core.peer_words import no_attribute
 from penstock.core.store_guards import guards
 from penstock.core.text import plain
 from penstock.encryption import Cipher, Keyring, read_keys
@@ -88,7 +89,7 @@ class App(Registry):
         key_required: bool | None = None,
         **defaults: Unpack[DefaultOptions],
     ) -> None:
-        refuse_unknown(defaults, DefaultOptions.__optional_keys__ | _OWN_OPTIONS, who="App()")
+        refuse_unknown(defaults, DefaultOptions.__optional_keys__ | _OWN_OPTIONS, who="App()", place="app")
         settings = _Settings()
         self.url: str = settings.or_else(url, "url", "sqlite:///jobs.db")
         self.namespace = check_namespace(settings.or_else(namespace, "namespace", ""))
@@ -338,6 +339,11 @@ class App(Registry):
     def __repr__(self) -> str:
         name = f" {self.name}" if self.name else ""
         return f"<App{name} of {len(set(self.tasks.values()))} tasks on {self.store_url}>"
+
+    if not TYPE_CHECKING:  # type checkers know the attributes, and refuse all others
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, "App", name)
 
 
 class _Settings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
 
@@ -22,6 +22,7 @@ from penstock.client.options import (
 from penstock.codec import ArgsCodec, ResultCodec
 from penstock.core.batch import Batch
 from penstock.core.errors import ConfigError
+from penstock.core.peer_words import no_attribute
 from penstock.core.retry import RetryPolicy
 from penstock.core.text import plain
 from penstock.core.unique import Unique
@@ -68,6 +69,11 @@ class _Enqueueable(Generic[P, R]):
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
         """Make a job of this call for `app.enqueue_many`, checked now and stored then."""
         return JobCall(self._template, self._encode(args, kwargs), self._id)
+
+    if not TYPE_CHECKING:  # type checkers know the attributes, and refuse all others
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, "Task", name)
 
 
 class Limits(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ import click
 from penstock.cli.faults import Exit, complain
 from penstock.cli.session import Session, shared_options
 from penstock.cli.show import close_streams, prepare_streams
-from penstock.core.errors import did_you_mean
+from penstock.core.peer_words import hint
 
 __all__ = ["cli", "main"]
 
@@ -42,7 +42,7 @@ class Root(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            near = did_you_mean(name, self.list_commands(ctx))
+            near = hint("command", name, self.list_commands(ctx))
             ctx.fail(
                 f"no command {name!r}{near or '; the commands are ' + ', '.join(self.list_commands(ctx))}"
             )

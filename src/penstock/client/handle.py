@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from penstock.codec import ANY_RESULT, ResultCodec
 from penstock.core.duration import Duration, instant_ms, milliseconds
 from penstock.core.errors import ConfigError, JobCancelled, JobDead, JobNotFound, ResultNotKept, ResultTimeout
 from penstock.core.job import Job, Ref, State, Unkept
+from penstock.core.peer_words import no_attribute
 from penstock.encryption import shown_text
 from penstock.stores.contract import Store
 
@@ -154,6 +155,11 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
     def __repr__(self) -> str:
         existing = ", existing" if self.existing else ""
         return f"<Handle of {name_of(self)}{existing}>"
+
+    if not TYPE_CHECKING:  # type checkers know the attributes, and refuse all others
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, "Handle", name)
 
     def _known_result(self) -> R_co:
         """The result of a job whose end is known to this handle."""

@@ -13,6 +13,7 @@ import msgspec
 from penstock.config.knobs import GIVES_UP_AFTER, KNOBS, Config, Knob
 from penstock.core.duration import format_ms
 from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.peer_words import hint, peer_hint
 
 __all__ = ["FILE", "Loaded", "Setting", "load"]
 
@@ -116,7 +117,7 @@ def _from_file(file: Path, env: Mapping[str, str], problems: list[str]) -> Itera
         elif isinstance(value, dict):
             problems.append(f"{path}: settings belong at the top level, not in a table [{name}]")
         else:
-            problems.append(f"{path}: {name} is not a setting{did_you_mean(name, KNOBS)}")
+            problems.append(f"{path}: {name} is not a setting{hint('setting', name, KNOBS)}")
 
 
 def _toml(text: str) -> dict[str, Any]:
@@ -132,10 +133,14 @@ def _from_env(env: Mapping[str, str], problems: list[str]) -> Iterator[_Given]:
             if env[variable]:  # an empty variable counts as not set: compose files leave such variables
                 yield _Given(known[variable], variable, variable, env[variable])
         elif variable != _FILE_VARIABLE and not _KUBERNETES.match(variable):
-            # compared without the prefix, which would make all names look similar
-            near = did_you_mean(variable.removeprefix(_PREFIX), [name.upper() for name in KNOBS])
-            near = near.replace("'", f"'{_PREFIX}", 1)
-            problems.append(f"{variable} is not a setting{near}")
+            problems.append(f"{variable} is not a setting{_variable_hint(variable)}")
+
+
+def _variable_hint(variable: str) -> str:
+    # compared without the prefix, which would make all names look similar
+    name = variable.removeprefix(_PREFIX)
+    near = did_you_mean(name, [name.upper() for name in KNOBS]).replace("'", f"'{_PREFIX}", 1)
+    return peer_hint("setting", name.lower()) or near
 
 
 def _from_code(overrides: Mapping[str, Any], problems: list[str]) -> Iterator[_Given]:
@@ -143,7 +148,7 @@ def _from_code(overrides: Mapping[str, Any], problems: list[str]) -> Iterator[_G
         if name in KNOBS:
             yield _Given(name, name, "code", value)
         else:
-            problems.append(f"{name} is not a setting{did_you_mean(name, KNOBS)}")
+            problems.append(f"{name} is not a setting{hint('setting', name, KNOBS)}")
 
 
 def _option(name: str) -> str:
