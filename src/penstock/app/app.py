@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from penstock.app.outcome_events import emit_outcome, emit_set_aside
@@ -13,6 +13,7 @@ from penstock.app.registry import Registry
 from penstock.app.take import Take
 from penstock.app.taken import Taken
 from penstock.app.task import Limits, Task
+from penstock.app.user_modules import check_include, import_module
 from penstock.client.backpressure import FULL_TIMEOUT
 from penstock.client.client import Client
 from penstock.client.handle import Handle
@@ -51,7 +52,7 @@ R = TypeVar("R")
 #: Shortest lease (ms): a heartbeat follows every third of a lease, and must reach the store in time.
 _SHORTEST_LEASE = 100
 _OWN_OPTIONS = {"url", "namespace", "name", "max_payload", "max_result", "outbox", "full_timeout", "store"}
-_OWN_OPTIONS |= {"key", "encrypt", "key_required"}
+_OWN_OPTIONS |= {"key", "encrypt", "key_required", "include"}
 
 
 class App(Registry):
@@ -68,6 +69,7 @@ class App(Registry):
     - `key`: encrypts the contents of jobs: 32 bytes, or those as base64 text. With several keys the first
       encrypts and all decrypt. See docs/encryption.md.
     - `encrypt=False`: only sign. `key_required`: refuse unencrypted jobs.
+    - `include`: names of modules with tasks, which workers import when they start. See docs/projects.md.
 
     All other options are defaults for the app's tasks; `retention` applies to tasks with a result. Missing
     options are read from the environment or penstock.toml.
@@ -87,6 +89,7 @@ class App(Registry):
         key: bytes | str | Sequence[bytes | str] | None = None,
         encrypt: bool | None = None,
         key_required: bool | None = None,
+        include: Sequence[str] = (),
         **defaults: Unpack[DefaultOptions],
     ) -> None:
         refuse_unknown(defaults, DefaultOptions.__optional_keys__ | _OWN_OPTIONS, who="App()", place="app")
@@ -94,6 +97,7 @@ class App(Registry):
         self.url: str = settings.or_else(url, "url", "sqlite:///jobs.db")
         self.namespace = check_namespace(settings.or_else(namespace, "namespace", ""))
         self.name = name
+        self.include = check_include(include)
         self._given = store
         #: Free for the application: hooks fill it, attempts read it.
         self.state = SimpleNamespace()
@@ -111,6 +115,7 @@ class App(Registry):
             FULL_TIMEOUT,
         )
         self._cipher = settings.cipher(key, encrypt, key_required)
+        self._imported = not self.include
         middleware, events = MiddlewareStack(), EventBus()
         super().__init__(
             Client(lambda: self._made_store(store), middleware, events, room, wait_ms),
@@ -119,6 +124,34 @@ class App(Registry):
             override(settings.options(), defaults, who="App()"),
             Limits(payload, result),
         )
+
+    def import_tasks(self) -> None:
+        """Import the modules of `include`, once. Workers and the command line do this when they start.
+
+        A producer needs it only to find a task by name: `handle(task="shop.tasks.send")`, `take` and
+        `enqueue_raw` call it. Raises ConfigError for a module that does not exist, AppBroken for one that
+        fails.
+        """
+        if self._imported:
+            return
+        for name in self.include:
+            self._refuse_foreign_tasks(import_module(name))
+        self._imported = True
+
+    def _task_named(self, name: str) -> Task[..., Any] | None:
+        if name and name not in self.tasks:
+            self.import_tasks()
+        return self.tasks.get(name)
+
+    def _refuse_foreign_tasks(self, module: ModuleType) -> None:
+        """Raise ConfigError if all tasks of an included module are tasks of another App object."""
+        here, found = module.__name__, list(vars(module).values())
+        tasks = [task for task in found if isinstance(task, Task) and task.function.__module__ == here]
+        if tasks and not any(self.tasks.get(task.name) is task for task in tasks):
+            raise ConfigError(
+                f"App(include=...): the tasks of {here!r} belong to another App object. If the file of this "
+                "app runs as a script, importing it makes a second one: put the app into a module of its own"
+            )
 
     @property
     def store(self) -> Store:
@@ -187,6 +220,7 @@ class App(Registry):
                 "App(max_payload=...)"
             )
         queue = check_queue(queue)
+        self.import_tasks()
         handler = self.handlers.get(queue)
         base, codec = (handler.options, handler.result) if handler else (self._defaults, ANY_RESULT)
         chosen = override_call(base, {**options, "queue": queue}, who=who)
@@ -205,7 +239,7 @@ class App(Registry):
         With its task the result has the task's type; without, it is plain JSON. The default for `queue` is
         the task's queue, else the app's default queue.
         """
-        known: Task[..., Any] | None = task if isinstance(task, Task) else self.tasks.get(task or "")
+        known: Task[..., Any] | None = task if isinstance(task, Task) else self._task_named(task or "")
         if queue is None:
             queue = self._defaults.queue if known is None else known.queue
         name = known.name if known is not None else str(task or "")
@@ -281,6 +315,7 @@ class App(Registry):
             raise ConfigError(f"lease={lease!r} is too short to be extended in time: use 100ms or more")
         wait_ms = None if wait is None else milliseconds(wait, what="wait")
         name = check_queue(self._defaults.queue if queue is None else queue)
+        self.import_tasks()
         return Take(
             self.store,
             self.tasks,
