@@ -13,7 +13,13 @@ from types import ModuleType
 import pytest
 
 import penstock
-from penstock import errors, events
+from penstock import errors, events, testing
+from penstock.app.queue import StoredQueue
+from penstock.app.take import Take
+from penstock.app.task import Using
+from penstock.client.outbox import Outbox
+from penstock.client.progress_stream import ProgressStream
+from penstock.client.results import AsCompleted
 
 ROOT = Path(__file__).resolve().parent.parent
 INIT = ROOT / "src" / "penstock" / "__init__.py"
@@ -76,11 +82,28 @@ def test_each_public_verb_of_what_users_hold_says_what_it_does(name: str) -> Non
     kind = getattr(penstock, name)
     silent = []
     for verb, member in inspect.getmembers(kind, inspect.isfunction):
-        twin = getattr(kind, verb.removeprefix("a"), None) if verb.startswith("a") else None
-        said = member.__doc__ or (twin is not None and twin.__doc__)
-        if not verb.startswith("_") and member.__module__.startswith("penstock") and not said:
+        if not verb.startswith("_") and member.__module__.startswith("penstock") and not member.__doc__:
             silent.append(verb)
     assert not silent
+
+
+def held_by_users() -> set[type]:
+    """The public classes, and those of the objects that their methods return."""
+    of_the_package = {getattr(penstock, name) for name in penstock.__all__}
+    of_tests = {getattr(testing, name) for name in testing.__all__}
+    returned = {AsCompleted, Outbox, ProgressStream, StoredQueue, Take, Using}
+    return {one for one in of_the_package | of_tests | returned if inspect.isclass(one)}
+
+
+def test_each_public_async_method_has_a_docstring() -> None:
+    twins = [
+        (f"{kind.__name__}.{name}", method)
+        for kind in held_by_users()
+        for name, method in inspect.getmembers(kind, inspect.iscoroutinefunction)
+        if not name.startswith("_") and method.__module__.startswith("penstock")
+    ]
+    assert {"App.aenqueue_many", "Handle.aresult", "Using.aenqueue"} <= {name for name, _ in twins}
+    assert sorted(name for name, method in twins if not method.__doc__) == []
 
 
 def test_type_checkers_see_the_same_names_as_the_interpreter() -> None:

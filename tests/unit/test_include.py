@@ -128,7 +128,8 @@ def test_taking_a_job_knows_the_tasks(shop: Callable[..., App]) -> None:
 
 
 def test_a_module_may_use_the_app_while_it_is_imported(shop: Callable[..., App]) -> None:
-    app = shop(tasks=TASKS + "\nhandle = app.handle('7', task='shop.tasks.other')\napp.take('mail')\n")
+    use = "\nhandle = app.handle('7', queue='a', task='shop.tasks.other')\napp.take('mail')\n"
+    app = shop(tasks=TASKS + use)
     app.import_tasks()
     assert list(app.tasks) == ["shop.tasks.greet", "shop.mail.tasks.send"]
 

@@ -7,6 +7,7 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
+from penstock.app.app_settings import AppSettings, number_setting
 from penstock.app.outcome_events import emit_outcome, emit_set_aside
 from penstock.app.queue import StoredQueue
 from penstock.app.registry import Registry
@@ -21,7 +22,6 @@ from penstock.client.job_call import JobCall, Template
 from penstock.client.middleware import MiddlewareStack
 from penstock.client.options import (
     DefaultOptions,
-    Options,
     RawOptions,
     override,
     override_call,
@@ -30,16 +30,14 @@ from penstock.client.options import (
 from penstock.client.outbox import Outbox
 from penstock.client.results import AsCompleted, aresults, results
 from penstock.codec import ANY_RESULT, MAX_BYTES
-from penstock.config import KNOBS, load
 from penstock.core.duration import Duration, milliseconds
 from penstock.core.errors import ArgumentError, ConfigError, PenstockError
 from penstock.core.events import EventBus
 from penstock.core.ids import check_queue, check_task_name
-from penstock.core.job import DEAD_KEPT
+from penstock.core.job import DEAD_KEPT, Job
 from penstock.core.peer_words import no_attribute
 from penstock.core.store_guards import guards
 from penstock.core.text import plain
-from penstock.encryption import Cipher, Keyring, read_keys
 from penstock.stores.connect import check_namespace, check_url, connect
 from penstock.stores.contract import Store
 from penstock.stores.encrypted import encrypted_store
@@ -93,7 +91,7 @@ class App(Registry):
         **defaults: Unpack[DefaultOptions],
     ) -> None:
         refuse_unknown(defaults, DefaultOptions.__optional_keys__ | _OWN_OPTIONS, who="App()", place="app")
-        settings = _Settings()
+        settings = AppSettings()
         self.url: str = settings.or_else(url, "url", "sqlite:///jobs.db")
         self.namespace = check_namespace(settings.or_else(namespace, "namespace", ""))
         self.name = name
@@ -106,9 +104,9 @@ class App(Registry):
         self._keep_dead: int = settings.or_else(None, "keep_dead", DEAD_KEPT)
         if store is None:
             check_url(self.url)
-        payload = _number("max_payload", settings.or_else(max_payload, "max_payload", MAX_BYTES))
-        result = _number("max_result", settings.or_else(max_result, "max_result", payload))
-        room = _number("outbox", settings.or_else(outbox, "outbox", 0))
+        payload = number_setting("max_payload", settings.or_else(max_payload, "max_payload", MAX_BYTES))
+        result = number_setting("max_result", settings.or_else(max_result, "max_result", payload))
+        room = number_setting("outbox", settings.or_else(outbox, "outbox", 0))
         wait_ms = settings.or_else(
             None if full_timeout is None else milliseconds(full_timeout, what="full_timeout"),
             "full_timeout",
@@ -234,16 +232,35 @@ class App(Registry):
     @overload
     def handle(self, id: str, queue: str | None = None, *, task: str | None = None) -> Handle[Any]: ...
     def handle(self, id: str, queue: str | None = None, *, task: Any = None) -> Handle[Any]:
-        """A handle for a job by its id, without asking the store whether it exists.
+        """A handle for a job by its id.
 
-        With its task the result has the task's type; without, it is plain JSON. The default for `queue` is
-        the task's queue, else the app's default queue.
+        With a `queue`, or a task of this app (then in that task's queue), the store is not asked whether the
+        job exists. With neither, all queues are searched: raises JobNotFound if none has the job, and
+        ConfigError if several have one.
+
+        With its task the result has the task's type, otherwise it is plain JSON. A search finds the task.
         """
-        known: Task[..., Any] | None = task if isinstance(task, Task) else self._task_named(task or "")
-        if queue is None:
-            queue = self._defaults.queue if known is None else known.queue
-        name = known.name if known is not None else str(task or "")
-        return self._client.handle(id, queue, name, ANY_RESULT if known is None else known.result)
+        return self._known_handle(id, queue, task) or self._found_handle(self._client.find(id), task)
+
+    @overload
+    async def ahandle(self, id: str, queue: str | None = None, *, task: Task[P, R]) -> Handle[R]: ...
+    @overload
+    async def ahandle(self, id: str, queue: str | None = None, *, task: str | None = None) -> Handle[Any]: ...
+    async def ahandle(self, id: str, queue: str | None = None, *, task: Any = None) -> Handle[Any]:
+        """Like `handle`, without blocking the event loop."""
+        return self._known_handle(id, queue, task) or self._found_handle(await self._client.afind(id), task)
+
+    def _known_handle(self, id: str, queue: str | None, task: Any) -> Handle[Any] | None:
+        known = task if isinstance(task, Task) else self._task_named(task or "")
+        if known is not None:
+            queue = known.queue if queue is None else queue
+            return self._client.handle(id, queue, known.name, known.result)
+        return None if queue is None else self._client.handle(id, queue, str(task or ""), ANY_RESULT)
+
+    def _found_handle(self, job: Job, task: str | None) -> Handle[Any]:
+        known = self._task_named(job.task)
+        codec = ANY_RESULT if known is None else known.result
+        return self._client.handle(job.id, job.queue, task or job.task, codec)
 
     @overload
     def results(
@@ -379,51 +396,3 @@ class App(Registry):
 
         def __getattr__(self, name: str) -> Any:
             raise no_attribute(self, "App", name)
-
-
-class _Settings:
-    """The settings of an app from the environment and penstock.toml. Arguments in code take precedence."""
-
-    def __init__(self) -> None:
-        loaded = load()
-        self._set = {name for name in KNOBS if loaded.source(name) != "default"}
-        self._config = loaded.config
-
-    def or_else(self, given: Any, name: str, default: Any) -> Any:
-        if given is not None:
-            return given
-        return getattr(self._config, name) if name in self._set else default
-
-    def cipher(self, encryption_key: Any, encrypt: bool | None, required: bool | None) -> Cipher | None:
-        """The cipher of an app; None if it has no key."""
-        encrypts = _flag("encrypt", self.or_else(encrypt, "encrypt", True))
-        refuses = _flag("key_required", self.or_else(required, "key_required", False))
-        given = read_keys(self._config.key) if encryption_key is None and self._config.key else None
-        if encryption_key is not None:
-            given = read_keys(encryption_key, "App(): key")
-        if given is not None:
-            return Cipher(Keyring(given), encrypt=encrypts, required=refuses)
-        if refuses:
-            raise ConfigError(
-                "App(): key_required=True, and there is no key: give one with key= or PENSTOCK_KEY"
-            )
-        return None
-
-    def options(self) -> Options:
-        """The defaults of tasks that are set there."""
-        names = self._set & {"queue", "timeout", "max_attempts", "retention"}
-        return Options(**{name: getattr(self._config, name) for name in names})
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"App(): {name}={value!r} is not True or False")
-    return value
-
-
-def _number(name: str, value: int | str) -> int:
-    try:
-        number: int = KNOBS[name].kind.read(name, value)
-    except ConfigError as error:
-        raise ConfigError(f"App(): {error}") from None
-    return number

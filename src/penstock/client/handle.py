@@ -12,9 +12,9 @@ from penstock.client.timeouts import WaitLimit, acall_through_outage, call_throu
 from penstock.codec import ANY_RESULT, ResultCodec
 from penstock.core.duration import Duration, instant_ms, milliseconds
 from penstock.core.errors import ConfigError, JobCancelled, JobDead, JobNotFound, ResultNotKept, ResultTimeout
+from penstock.core.formats import shown_text
 from penstock.core.job import Job, Ref, State, Unkept
 from penstock.core.peer_words import no_attribute
-from penstock.encryption import shown_text
 from penstock.stores.contract import Store
 
 __all__ = [
@@ -64,6 +64,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         return _status(self, self.job())
 
     async def astatus(self) -> State | Unkept:
+        """Like `status`, without blocking the event loop."""
         return _status(self, await self.ajob())
 
     def job(self) -> Job | None:
@@ -71,6 +72,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         return self._store.sync.get([self.ref])[0]
 
     async def ajob(self) -> Job | None:
+        """Like `job`, without blocking the event loop."""
         return (await self._store.get([self.ref]))[0]
 
     def result(self, timeout: Duration | None = None) -> R_co:
@@ -95,6 +97,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
                 return outcome_of(self, job, wait_limit)
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
+        """Like `result`, in an event loop: other tasks run while it waits."""
         wait_limit = WaitLimit(timeout)
         if self._end is not None:
             return self._known_result()
@@ -126,6 +129,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         return self._store.sync.cancel([self.ref], **_because(reason))[0]
 
     async def acancel(self, reason: str | None = None) -> State | None:
+        """Like `cancel`, without blocking the event loop."""
         return (await self._store.cancel([self.ref], **_because(reason)))[0]
 
     def reschedule(self, *, run_at: datetime | None = None, delay: Duration | None = None) -> State | None:
@@ -135,6 +139,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
     async def areschedule(
         self, *, run_at: datetime | None = None, delay: Duration | None = None
     ) -> State | None:
+        """Like `reschedule`, without blocking the event loop."""
         return (await self._store.reschedule([self.ref], **_when(run_at, delay)))[0]
 
     def retry(self) -> State | None:
@@ -142,6 +147,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         return self._store.sync.retry([self.ref])[0]
 
     async def aretry(self) -> State | None:
+        """Like `retry`, without blocking the event loop."""
         return (await self._store.retry([self.ref]))[0]
 
     def __eq__(self, other: object) -> bool:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import islice
 
 from penstock.core.errors import ConfigError
+from penstock.core.formats import iso
 from penstock.core.ids import check_queue
 from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
 from penstock.core.lifecycle import OPERATOR_CANCELLED
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
-from penstock.inspector.formats import iso
 from penstock.inspector.job_views import JobPage, JobView, job_row, job_view
 from penstock.inspector.queue_views import (
     BatchView,

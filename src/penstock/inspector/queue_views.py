@@ -8,10 +8,10 @@ from __future__ import annotations
 import msgspec
 
 from penstock.core.errors import ConfigError
+from penstock.core.formats import instant, iso, json_or_base64
 from penstock.core.job import State
 from penstock.core.lifecycle import UNREADABLE
 from penstock.core.schedule import Entry
-from penstock.inspector.formats import instant, iso, json_or_base64
 from penstock.stores.contract import BatchInfo, QueueInfo, QueueStats
 
 __all__ = [

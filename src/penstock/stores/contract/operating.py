@@ -250,6 +250,10 @@ class SyncOperating(Protocol):
         """As `Operating.reschedule`."""
         ...
 
+    def find(self, id: str) -> list[Job]:
+        """As `Operating.find`."""
+        ...
+
     def queues(self) -> list[QueueInfo]:
         """As `Operating.queues`."""
         ...
