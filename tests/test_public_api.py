@@ -67,6 +67,17 @@ def test_all_errors_and_all_events_are_offered() -> None:
     assert told <= set(penstock.__all__)
 
 
+def test_no_event_and_error_share_a_stem() -> None:
+    """`JobCancelled` beside `JobCancelledError` would be mixed up: one is listened to, the other caught."""
+    of_events, of_errors = (
+        {re.sub(r"(Event|Error|Warning)\Z", "", name) for name in module.__all__}
+        for module in (events, errors)
+    )
+    pairs = [(event, error) for event in of_events - {""} for error in of_errors - {""}]
+    shared = [(a, b) for a, b in pairs if a.startswith(b) or b.startswith(a)]
+    assert shared == []
+
+
 @pytest.mark.parametrize("name", penstock.__all__)
 def test_a_public_name_is_there_and_says_what_it_is(name: str) -> None:
     found = getattr(penstock, name)

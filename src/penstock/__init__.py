@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from penstock.core.errors import EnqueueManyError as EnqueueManyError
     from penstock.core.errors import EnqueueUnknown as EnqueueUnknown
     from penstock.core.errors import Interrupted as Interrupted
-    from penstock.core.errors import JobCancelled as JobCancelled
     from penstock.core.errors import JobDead as JobDead
     from penstock.core.errors import JobExists as JobExists
     from penstock.core.errors import JobNotFound as JobNotFound
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.core.errors import QueueClosed as QueueClosed
     from penstock.core.errors import QueueFull as QueueFull
     from penstock.core.errors import RateLimited as RateLimited
+    from penstock.core.errors import ResultCancelled as ResultCancelled
     from penstock.core.errors import ResultError as ResultError
     from penstock.core.errors import ResultNotKept as ResultNotKept
     from penstock.core.errors import ResultTimeout as ResultTimeout
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from penstock.core.errors import UnknownScheme as UnknownScheme
     from penstock.core.errors import Unsupported as Unsupported
     from penstock.core.events import Event as Event
-    from penstock.core.events import JobCancelledEvent as JobCancelledEvent
+    from penstock.core.events import JobCancelled as JobCancelled
     from penstock.core.events import JobCompleted as JobCompleted
     from penstock.core.events import JobDied as JobDied
     from penstock.core.events import JobEnqueued as JobEnqueued
@@ -113,17 +113,15 @@ _HOMES = {
     "penstock.client.job_call": "JobCall",
     "penstock.core.errors": (
         "ArgumentError AttemptCancelled AttemptLost AttemptTimeout BlockingCallWarning Cancel "
-        "ConfigError Discard "
-        "DuplicateJob EnqueueError EnqueueManyError EnqueueUnknown Interrupted JobCancelled JobDead "
-        "JobExists "
-        "JobNotFound MissingExtra NotReplicated OutboxFull PenstockError QueueClosed QueueFull "
-        "RateLimited ResultError ResultNotKept ResultTimeout Retry SignatureMismatch Snooze Steering "
-        "StoreBusy StoreCorrupt StoreError StoreFull StoreReadOnly StoreTooNew StoreTooOld "
-        "StoreUnavailable Undecodable "
-        "UnknownScheme Unsupported"
+        "ConfigError Discard DuplicateJob EnqueueError EnqueueManyError EnqueueUnknown "
+        "Interrupted JobDead JobExists JobNotFound MissingExtra NotReplicated OutboxFull "
+        "PenstockError QueueClosed QueueFull RateLimited ResultCancelled ResultError "
+        "ResultNotKept ResultTimeout Retry SignatureMismatch Snooze Steering StoreBusy "
+        "StoreCorrupt StoreError StoreFull StoreReadOnly StoreTooNew StoreTooOld StoreUnavailable "
+        "Undecodable UnknownScheme Unsupported"
     ),
     "penstock.core.events": (
-        "Event JobCancelledEvent JobCompleted JobDied JobEnqueued JobFailed JobNotEnqueued JobParked "
+        "Event JobCancelled JobCompleted JobDied JobEnqueued JobFailed JobNotEnqueued JobParked "
         "JobReleased JobSnoozed JobStarted LateResultRefused LoopBlocked RecordSetAside TaskUnknown "
         "WorkerLost WorkerStarted WorkerStopped"
     ),

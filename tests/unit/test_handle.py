@@ -16,9 +16,9 @@ from penstock import (
     ConfigError,
     Discard,
     Handle,
-    JobCancelled,
     JobDead,
     JobNotFound,
+    ResultCancelled,
     ResultNotKept,
     ResultTimeout,
     State,
@@ -149,7 +149,7 @@ def test_a_discarded_job_is_dead_at_once(app: App, ask: Ask) -> None:
 def test_a_cancelled_job_raises_with_its_reason(app: App, ask: Ask) -> None:
     handle = app.tasks["when"].enqueue(2)
     ask(handle, "cancel", "paid in cash")
-    with pytest.raises(JobCancelled, match="was cancelled: paid in cash"):
+    with pytest.raises(ResultCancelled, match="was cancelled: paid in cash"):
         ask(handle, "result")
 
 

@@ -14,9 +14,9 @@ from penstock import (
     App,
     ConfigError,
     Handle,
-    JobCancelled,
     JobDead,
     JobNotFound,
+    ResultCancelled,
     ResultNotKept,
     ResultTimeout,
     StoreCorrupt,
@@ -140,7 +140,7 @@ def test_errors_may_come_in_the_places_of_results(app: App, ask: Ask) -> None:
     given = [done, dead, called_off, odd, nothing, *unknown, late, late]
     found = ask(app, given, timeout=0.05, return_errors=True)
     assert [type(one) for one in found] == [
-        *(int, JobDead, JobCancelled, Undecodable, ResultNotKept, ResultNotKept, JobNotFound),
+        *(int, JobDead, ResultCancelled, Undecodable, ResultNotKept, ResultNotKept, JobNotFound),
         *(ResultTimeout, ResultTimeout),
     ]
     assert str(found[-1]) == f"{repr(late)[11:-1]} has not ended within 50ms: it is scheduled"

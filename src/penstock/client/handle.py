@@ -11,7 +11,14 @@ from penstock.client.progress_stream import ProgressStream
 from penstock.client.timeouts import WaitLimit, acall_through_outage, call_through_outage, refuse_in_loop
 from penstock.codec import ANY_RESULT, ResultCodec
 from penstock.core.duration import Duration, instant_ms, milliseconds
-from penstock.core.errors import ConfigError, JobCancelled, JobDead, JobNotFound, ResultNotKept, ResultTimeout
+from penstock.core.errors import (
+    ConfigError,
+    JobDead,
+    JobNotFound,
+    ResultCancelled,
+    ResultNotKept,
+    ResultTimeout,
+)
 from penstock.core.formats import shown_text
 from penstock.core.job import Job, Ref, State, Unkept
 from penstock.core.peer_words import no_attribute
@@ -79,7 +86,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         """Wait for the task's result, for at most `timeout` (None: without a limit), and return it.
 
         Raises ResultNotKept at once if retention keeps nothing; otherwise ResultTimeout, JobDead,
-        JobCancelled or JobNotFound. During an outage of the store it keeps waiting, and raises
+        ResultCancelled or JobNotFound. During an outage of the store it keeps waiting, and raises
         StoreUnavailable if the outage outlasts the timeout. This method blocks the thread, so it is refused
         in an event loop: use `aresult` there.
         """
@@ -222,7 +229,7 @@ def outcome_of(handle: Handle[R], job: Job | None, wait_limit: WaitLimit | None)
         raise JobDead(shown_text(f"{name_of(handle)} failed for good{note}: {why}"), job.errors)
     if job.state is State.CANCELLED:
         why = shown_text(job.reason or "no reason given")
-        raise JobCancelled(f"{name_of(handle)} was cancelled: {why}")
+        raise ResultCancelled(f"{name_of(handle)} was cancelled: {why}")
     raise ResultTimeout(f"{name_of(handle)} has not ended within {wait_limit}: it is {job.state.value}")
 
 

@@ -28,7 +28,7 @@ PenstockError
 │   ├── ResultTimeout        (TimeoutError) the job has not ended yet
 │   ├── JobNotFound          the job does not exist, or no longer
 │   ├── JobDead              the job failed for good; has errors
-│   └── JobCancelled         the job was cancelled
+│   └── ResultCancelled      the job was cancelled
 └── Undecodable              a stored payload does not fit the task
     └── SignatureMismatch    the stored arguments are not the task's parameters by name or number
 
@@ -69,7 +69,6 @@ __all__ = [
     "EnqueueManyError",
     "EnqueueUnknown",
     "Interrupted",
-    "JobCancelled",
     "JobDead",
     "JobExists",
     "JobNotFound",
@@ -80,6 +79,7 @@ __all__ = [
     "QueueClosed",
     "QueueFull",
     "RateLimited",
+    "ResultCancelled",
     "ResultError",
     "ResultNotKept",
     "ResultTimeout",
@@ -311,7 +311,7 @@ class JobDead(ResultError):
         self.errors = tuple(errors)
 
 
-class JobCancelled(ResultError):
+class ResultCancelled(ResultError):
     """The job was cancelled before it could complete."""
 
 
