@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.app.attempt import Attempt as Attempt
     from penstock.app.attempt import NoCurrentJob as NoCurrentJob
     from penstock.app.attempt import current_job as current_job
+    from penstock.app.queue import QueueDefaults as QueueDefaults
     from penstock.app.taken import Taken as Taken
     from penstock.app.task import Task as Task
     from penstock.client.handle import Handle as Handle
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "penstock.app.app": "App",
     "penstock.app.attempt": "Attempt NoCurrentJob current_job",
+    "penstock.app.queue": "QueueDefaults",
     "penstock.core.batch": "Batch",
     "penstock.client.job_call": "JobCall",
     "penstock.core.errors": (

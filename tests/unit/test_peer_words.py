@@ -9,7 +9,19 @@ from typing import Any, get_args
 import click
 import pytest
 
-from penstock import App, Attempt, Handle, Queue, Retry, Snooze, Task, Unique, Worker, exponential
+from penstock import (
+    App,
+    Attempt,
+    Handle,
+    Queue,
+    QueueDefaults,
+    Retry,
+    Snooze,
+    Task,
+    Unique,
+    Worker,
+    exponential,
+)
 from penstock.app.periodic import PeriodicOptions
 from penstock.app.queue import QueueSettings
 from penstock.cli.main import cli
@@ -51,11 +63,11 @@ EXPECTED: dict[str, dict[str, str]] = {
         "@app.task(concurrency_key=": "concurrency_key lock",
         "@app.periodic(": "cron crontab every interval repeat schedule",
         "current_job()": "bind context pass_context",
-        "settings(rate=": "rate rate_limit",
-        "settings(max_running=": "max_running",
-        "settings(max_size=": "max_size",
-        "settings(on_full=": "on_full",
-        "settings(burst=": "burst",
+        "QueueDefaults(rate=": "rate rate_limit",
+        "QueueDefaults(max_running=": "max_running",
+        "QueueDefaults(max_size=": "max_size",
+        "QueueDefaults(on_full=": "on_full",
+        "QueueDefaults(burst=": "burst",
         "Worker(app, concurrency=": "concurrency",
         "slots=N": "slots",
         "weight=N": "weight",
@@ -305,7 +317,7 @@ _NAMED = {
     "App": _APP_OPTIONS,
     **{
         kind.__name__: set(inspect.signature(kind).parameters)
-        for kind in (Worker, Queue, Retry, Snooze, Unique)
+        for kind in (Worker, Queue, QueueDefaults, Retry, Snooze, Unique)
     },
     "exponential": set(inspect.signature(exponential).parameters),
     "handle.result": set(inspect.signature(Handle.result).parameters),

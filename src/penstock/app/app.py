@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from penstock.app.app_settings import AppSettings, number_setting
 from penstock.app.outcome_events import emit_outcome, emit_set_aside
-from penstock.app.queue import StoredQueue
+from penstock.app.queue import QueueDefaults, StoredQueue, check_defaults
 from penstock.app.registry import Registry
 from penstock.app.take import Take
 from penstock.app.taken import Taken
@@ -50,7 +50,7 @@ R = TypeVar("R")
 #: Shortest lease (ms): a heartbeat follows every third of a lease, and must reach the store in time.
 _SHORTEST_LEASE = 100
 _OWN_OPTIONS = {"url", "namespace", "name", "max_payload", "max_result", "outbox", "full_timeout", "store"}
-_OWN_OPTIONS |= {"key", "encrypt", "key_required", "include"}
+_OWN_OPTIONS |= {"key", "encrypt", "key_required", "include", "queues"}
 
 
 class App(Registry):
@@ -67,6 +67,7 @@ class App(Registry):
     - `key`: encrypts the contents of jobs: 32 bytes, or those as base64 text. With several keys the first
       encrypts and all decrypt. See docs/encryption.md.
     - `encrypt=False`: only sign. `key_required`: refuse unencrypted jobs.
+    - `queues`: limits of queues, which workers store when they start. See docs/limits.md.
     - `include`: names of modules with tasks, which workers import when they start. See docs/projects.md.
 
     All other options are defaults for the app's tasks; `retention` applies to tasks with a result. Missing
@@ -88,6 +89,7 @@ class App(Registry):
         encrypt: bool | None = None,
         key_required: bool | None = None,
         include: Sequence[str] = (),
+        queues: Mapping[str, QueueDefaults] | None = None,
         **defaults: Unpack[DefaultOptions],
     ) -> None:
         refuse_unknown(defaults, DefaultOptions.__optional_keys__ | _OWN_OPTIONS, who="App()", place="app")
@@ -96,6 +98,8 @@ class App(Registry):
         self.namespace = check_namespace(settings.or_else(namespace, "namespace", ""))
         self.name = name
         self.include = check_include(include)
+        #: The limits of queues in code; None: this app says nothing of them.
+        self.queue_defaults = check_defaults(queues)
         self._given = store
         #: Free for the application: hooks fill it, attempts read it.
         self.state = SimpleNamespace()

@@ -99,6 +99,8 @@ class Inline(Box):
 
     def __enter__(self) -> Inline:
         self.app.import_tasks()
+        for queue, limits in (self.app.queue_defaults or {}).items():
+            self._store.sync.settings(queue, limits=limits)
         self._before = self.app.swap_store(self._store)
         self._entered = True
         self.enter(self.app)

@@ -25,7 +25,7 @@ _JSON = "not needed: arguments are stored as JSON, with the types of your annota
 _HEADERS = "use @app.task(headers=...) or task.using(headers=...)"
 _AFTER = "there is no such option: enqueue the second job in the first one or in @app.task(on_success=...)"
 _RATE = (
-    "use app.queue(...).settings(rate=...) or `penstock queues set NAME --rate 5/s`; "
+    'use App(queues={"mail": QueueDefaults(rate="5/s")}) or `penstock queues set NAME --rate 5/s`; '
     "per key @app.task(rate_per_key=...)"
 )
 _CONCURRENCY = "use Worker(app, concurrency=...) or `penstock worker --concurrency N`"
@@ -139,7 +139,7 @@ _WEIGHT = 'use Worker(app, queues=[Queue("mail", weight=...)]) or `penstock work
 _MISPLACED = {
     "args": "arguments are passed as in a call: task.enqueue(42, lang='de')",
     "kwargs": "arguments are passed as in a call: task.enqueue(42, lang='de')",
-    "burst": "use app.queue(...).settings(burst=...) with a rate",
+    "burst": 'use App(queues={"mail": QueueDefaults(burst=...)}), with a rate',
     "concurrency": _CONCURRENCY,
     "cron": _PERIODIC,
     "crontab": _PERIODIC,
@@ -148,9 +148,11 @@ _MISPLACED = {
     "every": _PERIODIC,
     "id": _ID,
     "interval": _PERIODIC,
-    "max_running": "use app.queue(...).settings(max_running=...); per key @app.task(max_running_per_key=...)",
-    "max_size": "use app.queue(...).settings(max_size=...)",
-    "on_full": "use app.queue(...).settings(on_full=...)",
+    "max_running": (
+        'use App(queues={"mail": QueueDefaults(max_running=...)}); per key @app.task(max_running_per_key=...)'
+    ),
+    "max_size": 'use App(queues={"mail": QueueDefaults(max_size=...)})',
+    "on_full": 'use App(queues={"mail": QueueDefaults(on_full=...)})',
     "rate": _RATE,
     "run_at": _RUN_AT,
     "run_in": "use @app.task(run_in=...)",
