@@ -170,7 +170,8 @@ class Client:
 
     def find(self, id: str) -> Job:
         """Find the job with this id in all queues. Raises JobNotFound, or ConfigError for several."""
-        self._warn("app.handle(id), which searches all queues,", "await app.ahandle(id)")
+        if running_loop() is not None:
+            self._warn("app.handle(id), which searches all queues,", "await app.ahandle(id)")
         return _only_job(id, self.store.sync.find(check_id(id)))
 
     async def afind(self, id: str) -> Job:
