@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import pkgutil
 import sys
 import traceback
 from collections.abc import Sequence
@@ -62,6 +61,8 @@ def _modules_beside(name: str) -> list[str]:
     package, dot, _ = name.rpartition(".")
     if not dot:
         return _modules_here()
+    import pkgutil  # only for this message
+
     paths = getattr(sys.modules.get(package), "__path__", [])
     return [f"{package}.{module.name}" for module in pkgutil.iter_modules(paths)]
 
