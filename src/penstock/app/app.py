@@ -35,7 +35,6 @@ from penstock.core.errors import ArgumentError, ConfigError, PenstockError
 from penstock.core.events import EventBus
 from penstock.core.ids import check_queue, check_task_name
 from penstock.core.job import DEAD_KEPT, Job
-from penstock.core.peer_words import no_attribute
 from penstock.core.store_guards import guards
 from penstock.core.text import plain
 from penstock.stores.connect import check_namespace, check_url, connect
@@ -399,4 +398,6 @@ class App(Registry):
     if not TYPE_CHECKING:  # type checkers know the attributes, and refuse all others
 
         def __getattr__(self, name: str) -> Any:
+            from penstock.core.peer_words import no_attribute  # only for this message
+
             raise no_attribute(self, "App", name)

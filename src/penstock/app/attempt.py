@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import AttemptCancelled, PenstockError
 from penstock.core.job import Job, Progress
-from penstock.core.peer_words import no_attribute
 from penstock.core.text import shown, storable
 
 __all__ = ["Attempt", "NoCurrentJob", "current_job", "running"]
@@ -113,6 +112,8 @@ class Attempt:
     if not TYPE_CHECKING:  # type checkers know the attributes, and refuse all others
 
         def __getattr__(self, name: str) -> Any:
+            from penstock.core.peer_words import no_attribute  # only for this message
+
             raise no_attribute(self, "Attempt", name)
 
 

@@ -22,7 +22,6 @@ from penstock.client.options import (
 from penstock.codec import ArgsCodec, ResultCodec
 from penstock.core.batch import Batch
 from penstock.core.errors import ConfigError
-from penstock.core.peer_words import no_attribute
 from penstock.core.retry import RetryPolicy
 from penstock.core.text import plain
 from penstock.core.unique import Unique
@@ -73,6 +72,8 @@ class _Enqueueable(Generic[P, R]):
     if not TYPE_CHECKING:  # type checkers know the attributes, and refuse all others
 
         def __getattr__(self, name: str) -> Any:
+            from penstock.core.peer_words import no_attribute  # only for this message
+
             raise no_attribute(self, "Task", name)
 
 

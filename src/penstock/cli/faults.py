@@ -12,7 +12,6 @@ import click
 
 from penstock.cli.show import emit, note, say_lines
 from penstock.core.errors import ArgumentError, ConfigError, JobNotFound, PenstockError, StoreUnavailable
-from penstock.core.peer_words import peer_hint
 
 __all__ = ["CommandError", "Exit", "code_of", "complain", "not_found"]
 
@@ -106,6 +105,8 @@ def _option_hint(error: click.UsageError) -> str:
         return ""
     if error.ctx.parent is not None and error.ctx.command.name != "worker":
         return ""
+    from penstock.core.peer_words import peer_hint  # only for this message
+
     known = peer_hint("command option", error.option_name)
     return known and f"no such option {error.option_name!r}{known}"
 

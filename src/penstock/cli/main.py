@@ -13,7 +13,6 @@ import click
 from penstock.cli.faults import Exit, complain
 from penstock.cli.session import Session, shared_options
 from penstock.cli.show import close_streams, prepare_streams
-from penstock.core.peer_words import hint
 
 __all__ = ["cli", "main"]
 
@@ -42,6 +41,8 @@ class Root(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
+            from penstock.core.peer_words import hint  # only for this message
+
             near = hint("command", name, self.list_commands(ctx))
             ctx.fail(
                 f"no command {name!r}{near or '; the commands are ' + ', '.join(self.list_commands(ctx))}"

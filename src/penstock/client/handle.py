@@ -21,7 +21,6 @@ from penstock.core.errors import (
 )
 from penstock.core.formats import shown_text
 from penstock.core.job import Job, Ref, State, Unkept
-from penstock.core.peer_words import no_attribute
 from penstock.stores.contract import Store
 
 __all__ = [
@@ -172,6 +171,8 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
     if not TYPE_CHECKING:  # type checkers know the attributes, and refuse all others
 
         def __getattr__(self, name: str) -> Any:
+            from penstock.core.peer_words import no_attribute  # only for this message
+
             raise no_attribute(self, "Handle", name)
 
     def _known_result(self) -> R_co:

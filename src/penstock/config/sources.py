@@ -13,7 +13,6 @@ import msgspec
 from penstock.config.knobs import GIVES_UP_AFTER, KNOBS, Config, Knob
 from penstock.core.duration import format_ms
 from penstock.core.errors import ConfigError, did_you_mean
-from penstock.core.peer_words import hint, peer_hint
 
 __all__ = ["FILE", "Loaded", "Setting", "load"]
 
@@ -117,7 +116,7 @@ def _from_file(file: Path, env: Mapping[str, str], problems: list[str]) -> Itera
         elif isinstance(value, dict):
             problems.append(f"{path}: settings belong at the top level, not in a table [{name}]")
         else:
-            problems.append(f"{path}: {name} is not a setting{hint('setting', name, KNOBS)}")
+            problems.append(f"{path}: {name} is not a setting{_setting_hint(name)}")
 
 
 def _toml(text: str) -> dict[str, Any]:
@@ -136,7 +135,15 @@ def _from_env(env: Mapping[str, str], problems: list[str]) -> Iterator[_Given]:
             problems.append(f"{variable} is not a setting{_variable_hint(variable)}")
 
 
+def _setting_hint(name: str) -> str:
+    from penstock.core.peer_words import hint  # only for this message
+
+    return hint("setting", name, KNOBS)
+
+
 def _variable_hint(variable: str) -> str:
+    from penstock.core.peer_words import peer_hint  # only for this message
+
     # compared without the prefix, which would make all names look similar
     name = variable.removeprefix(_PREFIX)
     near = did_you_mean(name, [name.upper() for name in KNOBS]).replace("'", f"'{_PREFIX}", 1)
@@ -148,7 +155,7 @@ def _from_code(overrides: Mapping[str, Any], problems: list[str]) -> Iterator[_G
         if name in KNOBS:
             yield _Given(name, name, "code", value)
         else:
-            problems.append(f"{name} is not a setting{hint('setting', name, KNOBS)}")
+            problems.append(f"{name} is not a setting{_setting_hint(name)}")
 
 
 def _option(name: str) -> str:

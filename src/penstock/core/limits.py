@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 
 from penstock.core.duration import milliseconds
 from penstock.core.errors import ConfigError, did_you_mean
-from penstock.core.peer_words import hint
 from penstock.core.text import plain, whole
 
 __all__ = [
@@ -180,6 +179,8 @@ class LimitChange(msgspec.Struct, frozen=True):
             reader = _READERS.get(name)
             if reader is None:
                 known = [*_READERS, "burst"]
+                from penstock.core.peer_words import hint  # only for this message
+
                 near = hint("queue", name, known)
                 raise ConfigError(f"a queue has no setting {name!r}{near or '; it has ' + ', '.join(known)}")
             read[name] = reader(name, value)
