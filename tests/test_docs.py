@@ -41,6 +41,7 @@ from penstock.config import KNOBS, load
 from penstock.core import errors
 from penstock.core.errors import did_you_mean
 from penstock.pool import Pool
+from tests.packages import packages_or_skip
 from tests.servers import RedisServer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -222,6 +223,16 @@ def server_if_named(*texts: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.server] if any(LOCAL_REDIS in text for text in texts) else []
 
 
+#: Packages that snippets import and Penstock does not need.
+FRAMEWORKS = ("django", "fastapi", "flask", "sqlalchemy", "starlette")
+
+
+def frameworks_or_skip(*texts: str) -> None:
+    """Skip a test of these texts without the frameworks that they import."""
+    imported = {name for text in texts for name in re.findall(r"^(?:from|import) (\w+)", text, re.M)}
+    packages_or_skip(*imported.intersection(FRAMEWORKS))
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -231,6 +242,7 @@ def server_if_named(*texts: str) -> list[pytest.MarkDecorator]:
 )
 def test_a_snippet_runs(name: str, server: Server, tmp_path: Path, on_redis: Callable[[str], str]) -> None:
     block, text, files = PROGRAMS[name]
+    frameworks_or_skip(text, *files.values())
     for file, content in files.items():
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(on_redis(content))
@@ -361,6 +373,7 @@ def session_of(page: Path, home: Path, on_redis: Callable[[str], str]) -> tuple[
 def test_a_session_prints_what_its_page_shows(
     page: Path, tmp_path: Path, on_redis: Callable[[str], str]
 ) -> None:
+    frameworks_or_skip(page.read_text("utf-8"))
     home, cwd = tmp_path / "home", tmp_path / "cwd"
     home.mkdir()
     cwd.mkdir()
