@@ -29,6 +29,7 @@ from penstock.worker.queues import Queue
 from penstock.worker.signals import DRAIN, listen, listen_for_stacks
 from penstock.worker.supervisor.lease_keeper import LeaseKeeper
 from penstock.worker.supervisor.lost_work import LostWork
+from penstock.worker.supervisor.orphans import orphan_reaper
 from penstock.worker.supervisor.process_start import can_fork
 from penstock.worker.supervisor.worker_process import WorkerProcess
 
@@ -245,9 +246,11 @@ class Supervisor:
 
     async def _watch(self) -> None:
         """Watch the children and kill them when they must be. Store calls are tasks, so this never waits."""
+        reap_orphans = orphan_reaper(lambda: {child.pid for child in self._children})
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(_TICK)
+                reap_orphans()
                 for child in list(self._children):
                     try:
                         if self._address is not None:
