@@ -631,8 +631,11 @@ NOT_OUR_WORDS = r"""
 
 @pytest.mark.parametrize("page", LINKING, ids=named)
 def test_a_page_speaks_in_our_words(page: Path) -> None:
-    found = re.findall(NOT_OUR_WORDS, page.read_text("utf-8"), re.X | re.I)
-    assert not re.search(NOT_OUR_WORDS, page.read_text("utf-8"), re.X | re.I), f"design, Words: {found}"
+    text = page.read_text("utf-8")
+    if page.name == "moving.md":  # quotes the words of other systems, as code
+        text = re.sub(r"`[^`]*`", "", text)
+    found = re.findall(NOT_OUR_WORDS, text, re.X | re.I)
+    assert not re.search(NOT_OUR_WORDS, text, re.X | re.I), f"design, Words: {found}"
 
 
 @pytest.mark.parametrize("page", LINKING, ids=named)
