@@ -25,7 +25,10 @@ from tests.test_docs import Block, blocks_of
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "deploying.md"
 BLOCKS = blocks_of(PAGE)
-DOCKERFILES = sorted((ROOT / "examples").rglob("Dockerfile"))
+DOCKERFILES = [
+    *sorted((ROOT / "examples").rglob("Dockerfile")),
+    *sorted((ROOT / "src").rglob("Dockerfile.txt")),
+]
 COMPOSE = sorted((ROOT / "examples").rglob("compose.yaml"))
 
 #: How long a stopping worker may take: it drains, and is killed if it hangs (s).

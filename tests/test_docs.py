@@ -254,6 +254,15 @@ def test_a_snippet_runs(name: str, server: Server, tmp_path: Path, on_redis: Cal
     assert status == 0, f"{name} fails:\n{said}"
 
 
+@pytest.mark.parametrize(
+    ("block", "file"),
+    [(block, found[1]) for block in BLOCKS if (found := re.match(r"an excerpt of (\S+),", block.not_run))],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_an_excerpt_is_in_its_file(block: Block, file: str) -> None:
+    assert block.text in (ROOT / file).read_text("utf-8")
+
+
 def test_no_snippet_sleeps() -> None:
     sleep = re.compile(r"\btime\.sleep\(|\basyncio\.sleep\(")
     asleep = [name for name, (_, text, _) in PROGRAMS.items() if sleep.search(text)]

@@ -32,6 +32,10 @@ SRC = EXAMPLES.parent / "src"
 PATIENCE = 120.0
 
 
+#: Sends the order with this number; returns its id if it was accepted.
+Order = Callable[[int], int | None]
+
+
 class Answer(NamedTuple):
     status: int
     text: str
@@ -176,6 +180,30 @@ class Site:
         web.process.send_signal(signal.SIGHUP)
         self.until(replaced, "all processes are replaced", web)
 
+    def live_through_kills_and_restarts(self, web_command: str, order: Order) -> list[int]:
+        """Serve customers while processes are killed and replaced; returns the orders that were accepted.
+
+        The app and the web application are in the module `watched`, which the test has written.
+        """
+        old = self.worker("watched:app")
+        web = self.web(*web_command.format(port=self.port).split())
+        with Customers(order) as customers:
+            customers.until_accepted(20)
+            self.kill_one(old)
+            customers.until_accepted(20)
+            new = self.worker("watched:app")  # a rolling restart: the new one first
+            assert old.drain() == 0
+            customers.until_accepted(20)
+            self.kill_one(web)
+            customers.until_accepted(20)
+            self.restart(web)
+            customers.until_accepted(20)
+        self.drained("orders", "mail")
+        assert new.drain() == 0
+        assert web.drain() in (0, -signal.SIGTERM)
+        assert len(set(customers.accepted)) == len(customers.accepted) >= 100
+        return customers.accepted
+
     def drained(self, *queues: str) -> None:
         app = App(self.url)
         try:
@@ -202,7 +230,7 @@ class Site:
 class Customers:
     """Threads that send orders until they are stopped; `accepted` has what was answered with success."""
 
-    def __init__(self, order: Callable[[int], int | None], count: int = 4) -> None:
+    def __init__(self, order: Order, count: int = 4) -> None:
         self.accepted: list[int] = []
         self.failed = 0
         self._order = order

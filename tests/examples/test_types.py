@@ -12,7 +12,10 @@ import pytest
 from tests.examples.conftest import EXAMPLES, SRC
 from tests.packages import packages_or_skip
 
-NEEDS = {"fastapi_shop": ("fastapi", "httpx2", "sqlalchemy")}
+NEEDS = {
+    "fastapi_shop": ("fastapi", "httpx2", "sqlalchemy"),
+    "django_site": ("django", "mypy_django_plugin"),
+}
 
 
 @pytest.mark.slow
