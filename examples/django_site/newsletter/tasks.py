@@ -1,10 +1,11 @@
 """Tasks of the newsletter. A second run of each, after a crash, changes nothing."""
 
+from contextlib import suppress
 from datetime import timedelta
 
 from django.db import transaction
 from django.utils import timezone
-from penstock import current_job
+from penstock import JobExists, current_job
 
 from mysite.database import with_database
 from mysite.jobs import app
@@ -32,10 +33,17 @@ def send(subscriber_id: int, text: str) -> None:
     )
 
 
-@app.periodic("0 4 * * *", tz="Europe/Berlin")
-@app.task(queue="maintenance")
+def enqueue_welcome(subscriber_id: int) -> None:
+    """Enqueue the first letter to a subscriber who is stored; one such job at a time."""
+    with suppress(JobExists):
+        welcome.using(id=f"welcome-{subscriber_id}").enqueue(subscriber_id)
+
+
+@app.periodic(every="1m", overlap="skip")
+@app.task(queue="mail")
 @with_database
-def remove_forgotten() -> int:
-    """Remove subscribers who were never welcomed."""
-    old = timezone.now() - timedelta(days=7)
-    return Subscriber.objects.filter(welcomed_at=None, created_at__lt=old).delete()[0]
+def welcome_forgotten() -> None:
+    """Enqueue subscribers whose web process died, or did not reach the store, after its commit."""
+    old = timezone.now() - timedelta(minutes=1)
+    for subscriber in Subscriber.objects.filter(welcomed_at=None, created_at__lt=old):
+        enqueue_welcome(subscriber.pk)

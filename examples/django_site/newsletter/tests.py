@@ -7,7 +7,7 @@ from django.core.management import call_command
 from django.db import transaction
 from django.test import TransactionTestCase  # jobs run in threads, and see what is committed
 from django.utils import timezone
-from penstock.testing import inline
+from penstock.testing import FaultyStore, inline
 
 from mysite.jobs import app
 from newsletter.models import Letter, Subscriber
@@ -42,11 +42,17 @@ class Newsletter(TransactionTestCase):
         self.box.run()
         self.assertEqual(Letter.objects.filter(text="News!").count(), 2)
 
-    def test_forgotten_subscribers_are_removed_at_night(self) -> None:
-        forgotten = Subscriber.objects.create(email="ann@example.org")
-        Subscriber.objects.filter(pk=forgotten.pk).update(created_at=timezone.now() - timedelta(days=8))
-        self.box.advance("1d")
-        self.assertFalse(Subscriber.objects.exists())
+    def test_a_subscriber_is_accepted_while_the_store_is_away(self) -> None:
+        store = FaultyStore(app.store)
+        own = app.use_store(store.store)
+        store.down()
+        with self.assertLogs("django.db.backends.base", "ERROR"):
+            answer = self.client.post("/subscribers", {"email": "ann@example.org"}, "application/json")
+        self.assertEqual(answer.status_code, 201)
+        app.use_store(own)
+        Subscriber.objects.update(created_at=timezone.now() - timedelta(minutes=5))
+        self.box.advance("1m")
+        self.assertIsNotNone(Subscriber.objects.get().welcomed_at)
 
     def test_an_unknown_job_is_not_found(self) -> None:
         self.assertEqual(self.client.get("/jobs/nothing").status_code, 404)

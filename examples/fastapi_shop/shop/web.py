@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from penstock import Handle, JobNotFound, QueueFull, StoreUnavailable
+from penstock import EnqueueUnknown, Handle, JobNotFound, QueueFull, StoreUnavailable
 from pydantic import BaseModel, PositiveInt
 
 from shop.app import app
@@ -100,5 +100,6 @@ async def queue_full(_: Request, error: QueueFull) -> JSONResponse:
 
 
 @web.exception_handler(StoreUnavailable)
-async def store_unavailable(_: Request, error: StoreUnavailable) -> JSONResponse:
+@web.exception_handler(EnqueueUnknown)
+async def store_unavailable(_: Request, error: Exception) -> JSONResponse:
     return JSONResponse({"detail": "jobs are not available"}, 503, {"Retry-After": "5"})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from penstock.testing import Inline, inline
+from penstock.testing import FaultyStore, Inline, inline
 
 from shop.app import app
 from shop.database import Mail, Order, Session, now
@@ -40,6 +40,19 @@ def test_a_second_run_sends_no_second_mail(client: TestClient, box: Inline) -> N
 def test_an_order_without_a_job_is_found(box: Inline) -> None:
     with Session.begin() as db:  # the web process died between its commit and its enqueue
         db.add(Order(**ORDER, created_at=now() - timedelta(minutes=5)))
+    box.advance("1m")
+    assert len(mails()) == 1
+
+
+def test_an_order_is_accepted_while_the_store_is_away(client: TestClient, box: Inline) -> None:
+    store = FaultyStore(app.store)
+    own = app.use_store(store.store)
+    store.down()
+    order = client.post("/orders", json=ORDER).json()["order"]
+    assert client.post("/reports/2020").status_code == 503
+    app.use_store(own)
+    with Session.begin() as db:
+        db.get_one(Order, order).created_at -= timedelta(minutes=5)
     box.advance("1m")
     assert len(mails()) == 1
 
