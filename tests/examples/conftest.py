@@ -201,6 +201,8 @@ class Site:
         self.drained("orders", "mail")
         assert new.drain() == 0
         assert web.drain() in (0, -signal.SIGTERM)
+        for line in (old.log + new.log).splitlines():
+            assert "message" in json.loads(line)  # the log is JSON, also of what was killed
         assert len(set(customers.accepted)) == len(customers.accepted) >= 100
         return customers.accepted
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-os.environ["DATABASE_URL"] = f"sqlite:///{tempfile.mkdtemp(prefix='shop-')}/shop.db"
+folder = tempfile.TemporaryDirectory(prefix="shop-")
+os.environ["DATABASE_URL"] = f"sqlite:///{folder.name}/shop.db"
 
 from fastapi.testclient import TestClient
 from penstock.testing import Inline, inline
