@@ -19,7 +19,7 @@ import pytest
 
 from penstock.cli.main import cli
 from penstock.config import Config
-from tests.servers import server_or_skip
+from tests.packages import program_or_skip
 from tests.test_docs import Block, blocks_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,15 +44,9 @@ def instructions(text: str) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
 
 
-@pytest.fixture
-def hadolint(monkeypatch: pytest.MonkeyPatch) -> str:
-    here = Path(sys.executable).parent
-    monkeypatch.setenv("PATH", f"{here}{os.pathsep}{os.environ.get('PATH', '')}")
-    return server_or_skip("hadolint")
-
-
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_a_dockerfile_has_no_findings(path: Path, hadolint: str) -> None:
+def test_a_dockerfile_has_no_findings(path: Path) -> None:
+    hadolint = program_or_skip("hadolint")
     found = subprocess.run([hadolint, "--no-color", str(path)], capture_output=True, text=True)
     assert found.stdout + found.stderr == ""
 
