@@ -71,7 +71,7 @@ def verbs_of(store: Store) -> VerbTable:
         list_next=_InnerOperation(
             lambda queue, state, after, limit: store.list_next(queue, state=state, after=after, limit=limit)
         ),
-        find=_InnerOperation(store.find),
+        find=_AskedBoth(store.find, sync.find),
         queues=_AskedBoth(store.queues, sync.queues),
         parked=_InnerOperation(store.parked),
         stats=_InnerOperation(lambda days: store.stats(days=days)),

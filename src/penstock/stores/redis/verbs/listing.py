@@ -24,7 +24,7 @@ from penstock.stores.redis.isolation import AWAY, alone, any_of, isolated
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.layout import NUMBER, STATES, counters_of
 from penstock.stores.redis.reading import shown
-from penstock.stores.redis.stored_limits import limits_of
+from penstock.stores.redis.stored_limits import layers_of, limits_of
 from penstock.stores.redis.verbs.known_queues import known, now_of
 from penstock.stores.redis.verbs.producing import get
 
@@ -153,18 +153,20 @@ def infos_of(context: Context, names: Sequence[str]) -> CallPlan[list[QueueInfo 
 
 def _info(name: str, answer: list[Any]) -> QueueInfo | None:
     """Read the answer of info.lua."""
-    there, paused, closed, oldest, limits, held, *numbers = answer
+    there, paused, closed, oldest, limits, by_operator, by_code, held, *numbers = answer
     if not there:
         return None
     counts = {state: n for state, n in zip(STATES, numbers, strict=True) if n}
+    in_effect = limits_of(limits)
     return QueueInfo(
         name,
         counts,
         bool(paused),
         bool(closed),
         int(oldest) if oldest else None,
-        limits_of(limits),
+        in_effect,
         int(held) if held else None,
+        layers=layers_of(by_operator, by_code, in_effect),
     )
 
 
