@@ -176,12 +176,15 @@ async def test_namespaces_are_apart(client: Client) -> None:
     assert (await client.get("/api/a/q")).data == b"of a"
 
 
-async def test_the_longest_names_are_apart(client: Client) -> None:
+async def test_the_longest_names_are_apart(served: Served, client: Client) -> None:
     ns, q = "n" * 255, "q" * 254
     await client.put(f"/api/{ns}/{q}a", b"a")
     await client.put(f"/api/{ns}/{q}b", b"b")
     found = await client.get(f"/api/{ns}/{q}b")
     assert (found.data, found.json["queue"], found.json["namespace"]) == (b"b", f"{q}b", ns)
+    await client.put(f"/api/{ns}/{q}c?delay=5", b"c")
+    await served.advance(5)
+    assert (await client.get(f"/api/{ns}/{q}c")).data == b"c"
 
 
 # --- bulk, republish ----------------------------------------------------------------------------

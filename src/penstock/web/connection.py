@@ -203,7 +203,7 @@ class HttpConnection(asyncio.Protocol):
             answer = first.reply
             if first.method == "HEAD":
                 answer = head_only(answer)
-            last = first.last or (self._over and not self._pending)
+            last = first.last or ((self._over or self._server.stopping) and not self._pending)
             if last:
                 answer = closing(answer)
             elif first.version == "1.0":
@@ -221,7 +221,10 @@ class HttpConnection(asyncio.Protocol):
         """Read no further request; close the connection when the pending ones are answered."""
         if self._begun and not self._pending:
             return  # a request is just arriving: it is answered, and then the connection closes
-        self._end_after_pending()
+        if self.idle and self._transport is not None:
+            self._transport.close()
+        else:
+            self._end_after_pending()
 
     @property
     def idle(self) -> bool:

@@ -13,6 +13,7 @@ MOST_NAME = 255
 #: Maximum length of the name of a queue in a store. A longer one is shortened, with a hash of the whole name.
 _MOST_STORED = 128
 _HASH = 40
+_PART = (_MOST_STORED - _HASH - 2) // 2
 _NAME = re.compile(r"[-_A-Za-z0-9]+")
 _LIST = re.compile(r"[-_A-Za-z0-9,]+")
 
@@ -38,7 +39,7 @@ def store_queue(namespace: str, queue: str) -> str:
     if len(name) <= _MOST_STORED:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH]
-    return f"{name[: _MOST_STORED - _HASH - 1]}~{digest}"
+    return f"{namespace[:_PART]}.{queue[:_PART]}~{digest}"
 
 
 def is_ours(stored: str) -> bool:
