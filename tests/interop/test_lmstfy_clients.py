@@ -43,11 +43,11 @@ type PresetConfigForTest struct {
 }
 
 func CreatePresetForTest(version string, pools ...string) (*PresetConfigForTest, error) {
-	port, err := strconv.Atoi(os.Getenv("PENSTOCK_PORT"))
+	port, err := strconv.Atoi(os.Getenv("LMSTFY_PORT"))
 	if err != nil {
 		return nil, err
 	}
-	adminPort, err := strconv.Atoi(os.Getenv("PENSTOCK_ADMIN_PORT"))
+	adminPort, err := strconv.Atoi(os.Getenv("LMSTFY_ADMIN_PORT"))
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +118,7 @@ def lmstfy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_suite_of_the_client_in_lmstfys_repository_passes(url: str, lmstfy: Path, tmp_path: Path) -> None:
     with serving(url, tmp_path) as (port, admin_port):
-        ports = {"PENSTOCK_PORT": str(port), "PENSTOCK_ADMIN_PORT": str(admin_port)}
+        ports = {"LMSTFY_PORT": str(port), "LMSTFY_ADMIN_PORT": str(admin_port)}
         ran = go("test", "-mod=mod", "-count=1", "-v", "./client", cwd=lmstfy, **ports)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.count("--- PASS: Test") >= 20, ran.stdout

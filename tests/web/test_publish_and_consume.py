@@ -191,9 +191,17 @@ async def test_the_longest_names_are_apart(served: Served, client: Client) -> No
 
 
 async def test_a_bulk_request_keeps_each_element_as_it_was_sent(client: Client) -> None:
-    elements = [b'"hi"', b"null", b'{ "a" : 1e400,  "a":2}', b'"\\u003c\xc3\xa9"', b"[1,  2]", b"1.0"]
+    elements = [
+        b'"hi"',
+        b"null",
+        b'"\\ud800 \\\\udfff"',
+        b'{ "a" : 1e400,  "a":2}',
+        b'"\\u003c\xc3\xa9"',
+        b"[1,  2]",
+        b"1.0",
+    ]
     made = await client.put("/api/ns/q/bulk?tries=3", b" [" + b" ,\n".join(elements) + b"] ")
-    assert (made.status, made.json["msg"], len(made.json["job_ids"])) == (201, "published", 6)
+    assert (made.status, made.json["msg"], len(made.json["job_ids"])) == (201, "published", 7)
     found = [await client.get("/api/ns/q") for _ in elements]
     assert [one.data for one in found] == elements
     assert [one.json["job_id"] for one in found] == made.json["job_ids"]

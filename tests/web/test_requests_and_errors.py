@@ -69,7 +69,7 @@ CASES: list[tuple[str, str, int, str]] = [
             ("GET", "/"),
             ("GET", "/api"),
             ("GET", "/api/ns"),
-            ("GET", "/api/ns/"),
+            ("POST", "/api/ns/"),
             ("GET", "/api/ns/q/"),
             ("GET", "/api/ns/q/job/"),
             ("GET", "/api/ns/q/bulk"),
@@ -186,6 +186,9 @@ async def test_text_is_escaped_as_by_go(local: Served) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
+        ("GET", "/api/ns/", 301),
+        ("DELETE", "/api/ns/", 307),
+        ("GET", "/api/ns/q/job//", 301),
         ("GET", "/api/ns/q/peek/", 301),
         ("GET", "/api/ns/q/size/", 301),
         ("GET", "/api/ns/q/job/x/", 301),
@@ -199,6 +202,13 @@ async def test_a_slash_too_many_is_redirected(local: Served, method: str, path: 
     answer = await local.client().request(method, f"{path}?a=b")
     assert (answer.status, answer.headers["Location"]) == (status, f"{path[:-1]}?a=b")
     assert "X-Request-Id" not in answer.headers
+
+
+async def test_half_an_escape_is_a_bad_request(local: Served) -> None:
+    for client in (local.client(), local.admin()):
+        answer = await client.get("/api/ns/q/job/%zz")
+        assert (answer.status, answer.body) == (400, b"400 Bad Request")
+        assert answer.headers["Connection"] == "close"
 
 
 # --- the store fails ----------------------------------------------------------------------------

@@ -177,6 +177,12 @@ async def test_an_unknown_path_of_the_admin_listener(admin: Client, path: str) -
     assert answer.headers["Content-Type"] == "text/plain"
 
 
+async def test_a_slash_too_many_is_redirected_by_the_admin_listener(admin: Client) -> None:
+    for path in ("/pools/", "/token/ns/", "/version/"):
+        answer = await admin.get(path)
+        assert (answer.status, answer.headers["Location"]) == (301, path[:-1])
+
+
 async def test_accounts_guard_the_routes_of_tokens(clock: ManualClock) -> None:
     store = MemoryStore("accounts", clock=clock)
     one = Served(store, clock, accounts={"admin": "secret"})

@@ -33,7 +33,7 @@ __all__ = ["command"]
     "tokens",
     multiple=True,
     metavar="NAMESPACE:TOKEN",
-    envvar="PENSTOCK_LMSTFY_TOKENS",
+    envvar="LMSTFY_TOKENS",
     help="Accept this token for this namespace, besides those of the admin API. May be repeated.",
 )
 @click.option("--no-tokens", is_flag=True, help="Answer requests without a token. On loopback only.")
@@ -42,7 +42,7 @@ __all__ = ["command"]
     "accounts",
     multiple=True,
     metavar="NAME:PASSWORD",
-    envvar="PENSTOCK_LMSTFY_ACCOUNTS",
+    envvar="LMSTFY_ACCOUNTS",
     help="Ask for this name and password on the admin API's routes for tokens. May be repeated.",
 )
 @click.option(

@@ -15,6 +15,7 @@ from penstock.dialects.lmstfy.backend import Backend
 from penstock.dialects.lmstfy.bodies import error, indented, json_text, plain_reply, removed
 from penstock.dialects.lmstfy.names import MOST_NAME, is_name, split_queue
 from penstock.dialects.lmstfy.parameters import RefusedError, read_query
+from penstock.dialects.lmstfy.routes import is_malformed, moved, refused
 from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens, read_token
 from penstock.web.exchange import Exchange
 from penstock.web.hosts import HostRule
@@ -56,8 +57,15 @@ class AdminApi:
         if not self._hosts.accepts(exchange.header(b"host"), exchange.header(b"origin")):
             exchange.answer(error(403, "host not allowed"))
             return
-        parts = unquote_to_bytes(exchange.path).decode("utf-8", "surrogateescape").split("/")[1:]
+        if is_malformed(exchange.path):
+            refused(exchange)
+            return
+        path = unquote_to_bytes(exchange.path).decode("utf-8", "surrogateescape")
+        parts = path.split("/")[1:]
         found = self._route(exchange, parts)
+        if found is None and not parts[-1] and self._route(exchange, parts[:-1]) is not None:
+            exchange.answer(moved(exchange, path[:-1]))
+            return
         if found is None:
             exchange.answer(plain_reply(404, b"404 page not found", b"text/plain"))
             return
@@ -107,8 +115,8 @@ class AdminApi:
         async def run() -> None:
             try:
                 exchange.answer(await answering)
-            except RefusedError as refused:
-                exchange.answer(error(refused.status, refused.error))
+            except RefusedError as refusal:
+                exchange.answer(error(refusal.status, refusal.error))
             except Exception as failure:  # noqa: BLE001  # boundary: every request gets an answer
                 _log.error("admin %s: %s", exchange.method, failure)  # not the path: it may have a token
                 exchange.answer(error(500, "internal error"))

@@ -18,11 +18,10 @@ from penstock.dialects.lmstfy.names import MOST_NAME, is_name, is_queue_list, st
 from penstock.dialects.lmstfy.parameters import RefusedError, number, read_query
 from penstock.dialects.lmstfy.poll import Poll
 from penstock.dialects.lmstfy.queue_requests import destroyed, head, size
-from penstock.dialects.lmstfy.routes import Action, Route, find_route
+from penstock.dialects.lmstfy.routes import Action, Route, find_route, is_malformed, moved, refused
 from penstock.dialects.lmstfy.tokens import Tokens, read_token
 from penstock.web.exchange import Exchange
 from penstock.web.hosts import HostRule
-from penstock.web.replies import reply
 
 __all__ = ["DataApi"]
 
@@ -89,17 +88,20 @@ class DataApi:
         if not self._hosts.accepts(exchange.header(b"host"), exchange.header(b"origin")):
             exchange.answer(error(403, "host not allowed"))
             return
+        if is_malformed(exchange.path):
+            refused(exchange)
+            return
         route = find_route(exchange.method, exchange.path)
         if route is None:
             exchange.answer(error(404, "api not found"))
             return
         if route.action is Action.REDIRECT:
-            exchange.answer(_redirect(exchange, route.queue))
+            exchange.answer(moved(exchange, route.queue))
             return
         try:
             self._authorise(exchange, route)
-        except RefusedError as refused:
-            exchange.answer(error(refused.status, refused.error))
+        except RefusedError as refusal:
+            exchange.answer(error(refusal.status, refusal.error))
 
     async def drained(self) -> None:
         """Wait until all requests are answered that are not waiting for a job."""
@@ -132,8 +134,8 @@ class DataApi:
     def _act_or_refuse(self, exchange: Exchange, route: Route, backend: Backend) -> None:
         try:
             self._act(exchange, route, backend)
-        except RefusedError as refused:
-            exchange.answer(error(refused.status, refused.error))
+        except RefusedError as refusal:
+            exchange.answer(error(refusal.status, refusal.error))
 
     def _act(self, exchange: Exchange, route: Route, backend: Backend) -> None:
         direct = self._direct.get(route.action)
@@ -147,8 +149,8 @@ class DataApi:
         async def run() -> None:
             try:
                 exchange.answer(await answering)
-            except RefusedError as refused:
-                exchange.answer(error(refused.status, refused.error))
+            except RefusedError as refusal:
+                exchange.answer(error(refusal.status, refusal.error))
             except Exception as failure:  # noqa: BLE001  # boundary: every request gets an answer
                 _failed(exchange, failure)
 
@@ -267,15 +269,3 @@ def _failed(exchange: Exchange, failure: BaseException) -> None:
         exc_info=None if isinstance(failure, StoreError) else failure,
     )
     exchange.answer(error(500, "internal error"))
-
-
-def _redirect(exchange: Exchange, path: str) -> bytes:
-    """The answer to a path with a slash too many, as Go's `http.Redirect` gives it."""
-    where = path.encode("utf-8", "surrogateescape") + (b"?" + exchange.query if exchange.query else b"")
-    get = exchange.method == "GET"
-    body, kind = b"", b""
-    if get:
-        shown_path = where.replace(b"&", b"&amp;").replace(b"<", b"&lt;").replace(b">", b"&gt;")
-        body = b'<a href="%b">Moved Permanently</a>.\n\n' % shown_path.replace(b'"', b"&#34;")
-        kind = b"text/html; charset=utf-8"
-    return reply(301 if get else 307, body, kind, b"Location: %b\r\n" % where)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import enum
 import functools
+import re
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-__all__ = ["Action", "Route", "find_route"]
+from penstock.web.exchange import Exchange
+from penstock.web.replies import TEXT, reply
+
+__all__ = ["Action", "Route", "find_route", "is_malformed", "moved", "refused"]
+
+_HALF_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 class Action(enum.Enum):
@@ -50,6 +56,28 @@ _BELOW = {
 _JOB = {"PUT": Action.REPUBLISH, "GET": Action.PEEK_JOB, "DELETE": Action.ACK}
 
 
+def is_malformed(path: bytes) -> bool:
+    """Whether a path has a percent sign that begins no escape: Go's server refuses such a request."""
+    return b"%" in path and _HALF_ESCAPE.search(path) is not None
+
+
+def moved(exchange: Exchange, path: str) -> bytes:
+    """The answer to a path with a slash too many, as Go's `http.Redirect` gives it."""
+    where = path.encode("utf-8", "surrogateescape") + (b"?" + exchange.query if exchange.query else b"")
+    location = b"Location: %b\r\n" % where
+    if exchange.method != "GET":
+        return reply(307, b"", b"", location)
+    shown = where.replace(b"&", b"&amp;").replace(b"<", b"&lt;").replace(b">", b"&gt;")
+    body = b'<a href="%b">Moved Permanently</a>.\n\n' % shown.replace(b'"', b"&#34;")
+    return reply(301, body, b"text/html; charset=utf-8", location)
+
+
+def refused(exchange: Exchange) -> None:
+    """Answer a request whose path is malformed, and end its connection."""
+    exchange.last = True
+    exchange.answer(reply(400, b"400 Bad Request", TEXT))
+
+
 def find_route(method: str, path: bytes) -> Route | None:
     """The route of a request; None if lmstfy has none. Paths of queues are cached, those of jobs are not."""
     if b"/job/" in path:
@@ -63,9 +91,18 @@ def _find(method: str, path: bytes) -> Route | None:
     if len(parts) < 4 or parts[0] or parts[1] != "api":
         return None
     found = _leaf(method, parts)
-    if found is None and len(parts) > 5 and not parts[-1] and _leaf(method, parts[:-1]) is not None:
+    if found is None and not parts[-1] and _is_redirected(method, parts):
         return Route(Action.REDIRECT, "", "/".join(parts[:-1]))
     return found
+
+
+def _is_redirected(method: str, parts: list[str]) -> bool:
+    """Whether lmstfy's router redirects a path that ends with a slash to the same path without it."""
+    if len(parts) == 4:
+        return method in _QUEUE
+    if parts[4:] == ["job", "", ""]:
+        return method in _JOB
+    return len(parts) > 5 and _leaf(method, parts[:-1]) is not None
 
 
 _find_cached = functools.lru_cache(maxsize=4_096)(_find)
