@@ -8,7 +8,9 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.dialects.lmstfy.names import MOST_NAME
+from penstock.encryption import Cipher, Keyring
 from penstock.stores.contract import Store
+from penstock.stores.encrypted import encrypted_store
 from penstock.stores.memory import MemoryStore
 from tests.web.conftest import Served
 from tests.web.test_requests_and_errors import error
@@ -215,6 +217,23 @@ async def test_sizes_may_need_a_token(clock: ManualClock) -> None:
     try:
         for method, path in SIZES:
             assert (await one.client().request(method, path)).body == error("token not found")
+    finally:
+        await one.stop()
+        store.close()
+
+
+async def test_tokens_and_jobs_are_encrypted_if_the_store_has_a_key(clock: ManualClock) -> None:
+    inner = MemoryStore("encrypted", clock=clock)
+    store = encrypted_store(inner, Cipher(Keyring([bytes(32)])), "")
+    one = Served(store, clock, need_tokens=True)
+    await one.start()
+    try:
+        client = one.client(await made(one, f"/token/ns?description=d&token={TOKEN}"))
+        await client.put("/api/ns/q", b"a secret")
+        stored = [job.spec.payload for job in (await inner.list_jobs()).jobs]
+        assert len(stored) == 2
+        assert not any(text in payload for payload in stored for text in (TOKEN.encode(), b"secret"))
+        assert (await client.get("/api/ns/q")).data == b"a secret"
     finally:
         await one.stop()
         store.close()
