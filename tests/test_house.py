@@ -44,6 +44,7 @@ FLOORS: dict[int, str] = {
 FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.split()}
 NEIGHBOURS = {
     "codec": {"config"},
+    "dialects": {"web"},
     "testing": {"verify"},
     "demo": {"verify"},
     "cli": {"verify", "demo", "testing"},
@@ -99,7 +100,16 @@ PRINTER = ("cli", "show")
 PRINTS = {"print", "click.echo", "click.secho", "click.confirm", "click.prompt", "click.echo_via_pager"}
 PRINTS |= {f"sys.{stream}.write" for stream in ("stdout", "stderr")}
 
-MUST_NOT_BE_IMPORTED = ["sqlite3", "redis", "psycopg", "http.server", "click", "rich", "cryptography"]
+MUST_NOT_BE_IMPORTED = [
+    "sqlite3",
+    "redis",
+    "psycopg",
+    "http.server",
+    "click",
+    "rich",
+    "cryptography",
+    "httptools",
+]
 IMPORT_BUDGET_MS = 150
 
 

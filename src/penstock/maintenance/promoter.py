@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.maintenance.precise_timer import PreciseTimer
 from penstock.maintenance.service import Backoff, Service
@@ -17,15 +17,23 @@ __all__ = ["Promoter"]
 class Promoter(Service):
     """Sleeps until the next job is due; `expect` announces an earlier one.
 
-    The store's clock decides what is due: a promotion that comes too early moves nothing.
+    The store's clock decides what is due: a promotion that comes too early moves nothing. `queues` may be a
+    function: then each promotion is of the queues that it returns.
     """
 
     name = "promoter"
 
-    def __init__(self, store: Store, queues: Sequence[str], *, look: float = 5.0, batch: int = 1_000) -> None:
+    def __init__(
+        self,
+        store: Store,
+        queues: Sequence[str] | Callable[[], Sequence[str]],
+        *,
+        look: float = 5.0,
+        batch: int = 1_000,
+    ) -> None:
         super().__init__()
         self._store = store
-        self._queues = tuple(queues)
+        self._queues = queues if callable(queues) else tuple(queues)
         self._look = look
         self._batch = batch
         self._wakes_at = -math.inf  # monotonic; -inf during a tick
@@ -46,7 +54,8 @@ class Promoter(Service):
         self._expected.clear()
         self._timer.cancel()
         sent = time.monotonic()
-        due = await self._store.promote(self._queues, limit=self._batch)
+        queues = self._queues() if callable(self._queues) else self._queues
+        due = await self._store.promote(queues, limit=self._batch)
         past = self._store_clock.take(due.now, sent)
         if due.set_aside:
             self.on_set_aside(due.set_aside)

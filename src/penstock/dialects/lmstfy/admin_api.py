@@ -1,0 +1,187 @@
+"""The admin API of lmstfy: create, list and delete tokens; list pools and queues; the version."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from base64 import b64decode
+from binascii import Error as BadBase64
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from penstock.dialects.lmstfy.backend import Backend
+from penstock.dialects.lmstfy.bodies import error, indented, json_text, plain_reply, removed
+from penstock.dialects.lmstfy.names import MOST_NAME, is_name, split_queue
+from penstock.dialects.lmstfy.parameters import RefusedError, read_query
+from penstock.dialects.lmstfy.routes import is_malformed, moved, refused
+from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens, read_token
+from penstock.web.exchange import Exchange
+from penstock.web.hosts import HostRule
+from penstock.web.replies import TEXT
+
+__all__ = ["AdminApi"]
+
+_log = logging.getLogger("penstock.lmstfy")
+
+_SHORTEST_TOKEN = 20
+_MOST_FORM = 64 * 1024
+_FORM = "application/x-www-form-urlencoded"
+_UNKNOWN = {"build_commit": "unknown", "build_date": "unknown", "version": "unknown"}
+
+
+class AdminApi:
+    """Handles the requests of the admin listener. `accounts`: name → password, for the routes of tokens."""
+
+    def __init__(
+        self,
+        pools: Mapping[str, Backend],
+        tokens: Tokens,
+        *,
+        hosts: HostRule,
+        accounts: Mapping[str, str] | None = None,
+    ) -> None:
+        self._pools = pools
+        self._tokens = tokens
+        self._hosts = hosts
+        self._accounts = dict(accounts or {})
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def body_limit(self, exchange: Exchange) -> int:
+        """The largest body of a request: that of a form."""
+        return _MOST_FORM if exchange.method == "POST" else 0
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer a request, now or later."""
+        if not self._hosts.accepts(exchange.header(b"host"), exchange.header(b"origin")):
+            exchange.answer(error(403, "host not allowed"))
+            return
+        if is_malformed(exchange.path):
+            refused(exchange)
+            return
+        path = unquote_to_bytes(exchange.path).decode("utf-8", "surrogateescape")
+        parts = path.split("/")[1:]
+        found = self._route(exchange, parts)
+        if found is None and not parts[-1] and self._route(exchange, parts[:-1]) is not None:
+            exchange.answer(moved(exchange, path[:-1]))
+            return
+        if found is None:
+            exchange.answer(plain_reply(404, b"404 page not found", b"text/plain"))
+            return
+        act, basic = found
+        if basic and not self._knows(exchange.header(b"authorization")):
+            realm = b'WWW-Authenticate: Basic realm="Authorization Required"\r\n'
+            answer = plain_reply(401, b"", b"")
+            exchange.answer(answer.replace(b"\r\n\r\n", b"\r\n" + realm + b"\r\n", 1))
+            return
+        self._run(exchange, act())
+
+    def _route(
+        self, exchange: Exchange, parts: list[str]
+    ) -> tuple[Callable[[], Coroutine[Any, Any, bytes]], bool] | None:
+        """The act of a request, and whether it needs an account; None if lmstfy has no such route."""
+        given = read_query(exchange.query)
+        match exchange.method, parts:
+            case "GET", ["version"]:
+                return lambda: _done(indented(200, _UNKNOWN)), False
+            case "GET", ["pools"]:
+                return lambda: _done(indented(200, list(self._pools))), False
+            case "GET", ["info"]:
+                return lambda: self._info(given.get("pool") or DEFAULT_POOL), False
+            case "POST", ["token", namespace] if namespace:
+                return lambda: self._create(namespace, given, _form(exchange)), True
+            case "GET", ["token", namespace] if namespace:
+                return lambda: self._list(namespace, given.get("pool", "")), True
+            case "DELETE", ["token", namespace, token] if namespace and token:
+                return lambda: self._delete(namespace, token), True
+        return None
+
+    def _knows(self, authorization: str | None) -> bool:
+        if not self._accounts:
+            return True
+        scheme, _, encoded = (authorization or "").partition(" ")
+        try:
+            name, _, password = b64decode(encoded, validate=True).partition(b":")
+        except (BadBase64, ValueError):
+            return False
+        matches = [
+            hmac.compare_digest(one.encode(), name) & hmac.compare_digest(secret.encode(), password)
+            for one, secret in self._accounts.items()
+        ]
+        return scheme.lower() == "basic" and any(matches)
+
+    def _run(self, exchange: Exchange, answering: Awaitable[bytes]) -> None:
+        async def run() -> None:
+            try:
+                exchange.answer(await answering)
+            except RefusedError as refusal:
+                exchange.answer(error(refusal.status, refusal.error))
+            except Exception as failure:  # noqa: BLE001  # boundary: every request gets an answer
+                _log.error("admin %s: %s", exchange.method, failure)  # not the path: it may have a token
+                exchange.answer(error(500, "internal error"))
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ── tokens ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _create(self, namespace: str, given: Mapping[str, str], form: Mapping[str, str]) -> bytes:
+        description = form.get("description") or given.get("description", "")
+        token = form.get("token") or given.get("token", "")
+        if not description:
+            raise RefusedError(400, "invalid description")
+        if token and len(token) < _SHORTEST_TOKEN:
+            raise RefusedError(400, "the user token was too short")
+        if len(namespace) > MOST_NAME:
+            raise RefusedError(400, "the namespace name was too long")
+        if not is_name(namespace):
+            raise RefusedError(400, "namespace name contains forbidden characters")
+        pool = given.get("pool", "")
+        if token.count(":") == 1:
+            pool, _, token = token.partition(":")
+        named = pool or DEFAULT_POOL
+        if named not in self._pools:
+            raise RefusedError(400, "the pool was not exists")
+        made = await self._tokens.create(named, namespace, description, token)
+        if made is None:
+            raise RefusedError(400, "the token has already existed")
+        return indented(201, {"token": made if named == DEFAULT_POOL else f"{named}:{made}"})
+
+    async def _list(self, namespace: str, pool: str) -> bytes:
+        named = pool or DEFAULT_POOL
+        if named not in self._pools:
+            raise RefusedError(400, "the pool was not exists")
+        prefix = f"{pool}:" if pool else ""
+        known = await self._tokens.all(named, namespace)
+        return indented(200, {"tokens": {prefix + one.token: one.description for one in known}})
+
+    async def _delete(self, namespace: str, text: str) -> bytes:
+        pool, token = read_token(text)
+        if pool not in self._pools:
+            raise RefusedError(400, "the pool was not exists")
+        await self._tokens.delete(pool, namespace, token)
+        return removed()
+
+    # ── queues ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _info(self, pool: str) -> bytes:
+        backend = self._pools.get(pool)
+        if backend is None:
+            return plain_reply(200, b"", b"")
+        found: dict[str, list[str]] = {}
+        for info in await backend.store.queues():
+            names = split_queue(info.name)
+            if names is not None:
+                found.setdefault(names[0], []).append(names[1])
+        return plain_reply(200, json_text(found, indent=4) + b"\n", TEXT)
+
+
+async def _done(answer: bytes) -> bytes:
+    return answer
+
+
+def _form(exchange: Exchange) -> Mapping[str, str]:
+    kind = (exchange.header(b"content-type") or "").partition(";")[0].strip().lower()
+    return read_query(exchange.body) if kind == _FORM else {}

@@ -1,0 +1,175 @@
+"""One store as a pool of lmstfy: the verbs that requests use, in groups, and the services that serve it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from penstock.core.errors import StoreError
+from penstock.core.ids import mint_token
+from penstock.core.job import Job, NewJob, Ref
+from penstock.dialects.lmstfy import store_gaps
+from penstock.dialects.lmstfy.dispatcher import Dispatcher
+from penstock.dialects.lmstfy.jobs import acknowledged
+from penstock.dialects.lmstfy.timers import QueueList, TtrTimer, WorkWatch
+from penstock.maintenance.promoter import Promoter
+from penstock.maintenance.pruner import Pruner
+from penstock.maintenance.service import ProblemLog, Service
+from penstock.stores.contract import Enqueued, EnqueueStatus, Settled, Settlement, Store
+from penstock.web.group_commit import GroupCommit
+
+__all__ = ["Backend"]
+
+_log = logging.getLogger("penstock.lmstfy")
+
+#: Called with an Enqueued per job of a publish request, or with the error of the call.
+OnPublished = Callable[[Sequence[Enqueued] | BaseException], None]
+#: Dead letters are kept until somebody respawns or deletes them, regardless of their number.
+_KEEP_DEAD = 2**53
+
+
+class Backend:
+    """A store and its services. Requests of one turn of the event loop share a call of the store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._clock_offset = 0.0  # of the store's clock to this machine's (ms)
+        worker = f"lmstfy-{mint_token()[:12]}"
+        self.queue_list = QueueList(store, on_now=self.on_now)
+        self.promoter = Promoter(store, self.queue_list.scheduled, look=0.9)
+        self.dispatcher = Dispatcher(
+            store, worker, on_leased=self._on_leased, on_waiting=self._on_waiting, on_now=self.on_now
+        )
+        self.ttr_timer = TtrTimer(store, worker, self.queue_list, on_work=self.dispatcher.work)
+        self.work_watch = WorkWatch(store, self.dispatcher, on_due=self.promoter.expect)
+        self._publish = GroupCommit(self._enqueue_groups)
+        self._remove = GroupCommit(self._remove_all)
+        self._get = GroupCommit(self._get_all)
+        self._services: list[Service] = [
+            self.queue_list,
+            self.promoter,
+            self.ttr_timer,
+            self.work_watch,
+            Pruner(store, keep_dead=_KEEP_DEAD),
+        ]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Start the services, in the running event loop."""
+        problem_log = ProblemLog(_log)
+        for service in self._services:
+            service.problem_log = problem_log
+        self._tasks = [
+            asyncio.get_running_loop().create_task(service.run(), name=f"penstock-{service.name}")
+            for service in self._services
+        ]
+
+    async def stop(self) -> None:
+        """Answer waiting requests, write what is in flight, and stop the services."""
+        await self.dispatcher.stop()
+        for commit in (self._publish, self._remove, self._get):
+            await commit.drained()
+        for service in self._services:
+            service.stop()
+        _, slow = await asyncio.wait(self._tasks, timeout=5.0)
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def catch_up(self) -> None:
+        """Do now what is due by the store's clock, which was set, instead of within a second."""
+        await self.queue_list.tick()
+        await self.promoter.tick()
+        await self.ttr_timer.take_back_all()
+
+    # ── the store's clock ────────────────────────────────────────────────────────────────────────
+
+    @property
+    def now(self) -> int:
+        """The store's clock (ms), from its last answer and the time since."""
+        return int(time.time() * 1_000 + self._clock_offset)
+
+    def on_now(self, now: int) -> None:
+        """Take a reading of the store's clock."""
+        self._clock_offset = now - time.time() * 1_000
+
+    # ── publish ──────────────────────────────────────────────────────────────────────────────────
+
+    def publish(self, jobs: Sequence[NewJob], done: OnPublished) -> None:
+        """Enqueue jobs, then call `done`."""
+        self._publish.put(jobs, done, weight=sum(len(job.payload) for job in jobs))
+
+    async def republish(self, old: Ref, new: NewJob) -> Enqueued:
+        """Enqueue a job and remove another one: in one step if that one is running.
+
+        Otherwise the new job is stored first: a crash in between leaves both.
+        """
+        (settled,) = await self.store.settle([Settlement(old, acknowledged(), then=(new,))])
+        if settled is Settled.APPLIED:
+            self._stored([new])
+            return Enqueued(EnqueueStatus.NEW, new.id)
+        (answer,) = await self.store.enqueue([new])
+        if answer.status is EnqueueStatus.NEW:
+            self._stored([new])
+            (failed,) = await store_gaps.remove(self.store, [old])
+            if failed is not None:
+                raise failed
+        return answer
+
+    async def _enqueue_groups(
+        self, groups: list[Sequence[NewJob]]
+    ) -> Sequence[Sequence[Enqueued] | BaseException]:
+        jobs = [job for group in groups for job in group]
+        answers = await self.store.enqueue(jobs)
+        self._stored([job for job, one in zip(jobs, answers, strict=True) if one.status is EnqueueStatus.NEW])
+        divided: list[Sequence[Enqueued]] = []
+        start = 0
+        for group in groups:
+            divided.append(answers[start : start + len(group)])
+            start += len(group)
+        return divided
+
+    def _stored(self, jobs: Sequence[NewJob]) -> None:
+        available: set[str] = set()
+        for job in jobs:
+            if job.delay:
+                self.queue_list.has_scheduled(job.queue)
+            else:
+                available.add(job.queue)
+        if available:
+            self.dispatcher.work(available)
+
+    # ── acknowledge, read ────────────────────────────────────────────────────────────────────────
+
+    def remove(self, ref: Ref, done: Callable[[BaseException | None], None]) -> None:
+        """Remove a job in any state, then call `done` with the error, if there was one."""
+        self._remove.put(ref, done)
+
+    def get(self, ref: Ref, done: Callable[[Job | BaseException | None], None]) -> None:
+        """Read a job, then call `done` with it, with None, or with the error."""
+        self._get.put(ref, done)
+
+    async def _remove_all(self, refs: list[Ref]) -> Sequence[BaseException | None]:
+        return await store_gaps.remove(self.store, refs)
+
+    async def _get_all(self, refs: list[Ref]) -> Sequence[Job | BaseException | None]:
+        return await self.store.get(refs)
+
+    async def counted(self, queue: str) -> dict[str, int]:
+        """The number of jobs of a queue by state; empty if it does not exist."""
+        info = (await store_gaps.counts(self.store, [queue])).get(queue)
+        if info is None:
+            return {}
+        if info.away:
+            raise StoreError(info.away)
+        return {state.value: n for state, n in info.counts.items()}
+
+    # ── private ──────────────────────────────────────────────────────────────────────────────────
+
+    def _on_leased(self, queues: set[str], ends: float) -> None:
+        self.ttr_timer.leased(queues, ends)
+
+    def _on_waiting(self, queues: Sequence[str]) -> None:
+        self.work_watch.waits_for(queues)

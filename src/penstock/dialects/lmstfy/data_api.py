@@ -1,0 +1,271 @@
+"""The data API of lmstfy: from a request to the store and back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from penstock.core.errors import StoreError
+from penstock.core.job import Job, Ref
+from penstock.dialects.lmstfy import dead_letters, publishing
+from penstock.dialects.lmstfy.backend import Backend
+from penstock.dialects.lmstfy.bodies import error, plain_reply, removed
+from penstock.dialects.lmstfy.defaults import Defaults
+from penstock.dialects.lmstfy.jobs import exists, shown
+from penstock.dialects.lmstfy.names import MOST_NAME, is_name, is_queue_list, store_queue
+from penstock.dialects.lmstfy.parameters import RefusedError, number, read_query
+from penstock.dialects.lmstfy.poll import Poll
+from penstock.dialects.lmstfy.queue_requests import destroyed, head, size
+from penstock.dialects.lmstfy.routes import Action, Route, find_route, is_malformed, moved, refused
+from penstock.dialects.lmstfy.tokens import Tokens, read_token
+from penstock.web.exchange import Exchange
+from penstock.web.hosts import HostRule
+
+__all__ = ["DataApi"]
+
+_log = logging.getLogger("penstock.lmstfy")
+
+#: A coroutine that makes the answer of a request.
+Answering = Callable[[Backend, str, str, dict[str, str]], Coroutine[Any, Any, bytes]]
+_SIZES = frozenset({Action.SIZE, Action.DEAD_SIZE})
+_MOST_COUNT = 100
+
+
+class DataApi:
+    """Handles the requests of the data listener.
+
+    `pools`: the stores by the name that the prefix of a token chooses. `tokens` None: no request needs one.
+    """
+
+    def __init__(
+        self,
+        pools: Mapping[str, Backend],
+        tokens: Tokens | None,
+        *,
+        hosts: HostRule,
+        public_sizes: bool = True,
+        defaults: Defaults | None = None,
+    ) -> None:
+        self._pools = pools
+        self._tokens = tokens
+        self._hosts = hosts
+        self._public = _SIZES if public_sizes else frozenset()
+        self.defaults = defaults or Defaults()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._direct: dict[Action, Callable[[Exchange, Route, Backend], None]] = {
+            Action.PUBLISH: self._publish,
+            Action.BULK: self._publish_many,
+            Action.CONSUME: self._consume,
+            Action.ACK: self._acknowledge,
+            Action.PEEK_JOB: self._peek_job,
+            Action.REPUBLISH: self._republish,
+        }
+        self._slower: dict[Action, Answering] = {
+            Action.PEEK: head,
+            Action.SIZE: size,
+            Action.DESTROY: destroyed,
+            Action.DEAD_HEAD: dead_letters.head,
+            Action.RESPAWN: self._respawned,
+            Action.DELETE_DEAD: dead_letters.deleted,
+            Action.DEAD_SIZE: dead_letters.size,
+        }
+
+    # ── every request ────────────────────────────────────────────────────────────────────────────
+
+    def body_limit(self, exchange: Exchange) -> int:
+        """The largest body that this request may have; 0: its body is ignored."""
+        if exchange.method != "PUT":
+            return 0
+        route = find_route(exchange.method, exchange.path)
+        if route is None:
+            return 0
+        return publishing.BODY_LIMITS.get(route.action, 0)
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer a request, now or later."""
+        if not self._hosts.accepts(exchange.header(b"host"), exchange.header(b"origin")):
+            exchange.answer(error(403, "host not allowed"))
+            return
+        if is_malformed(exchange.path):
+            refused(exchange)
+            return
+        route = find_route(exchange.method, exchange.path)
+        if route is None:
+            exchange.answer(error(404, "api not found"))
+            return
+        if route.action is Action.REDIRECT:
+            exchange.answer(moved(exchange, route.queue))
+            return
+        try:
+            self._authorise(exchange, route)
+        except RefusedError as refusal:
+            exchange.answer(error(refusal.status, refusal.error))
+
+    async def drained(self) -> None:
+        """Wait until all requests are answered that are not waiting for a job."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def _authorise(self, exchange: Exchange, route: Route) -> None:
+        _check_names(route)
+        given = exchange.header(b"x-token") or read_query(exchange.query).get("token", "")
+        pool, token = read_token(given)
+        backend = self._pools.get(pool)
+        if backend is None:
+            raise RefusedError(404, "pool not found")
+        if self._tokens is None or route.action in self._public:
+            self._act(exchange, route, backend)
+            return
+        if not token:
+            raise RefusedError(401, "token not found")
+
+        def decide(known: bool | BaseException) -> None:
+            if known is True:
+                self._act_or_refuse(exchange, route, backend)
+            elif known is False:
+                exchange.answer(error(401, "invalid token"))
+            else:
+                _failed(exchange, known)
+
+        self._tokens.check(pool, route.namespace, token, decide)
+
+    def _act_or_refuse(self, exchange: Exchange, route: Route, backend: Backend) -> None:
+        try:
+            self._act(exchange, route, backend)
+        except RefusedError as refusal:
+            exchange.answer(error(refusal.status, refusal.error))
+
+    def _act(self, exchange: Exchange, route: Route, backend: Backend) -> None:
+        direct = self._direct.get(route.action)
+        if direct is not None:
+            direct(exchange, route, backend)
+            return
+        given = read_query(exchange.query)
+        self._run(exchange, self._slower[route.action](backend, route.namespace, route.queue, given))
+
+    def _run(self, exchange: Exchange, answering: Coroutine[Any, Any, bytes]) -> None:
+        async def run() -> None:
+            try:
+                exchange.answer(await answering)
+            except RefusedError as refusal:
+                exchange.answer(error(refusal.status, refusal.error))
+            except Exception as failure:  # noqa: BLE001  # boundary: every request gets an answer
+                _failed(exchange, failure)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ── publish ──────────────────────────────────────────────────────────────────────────────────
+
+    def _publish(self, exchange: Exchange, route: Route, backend: Backend) -> None:
+        job = publishing.read_job(exchange, route, self.defaults)
+
+        def done(found: Any) -> None:
+            if isinstance(found, BaseException):
+                _failed(exchange, found)
+            else:
+                exchange.answer(publishing.published(found[0]))
+
+        backend.publish([job], done)
+
+    def _publish_many(self, exchange: Exchange, route: Route, backend: Backend) -> None:
+        jobs = publishing.read_jobs(exchange, route, self.defaults)
+
+        def done(found: Any) -> None:
+            if isinstance(found, BaseException):
+                _failed(exchange, found)
+            else:
+                exchange.answer(publishing.all_published(found))
+
+        backend.publish(jobs, done)
+
+    def _republish(self, exchange: Exchange, route: Route, backend: Backend) -> None:
+        job = publishing.read_job(exchange, route, self.defaults)
+        old = Ref(job.queue, route.job_id)
+
+        async def republished() -> bytes:
+            return publishing.published(await backend.republish(old, job))
+
+        self._run(exchange, republished())
+
+    # ── consume, acknowledge, read ───────────────────────────────────────────────────────────────
+
+    def _consume(self, exchange: Exchange, route: Route, backend: Backend) -> None:
+        given = read_query(exchange.query)
+        ttr = number(given, "ttr", self.defaults.ttr)
+        timeout = number(given, "timeout", self.defaults.timeout)
+        count = number(given, "count", 1)
+        if not 1 <= count <= _MOST_COUNT:
+            raise RefusedError(400, "invalid count")
+        names = tuple(dict.fromkeys(name for name in route.queue.split(",") if name))
+        if not names:
+            raise RefusedError(400, "invalid queue name(s)")
+        queues = tuple(store_queue(route.namespace, name) for name in names)
+        charge = given.get("freeze_tries") != "true"
+        backend.dispatcher.put(
+            Poll(
+                exchange,
+                route.namespace,
+                names,
+                queues,
+                ttr=ttr,
+                timeout=timeout,
+                count=count,
+                charge=charge,
+            )
+        )
+
+    def _acknowledge(self, exchange: Exchange, route: Route, backend: Backend) -> None:
+        def done(failure: BaseException | None) -> None:
+            if failure is None:
+                exchange.answer(removed())
+            else:
+                _failed(exchange, failure)
+
+        backend.remove(Ref(store_queue(route.namespace, route.queue), route.job_id), done)
+
+    def _peek_job(self, exchange: Exchange, route: Route, backend: Backend) -> None:
+        def done(job: Job | BaseException | None) -> None:
+            if isinstance(job, BaseException):
+                _failed(exchange, job)
+            elif job is None or not exists(job, backend.now):
+                exchange.answer(error(404, "job not found"))
+            else:
+                body = shown(job, route.namespace, route.queue, backend.now, remain_tries=0)
+                exchange.answer(plain_reply(200, body))
+
+        backend.get(Ref(store_queue(route.namespace, route.queue), route.job_id), done)
+
+    async def _respawned(self, backend: Backend, namespace: str, queue: str, given: dict[str, str]) -> bytes:
+        return await dead_letters.respawned(backend, namespace, queue, given, self.defaults.ttl)
+
+
+def _check_names(route: Route) -> None:
+    """Raise RefusedError for names that lmstfy refuses."""
+    namespace, queue = route.namespace, route.queue
+    if route.action is Action.CONSUME:
+        if not is_name(namespace):
+            raise RefusedError(400, "namespace name contains forbidden characters")
+        if not is_queue_list(queue):
+            raise RefusedError(400, "queue name contains forbidden characters")
+        return
+    if len(namespace) > MOST_NAME or len(queue) > MOST_NAME:
+        raise RefusedError(400, "namespace or queue name too long")
+    if not is_name(namespace):
+        raise RefusedError(400, "namespace name contains forbidden characters")
+    if not is_name(queue) or queue.startswith("_"):
+        raise RefusedError(400, "queue name contains forbidden characters")
+
+
+def _failed(exchange: Exchange, failure: BaseException) -> None:
+    _log.error(
+        "%s %s: %s",
+        exchange.method,
+        exchange.path.decode("latin-1"),
+        failure,
+        exc_info=None if isinstance(failure, StoreError) else failure,
+    )
+    exchange.answer(error(500, "internal error"))

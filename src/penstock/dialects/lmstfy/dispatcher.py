@@ -1,0 +1,313 @@
+"""Serves consume requests: fetches jobs for many of them in one call, and keeps those that wait.
+
+A waiting request is a record in the list of each of its queues, not a task. Requests for the same queue are
+served in the order in which they came. A request whose client is gone is removed at once; a job that a fetch
+under way brings for it is released, and no try is spent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+
+from penstock.core.errors import StoreError
+from penstock.core.ids import mint_token
+from penstock.core.job import Job, Lease, State
+from penstock.core.lifecycle import ASK_CANCELLED, QueuePosition, Transition, kept, released
+from penstock.dialects.lmstfy.poll import Poll
+from penstock.stores.contract import Fetched, Settlement, Share, Store
+
+__all__ = ["Dispatcher", "Poll"]
+
+_log = logging.getLogger("penstock.lmstfy")
+
+#: Requests that one fetch serves, and jobs that it leases, at most.
+_MOST_POLLS = 256
+_MOST_JOBS = 1_000
+#: Pause (s) before a fetch is repeated whose reply was lost, to give back what it has leased.
+_RECOVER = 0.5
+
+
+class Dispatcher:
+    """Matches jobs with consume requests.
+
+    - `on_leased`: called with the queues of leased jobs and the instant (`time.monotonic`) at which their
+      leases end.
+    - `on_waiting`: called with queues that get their first waiting request.
+    - `on_now`: called with the store's clock (ms) when it is read.
+
+    `delivered` is the number of delivered jobs.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        *,
+        on_leased: Callable[[set[str], float], None],
+        on_waiting: Callable[[Sequence[str]], None],
+        on_now: Callable[[int], None],
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._on_leased = on_leased
+        self._on_waiting = on_waiting
+        self._on_now = on_now
+        self._new: list[Poll] = []
+        self._waiting: dict[str, dict[Poll, None]] = {}  # by queue, in order of arrival
+        self._with_work: set[str] = set()  # queues that may have jobs for waiting requests
+        self._flight: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._arrivals = 0
+        self.delivered = 0
+        self._stopping = False
+
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────
+
+    def put(self, poll: Poll) -> None:
+        """Serve a request: now, or when there is a job, or at its timeout without one."""
+        self._arrivals += 1
+        poll.arrival = self._arrivals
+        if poll.timeout > 0:
+            poll.deadline = time.monotonic() + poll.timeout
+        poll.exchange.on_gone = lambda: self._forget(poll)
+        self._new.append(poll)
+        self._start()
+
+    def work(self, queues: Iterable[str]) -> None:
+        """Note that these queues may have available jobs."""
+        found = [queue for queue in queues if queue in self._waiting] if self._flight is None else queues
+        self._with_work.update(found)
+        if self._with_work:
+            self._start()
+
+    @property
+    def waited_for(self) -> list[str]:
+        """The queues that have waiting requests."""
+        return list(self._waiting)
+
+    @property
+    def waiting(self) -> int:
+        """The number of waiting requests."""
+        return len({poll for polls in self._waiting.values() for poll in polls})
+
+    async def settled(self) -> None:
+        """Wait until no fetch is under way."""
+        while self._flight is not None:
+            await asyncio.shield(self._flight)
+
+    async def stop(self) -> None:
+        """Answer all waiting requests as at their timeout, and wait for the fetch under way."""
+        self._stopping = True
+        for poll in {poll for polls in self._waiting.values() for poll in polls}:
+            self._time_out(poll)
+        await self.settled()
+        for task in list(self._tasks):
+            await asyncio.wait([task])
+
+    # ── rounds ───────────────────────────────────────────────────────────────────────────────────
+
+    def _start(self) -> None:
+        if self._flight is None:
+            self._flight = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._new or self._with_work:
+                await self._round()
+        finally:
+            self._flight = None
+
+    async def _round(self) -> None:
+        polls = self._next_polls()
+        plans = list(_plans(polls))
+        fetches = [self._fetch(plan) for plan in plans]
+        await asyncio.gather(*fetches)
+
+    def _next_polls(self) -> list[Poll]:
+        """The requests of the next round, in order of arrival: older requests of their queues come first."""
+        new, self._new = self._new[:_MOST_POLLS], self._new[_MOST_POLLS:]
+        queues, self._with_work = self._with_work, set()
+        for poll in new:
+            queues.update(queue for queue in poll.queues if queue in self._waiting)
+        chosen = {poll: None for poll in new if not poll.done}
+        for queue in queues:
+            for n, poll in enumerate(self._waiting.get(queue, ())):
+                if n == _MOST_POLLS:
+                    break
+                chosen[poll] = None
+        return sorted(chosen, key=_arrival)
+
+    async def _fetch(self, polls: Sequence[Poll]) -> None:
+        first = polls[0]
+        wanted = sum(poll.wanted for poll in polls)
+        shares = _shares(polls, wanted)
+        token = mint_token()
+        lease = max(1, first.ttr * 1_000)
+        try:
+            found = await self._store.fetch(
+                shares, limit=wanted, lease=lease, worker=self._worker, token=token, charge=first.charge
+            )
+        except Exception as error:  # noqa: BLE001  # boundary: an error of one fetch is the answer of its requests
+            _log.warning("consume: %s", error, exc_info=not isinstance(error, StoreError))
+            self._recover(shares, wanted, lease, token)
+            for poll in polls:
+                self._finish(poll)
+                poll.failed()
+            return
+        self._on_now(found.now)
+        if found.jobs:
+            self._on_leased({job.queue for job in found.jobs}, time.monotonic() + lease / 1_000)
+        self._deliver(polls, found, wanted)
+
+    def _deliver(self, polls: Sequence[Poll], found: Fetched, wanted: int) -> None:
+        by_queue: dict[str, list[Job]] = {}
+        ended: list[Settlement] = []
+        for job in found.jobs:
+            if job.cancel_asked:
+                ended.append(Settlement(job.lease, _cancelled(job)))
+            else:
+                by_queue.setdefault(job.queue, []).append(job)
+        for jobs in by_queue.values():
+            jobs.reverse()
+        for poll in polls:
+            if poll.done:  # its client is gone, or its time was over during the fetch
+                continue
+            jobs = poll.pick(by_queue)
+            if not jobs:
+                self._wait_on(poll)
+                continue
+            self._finish(poll)
+            self.delivered += len(jobs)
+            if not poll.deliver(jobs, found.now):
+                ended += [_given_back(job.lease) for job in jobs]
+        if len(found.jobs) >= wanted:  # there may be more
+            self._with_work.update(queue for queue in by_queue if queue in self._waiting)
+        for jobs in by_queue.values():
+            ended += [_given_back(job.lease) for job in jobs]
+        if ended:
+            self._settle(ended)
+
+    # ── waiting ──────────────────────────────────────────────────────────────────────────────────
+
+    def _wait_on(self, poll: Poll) -> None:
+        """Keep a request that got no job, until its deadline."""
+        left = poll.deadline - time.monotonic()
+        if left <= 0 or self._stopping:
+            self._time_out(poll)
+            return
+        if poll.timer is not None:
+            return
+        poll.wanted = 1
+        # timers count whole milliseconds, and a request must not end before its time
+        poll.timer = asyncio.get_running_loop().call_later(left + 0.002, self._time_out, poll)
+        first = [queue for queue in poll.queues if queue not in self._waiting]
+        for queue in poll.queues:
+            self._waiting.setdefault(queue, {})[poll] = None
+        if first:
+            self._on_waiting(first)
+
+    def _time_out(self, poll: Poll) -> None:
+        if not poll.done:
+            self._finish(poll)
+            poll.nothing()
+
+    def _forget(self, poll: Poll) -> None:
+        """Remove a request whose client is gone."""
+        if not poll.done:
+            self._finish(poll)
+
+    def _finish(self, poll: Poll) -> None:
+        poll.done = True
+        poll.exchange.on_gone = None
+        if poll.timer is None:
+            return
+        poll.timer.cancel()
+        for queue in poll.queues:
+            polls = self._waiting.get(queue)
+            if polls is not None:
+                polls.pop(poll, None)
+                if not polls:
+                    del self._waiting[queue]
+
+    # ── jobs that no request gets ────────────────────────────────────────────────────────────────
+
+    def _settle(self, settlements: list[Settlement]) -> None:
+        """Give jobs back, or end those that were asked to stop, then look for requests that wait for them."""
+
+        async def settle() -> None:
+            try:
+                await self._store.settle(settlements)
+            except StoreError as error:  # their leases run out
+                _log.warning("jobs could not be released: %s", error)
+            self.work([one.lease.queue for one in settlements])
+
+        self._spawn(settle())
+
+    def _recover(self, shares: Sequence[Share], limit: int, lease: int, token: str) -> None:
+        """Repeat a fetch whose reply was lost, and release the jobs that it has leased."""
+
+        async def recover() -> None:
+            until = time.monotonic() + lease / 1_000
+            while time.monotonic() < until and not self._stopping:
+                await asyncio.sleep(_RECOVER)
+                try:
+                    found = await self._store.fetch(
+                        shares, limit=limit, lease=lease, worker=self._worker, token=token
+                    )
+                    leases: list[Lease] = [job.lease for job in found.jobs]
+                    await self._store.settle([_given_back(one) for one in leases])
+                except StoreError:
+                    continue
+                self.work([one.queue for one in leases])
+                return
+
+        self._spawn(recover())
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _arrival(poll: Poll) -> int:
+    return poll.arrival
+
+
+def _given_back(lease: Lease) -> Settlement:
+    return Settlement(lease, released(QueuePosition.HEAD))
+
+
+def _cancelled(job: Job) -> Transition:
+    return Transition(
+        State.CANCELLED, keep=kept(job.spec, State.CANCELLED), charge=False, reason=ASK_CANCELLED
+    )
+
+
+def _plans(polls: Sequence[Poll]) -> Iterable[list[Poll]]:
+    """Divide requests into those that one fetch can serve, in order.
+
+    Neighbours with the same TTR share a fetch, if each names one queue, or all name the same queues.
+    """
+    plan: list[Poll] = []
+    jobs = 0
+    for poll in polls:
+        if plan and (not poll.shares_fetch_with(plan[-1]) or jobs + poll.wanted > _MOST_JOBS):
+            yield plan
+            plan, jobs = [], 0
+        plan.append(poll)
+        jobs += poll.wanted
+    if plan:
+        yield plan
+
+
+def _shares(polls: Sequence[Poll], wanted: int) -> list[Share]:
+    """The shares of a fetch: of one queue what its requests want; of several queues the first ones first."""
+    if len(polls[0].queues) > 1:
+        return [Share(queue, wanted, wanted) for queue in polls[0].queues]
+    wants: dict[str, int] = {}
+    for poll in polls:
+        wants[poll.queues[0]] = wants.get(poll.queues[0], 0) + poll.wanted
+    return [Share(queue, n, n) for queue, n in wants.items()]

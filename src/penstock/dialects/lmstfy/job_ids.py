@@ -1,0 +1,68 @@
+"""Ids as lmstfy makes them: a ULID whose last 4 bytes are the delay; those of version 1 begin with "1"."""
+
+from __future__ import annotations
+
+import os
+import time
+
+__all__ = ["elapsed_ms", "mint_job_id", "mint_ulid", "request_ids"]
+
+_DIGITS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = tuple(one + other for one in _DIGITS for other in _DIGITS)
+_VALUE = {digit: value for value, digit in enumerate(_DIGITS)}
+_LENGTH = 26
+_MOST_DELAY = 2**32 - 1
+
+
+def _encoded(number: int, pairs: int) -> str:
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(10 * (pairs - 1), -1, -10)])
+
+
+def mint_ulid() -> str:
+    """A new ULID: 48 bits of time in ms and 80 random bits."""
+    return _encoded(time.time_ns() // 1_000_000, 5) + _encoded(int.from_bytes(os.urandom(10), "big"), 8)
+
+
+def mint_job_id(delay: int, *, versioned: bool = False) -> str:
+    """A new job id; `delay` in seconds."""
+    noise = int.from_bytes(os.urandom(6), "big")
+    tail = noise << 32 | int.from_bytes(min(delay, _MOST_DELAY).to_bytes(4, "little"), "big")
+    id = _encoded(time.time_ns() // 1_000_000, 5) + _encoded(tail, 8)
+    return f"1{id}" if versioned else id
+
+
+def elapsed_ms(id: str, now: int) -> int:
+    """Milliseconds from the time in a job id to `now`; 0 if that is negative, or if the id has no time."""
+    text = id[1:] if len(id) == _LENGTH + 1 else id
+    if len(text) != _LENGTH:
+        return 0
+    made = 0
+    for digit in text[:10]:
+        value = _VALUE.get(digit)
+        if value is None:
+            return 0
+        made = made << 5 | value
+    return max(0, now - made)
+
+
+class _RequestIds:
+    """Ids for the header `X-Request-Id`: unique, not secret, cheap."""
+
+    __slots__ = ("_ms", "_number", "_prefix")
+
+    def __init__(self) -> None:
+        self._ms = self._number = 0
+        self._prefix = ""
+
+    def next(self) -> str:
+        """A new ULID: the time, 60 random bits that are drawn once a ms, and a counter of 20 bits."""
+        ms = time.time_ns() // 1_000_000
+        if ms != self._ms:
+            self._ms = ms
+            drawn = int.from_bytes(os.urandom(8), "big") & (1 << 60) - 1
+            self._prefix = _encoded(ms, 5) + _encoded(drawn, 6)
+        self._number = (self._number + 1) & 0xFFFFF
+        return self._prefix + _PAIRS[self._number >> 10] + _PAIRS[self._number & 1023]
+
+
+request_ids = _RequestIds()

@@ -1,0 +1,125 @@
+"""Paths of the data API: which request goes where, and which are redirected or unknown."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import re
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from penstock.web.exchange import Exchange
+from penstock.web.replies import TEXT, reply
+
+__all__ = ["Action", "Route", "find_route", "is_malformed", "moved", "refused"]
+
+_HALF_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+
+
+class Action(enum.Enum):
+    """What a request asks for."""
+
+    PUBLISH = enum.auto()
+    BULK = enum.auto()
+    REPUBLISH = enum.auto()
+    CONSUME = enum.auto()
+    PEEK = enum.auto()
+    PEEK_JOB = enum.auto()
+    ACK = enum.auto()
+    SIZE = enum.auto()
+    DESTROY = enum.auto()
+    DEAD_HEAD = enum.auto()
+    RESPAWN = enum.auto()
+    DELETE_DEAD = enum.auto()
+    DEAD_SIZE = enum.auto()
+    REDIRECT = enum.auto()
+
+
+class Route(NamedTuple):
+    """An action and the parts of its path. `queue` of a consume request is a list, of a redirect a path."""
+
+    action: Action
+    namespace: str
+    queue: str
+    job_id: str = ""
+
+
+_QUEUE = {"PUT": Action.PUBLISH, "GET": Action.CONSUME, "DELETE": Action.DESTROY}
+_BELOW = {
+    ("PUT", "bulk"): Action.BULK,
+    ("GET", "peek"): Action.PEEK,
+    ("GET", "size"): Action.SIZE,
+    ("GET", "deadletter"): Action.DEAD_HEAD,
+    ("PUT", "deadletter"): Action.RESPAWN,
+    ("DELETE", "deadletter"): Action.DELETE_DEAD,
+}
+_JOB = {"PUT": Action.REPUBLISH, "GET": Action.PEEK_JOB, "DELETE": Action.ACK}
+
+
+def is_malformed(path: bytes) -> bool:
+    """Whether a path has a percent sign that begins no escape: Go's server refuses such a request."""
+    return b"%" in path and _HALF_ESCAPE.search(path) is not None
+
+
+def moved(exchange: Exchange, path: str) -> bytes:
+    """The answer to a path with a slash too many, as Go's `http.Redirect` gives it."""
+    where = path.encode("utf-8", "surrogateescape") + (b"?" + exchange.query if exchange.query else b"")
+    location = b"Location: %b\r\n" % where
+    if exchange.method != "GET":
+        return reply(307, b"", b"", location)
+    shown = where.replace(b"&", b"&amp;").replace(b"<", b"&lt;").replace(b">", b"&gt;")
+    body = b'<a href="%b">Moved Permanently</a>.\n\n' % shown.replace(b'"', b"&#34;")
+    return reply(301, body, b"text/html; charset=utf-8", location)
+
+
+def refused(exchange: Exchange) -> None:
+    """Answer a request whose path is malformed, and end its connection."""
+    exchange.last = True
+    exchange.answer(reply(400, b"400 Bad Request", TEXT))
+
+
+def find_route(method: str, path: bytes) -> Route | None:
+    """The route of a request; None if lmstfy has none. Paths of queues are cached, those of jobs are not."""
+    if b"/job/" in path:
+        return _find(method, path)
+    return _find_cached(method, path)
+
+
+def _find(method: str, path: bytes) -> Route | None:
+    decoded = unquote_to_bytes(path) if b"%" in path else path
+    parts = decoded.decode("utf-8", "surrogateescape").split("/")
+    if len(parts) < 4 or parts[0] or parts[1] != "api":
+        return None
+    found = _leaf(method, parts)
+    if found is None and not parts[-1] and _is_redirected(method, parts):
+        return Route(Action.REDIRECT, "", "/".join(parts[:-1]))
+    return found
+
+
+def _is_redirected(method: str, parts: list[str]) -> bool:
+    """Whether lmstfy's router redirects a path that ends with a slash to the same path without it."""
+    if len(parts) == 4:
+        return method in _QUEUE
+    if parts[4:] == ["job", "", ""]:
+        return method in _JOB
+    return len(parts) > 5 and _leaf(method, parts[:-1]) is not None
+
+
+_find_cached = functools.lru_cache(maxsize=4_096)(_find)
+
+
+def _leaf(method: str, parts: list[str]) -> Route | None:
+    """The route of the parts of a path, which begin with "" and "api"."""
+    namespace, queue = parts[2], parts[3]
+    action: Action | None = None
+    job_id = ""
+    match parts[4:]:
+        case []:
+            action = _QUEUE.get(method) if queue else None
+        case [below]:
+            action = _BELOW.get((method, below))
+        case ["job", job_id] if job_id:
+            action = _JOB.get(method)
+        case ["deadletter", "size"] if method == "GET":
+            action = Action.DEAD_SIZE
+    return None if action is None else Route(action, namespace, queue, job_id)

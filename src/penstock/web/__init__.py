@@ -1,0 +1,15 @@
+"""An HTTP/1.1 server for small requests: one protocol object per connection, no task per request.
+
+| module | contents |
+|---|---|
+| `bounds.py` | limits of sizes, numbers and times |
+| `exchange.py` | one request and its answer |
+| `replies.py` | the bytes of an answer |
+| `connection.py` | the protocol of one connection, on httptools |
+| `registry.py` | all connections of a listener: idle ones, deadlines, memory of bodies |
+| `server.py` | a listener, graceful stop |
+| `hosts.py` | which values of `Host` and `Origin` a listener accepts |
+| `group_commit.py` | requests of one turn of the event loop are written to a store together |
+
+This package knows nothing of jobs: the routes are in the packages that use it (`dialects/lmstfy/`).
+"""

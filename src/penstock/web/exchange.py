@@ -1,0 +1,82 @@
+"""One HTTP request and its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+__all__ = ["Connection", "Exchange", "Handler"]
+
+
+class Connection(Protocol):
+    """The connection of a request, as the request knows it."""
+
+    closed: bool
+
+    def answer(self, exchange: Exchange, answer: bytes) -> bool:
+        """Send an answer; False if the client has closed the connection."""
+        ...
+
+
+class Exchange:
+    """One request, answered by `answer`, at once or later.
+
+    - `path`, `query`: as sent, not decoded.
+    - `headers`: names in lower case, values without surrounding blanks.
+    - `body`: b"" if the handler does not want it, or if it is `too_large`.
+    - `on_gone`: called if the client closes the connection before the answer.
+    """
+
+    __slots__ = (
+        "answered",
+        "body",
+        "connection",
+        "headers",
+        "last",
+        "method",
+        "on_gone",
+        "path",
+        "query",
+        "reply",
+        "size",
+        "too_large",
+        "version",
+    )
+
+    def __init__(self, connection: Connection, method: str, path: bytes, query: bytes) -> None:
+        self.connection = connection
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.version = "1.1"
+        self.body = b""
+        self.size = 0  # bytes of the body that count towards the bound of all bodies
+        self.too_large = False
+        self.last = False  # the connection ends after this answer
+        self.answered = False
+        self.reply: bytes | None = None
+        self.on_gone: Callable[[], None] | None = None
+
+    def header(self, name: bytes) -> str | None:
+        """The first value of a header, by its name in lower case."""
+        for one, value in self.headers:
+            if one == name:
+                return value.decode("latin-1")
+        return None
+
+    def answer(self, reply: bytes) -> bool:
+        """Send the answer, after those of earlier requests of this connection.
+
+        False if the client has closed the connection.
+        """
+        return self.connection.answer(self, reply)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client has closed the connection."""
+        return self.connection.closed
+
+
+#: Handles a request. The answer may come later, by `Exchange.answer`.
+Handler = Callable[[Exchange], None]

@@ -1,0 +1,136 @@
+"""The test suites of lmstfy's Go clients, unchanged, pass against `penstock serve --lmstfy`.
+
+The suite of the client in lmstfy's own repository comes from the Go module proxy. Its setup would start a
+Redis in Docker for lmstfy and says where lmstfy listens; that one file, which is no test, is replaced.
+
+bitleak/go-lmstfy-client is not on the module proxy. Its suite runs if PENSTOCK_GO_LMSTFY_CLIENT names a
+checkout; it dials the ports 7777 and 7778.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.servers import redis_server
+from tests.test_house import SRC
+
+LMSTFY = "github.com/bitleak/lmstfy@v1.0.15"
+CHECKOUT = os.environ.get("PENSTOCK_GO_LMSTFY_CLIENT", "")
+#: What that suite expects of the server: see its scripts/setup.sh.
+NAMESPACE, TOKEN = "test-ns", "01F4CKPFY8XYVH6WVEQB3747CW"
+
+PRESET = """
+package config
+
+import (
+	"os"
+	"strconv"
+)
+
+type PresetConfigForTest struct {
+	*Config
+}
+
+func CreatePresetForTest(version string, pools ...string) (*PresetConfigForTest, error) {
+	port, err := strconv.Atoi(os.Getenv("LMSTFY_PORT"))
+	if err != nil {
+		return nil, err
+	}
+	adminPort, err := strconv.Atoi(os.Getenv("LMSTFY_ADMIN_PORT"))
+	if err != nil {
+		return nil, err
+	}
+	return &PresetConfigForTest{&Config{Host: "127.0.0.1", Port: port, AdminPort: adminPort}}, nil
+}
+
+func (presetConfig *PresetConfigForTest) Destroy() {}
+"""
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(shutil.which("go") is None, reason="needs Go, which is not installed"),
+]
+
+
+@pytest.fixture(params=["redis", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/jobs.db"
+        return
+    with redis_server(appendonly=True) as server:
+        yield server.url
+
+
+@contextmanager
+def serving(url: str, tmp_path: Path, port: int = 0, admin_port: int = 0) -> Iterator[tuple[int, int]]:
+    """Run `penstock serve --lmstfy`; yields its two ports."""
+    command = [sys.executable, "-m", "penstock", "serve", "--lmstfy", "--url", url, "--json"]
+    command += ["--port", str(port), "--admin-port", str(admin_port)]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    env["PYTHONPATH"] = str(SRC)
+    server = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        shown = server.stdout.readline()
+        assert shown, "the server has not started"
+        facts = json.loads(shown)
+        yield facts["port"], facts["admin_port"]
+    finally:
+        server.terminate()
+        assert server.wait(20) == 0
+        if server.stdout is not None:
+            server.stdout.close()
+
+
+def go(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["go", *arguments], cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def lmstfy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source of lmstfy, with another preset of its tests."""
+    home = tmp_path_factory.mktemp("lmstfy")
+    found = go("mod", "download", "-json", LMSTFY, cwd=home)
+    facts = json.loads(found.stdout or "{}")
+    if "Dir" not in facts:
+        pytest.skip(f"the Go module proxy gives no {LMSTFY}: {facts.get('Error', found.stderr)[:200]}")
+    copy = home / "source"
+    shutil.copytree(facts["Dir"], copy)
+    for path in [copy, *copy.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    (copy / "config" / "preset.go").write_text(PRESET)
+    return copy
+
+
+def test_the_suite_of_the_client_in_lmstfys_repository_passes(url: str, lmstfy: Path, tmp_path: Path) -> None:
+    with serving(url, tmp_path) as (port, admin_port):
+        ports = {"LMSTFY_PORT": str(port), "LMSTFY_ADMIN_PORT": str(admin_port)}
+        ran = go("test", "-mod=mod", "-count=1", "-v", "./client", cwd=lmstfy, **ports)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.count("--- PASS: Test") >= 20, ran.stdout
+    assert "--- SKIP" not in ran.stdout
+
+
+@pytest.mark.skipif(not CHECKOUT, reason="needs a checkout, named by PENSTOCK_GO_LMSTFY_CLIENT")
+def test_the_suite_of_go_lmstfy_client_passes(url: str, tmp_path: Path) -> None:
+    with serving(url, tmp_path, 7777, 7778) as (_, admin_port):
+        form = urllib.parse.urlencode({"description": "test", "token": TOKEN}).encode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/token/{NAMESPACE}", form) as made:
+            assert made.status == 201
+        ran = go("test", "-count=1", "-v", "./...", cwd=Path(CHECKOUT))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.count("--- PASS: Test") >= 16, ran.stdout

@@ -1,0 +1,239 @@
+"""Tokens and the admin API, on every store; and what is refused without them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from penstock.core.clock import ManualClock
+from penstock.dialects.lmstfy.names import MOST_NAME
+from penstock.encryption import Cipher, Keyring
+from penstock.stores.contract import Store
+from penstock.stores.encrypted import encrypted_store
+from penstock.stores.memory import MemoryStore
+from tests.web.conftest import Served
+from tests.web.test_requests_and_errors import error
+from tests.web.wire import Client
+
+ROUTES = [
+    ("PUT", "/api/ns/q"),
+    ("PUT", "/api/ns/q/bulk"),
+    ("PUT", "/api/ns/q/job/x"),
+    ("GET", "/api/ns/q"),
+    ("GET", "/api/ns/q/peek"),
+    ("GET", "/api/ns/q/job/x"),
+    ("DELETE", "/api/ns/q/job/x"),
+    ("DELETE", "/api/ns/q"),
+    ("GET", "/api/ns/q/deadletter"),
+    ("PUT", "/api/ns/q/deadletter"),
+    ("DELETE", "/api/ns/q/deadletter"),
+]
+SIZES = [("GET", "/api/ns/q/size"), ("GET", "/api/ns/q/deadletter/size")]
+TOKEN = "01F4CKPFY8XYVH6WVEQB3747CW"
+FORM = ("Content-Type", "application/x-www-form-urlencoded")
+
+
+@pytest.fixture
+async def guarded(open_store: Callable[[], Store], clock: ManualClock) -> AsyncIterator[Served]:
+    """The service that needs tokens, with one of the command line."""
+    one = Served(
+        open_store(), clock, need_tokens=True, fixed_tokens={"fixed": frozenset({"of-the-command-line"})}
+    )
+    await one.start()
+    yield one
+    await one.stop()
+
+
+async def made(served: Served, path: str = "/token/ns?description=d", body: bytes = b"") -> str:
+    answer = await served.admin().request("POST", path, body, [FORM])
+    assert answer.status == 201, answer
+    return str(answer.json["token"])
+
+
+async def test_no_route_answers_without_a_valid_token(guarded: Served) -> None:
+    other = await made(guarded, "/token/other?description=d")
+    for method, path in ROUTES:
+        nothing = await guarded.client().request(method, path)
+        assert (nothing.status, nothing.body) == (401, error("token not found")), path
+        for token in ("wrong", other, ":wrong", "default:wrong", "\xe9"):
+            refused = await guarded.client(token).request(method, path)
+            assert (refused.status, refused.body) == (401, error("invalid token")), path
+        unknown = await guarded.client(f"nowhere:{other}").request(method, path)
+        assert (unknown.status, unknown.body) == (404, error("pool not found")), path
+
+
+async def test_sizes_are_public_as_in_lmstfy(guarded: Served) -> None:
+    for method, path in SIZES:
+        assert (await guarded.client().request(method, path)).status == 200
+        assert (await guarded.client("nowhere:x").request(method, path)).status == 404
+
+
+async def test_a_token_opens_its_namespace(guarded: Served) -> None:
+    token = await made(guarded)
+    assert len(token) == 26
+    for given in (token, f"default:{token}", f":{token}"):
+        assert (await guarded.client(given).put("/api/ns/q", b"x")).status == 201
+    by_query = guarded.client()
+    assert (await by_query.put(f"/api/ns/q?token={token}", b"x")).status == 201
+    assert (await by_query.put(f"/api/ns/q?token={token}", b"x", ("X-Token", ""))).status == 201
+    assert (await by_query.put(f"/api/ns/q?token={token}", b"x", ("X-Token", "wrong"))).status == 401
+    for namespace in ("n", "ns0", "NS"):
+        assert (await guarded.client(token).put(f"/api/{namespace}/q", b"x")).status == 401
+    assert (await guarded.client("of-the-command-line").put("/api/fixed/q", b"x")).status == 201
+    assert (await guarded.client("of-the-command-line").put("/api/ns/q", b"x")).status == 401
+
+
+async def test_a_token_of_ones_own_is_made_once(guarded: Served) -> None:
+    body = f"description=test&token={TOKEN}".encode()
+    answer = await guarded.admin().request("POST", "/token/test-ns", body, [FORM])
+    assert answer.status == 201
+    assert answer.body == b'{\n    "token": "%b"\n}' % TOKEN.encode()
+    again = await guarded.admin().request("POST", "/token/test-ns", body, [FORM])
+    assert (again.status, again.body) == (400, error("the token has already existed"))
+    assert await made(guarded, f"/token/other?description=d&token={TOKEN}") == TOKEN
+
+
+async def test_tokens_are_listed(guarded: Served) -> None:
+    admin = guarded.admin()
+    assert (await admin.get("/token/ns")).body == b'{\n    "tokens": {}\n}'
+    first, second = await made(guarded), await made(guarded, "/token/ns?description=other+one")
+    assert (await admin.get("/token/ns")).json == {"tokens": {first: "d", second: "other one"}}
+    listed = await admin.get("/token/ns?pool=default")
+    assert listed.json == {"tokens": {f"default:{first}": "d", f"default:{second}": "other one"}}
+    assert (await admin.get("/token/ns?pool=no")).body == error("the pool was not exists")
+
+
+async def test_a_deleted_token_is_refused_by_every_server(
+    guarded: Served, open_store: Callable[[], Store], clock: ManualClock
+) -> None:
+    token = await made(guarded)
+    other = Served(open_store(), clock, need_tokens=True)
+    await other.start()
+    try:
+        assert (await other.client(token).put("/api/ns/q", b"x")).status == 201
+        for _ in range(2):
+            assert (await guarded.admin().delete(f"/token/ns/{token}")).status == 204
+        assert (await guarded.client(token).put("/api/ns/q", b"x")).status == 401
+        client, status = other.client(token), 201
+        while status == 201:  # for at most 100 ms
+            status = (await client.put("/api/ns/q", b"x")).status
+        assert status == 401
+    finally:
+        await other.stop()
+
+
+async def test_tokens_are_no_jobs_of_lmstfy(guarded: Served) -> None:
+    await made(guarded)
+    assert (await guarded.admin().get("/info")).body == b"{}\n"
+    assert (await guarded.client().get("/api/lmstfy/tokens/size")).json["size"] == 0
+
+
+@pytest.fixture
+async def admin(local: Served) -> Client:
+    return local.admin()
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/token/ns", "invalid description"),
+        ("/token/ns?description=", "invalid description"),
+        ("/token/ns?description=d&token=short", "the user token was too short"),
+        (f"/token/{'n' * (MOST_NAME + 1)}?description=d", "the namespace name was too long"),
+        ("/token/n.s?description=d", "namespace name contains forbidden characters"),
+        ("/token/ns?description=d&pool=no", "the pool was not exists"),
+        (f"/token/ns?description=d&token=no:{'t' * 20}", "the pool was not exists"),
+    ],
+)
+async def test_a_wrong_token_request_is_refused(admin: Client, path: str, text: str) -> None:
+    answer = await admin.request("POST", path)
+    assert (answer.status, answer.body) == (400, error(text))
+
+
+async def test_a_form_counts_more_than_the_query(admin: Client) -> None:
+    await admin.request("POST", "/token/ns?description=query", b"description=form", [FORM])
+    assert list((await admin.get("/token/ns")).json["tokens"].values()) == ["form"]
+    await admin.request("POST", "/token/other?description=query", b"description=ignored")
+    assert list((await admin.get("/token/other")).json["tokens"].values()) == ["query"]
+
+
+async def test_the_admin_listener_shows_pools_queues_and_version(local: Served) -> None:
+    admin, client = local.admin(), local.client()
+    assert (await admin.get("/pools")).body == b'[\n    "default"\n]'
+    await client.put("/api/ns/a", b"x")
+    await client.put("/api/ns/b", b"x")
+    info = await admin.get("/info")
+    assert info.body == b'{\n    "ns": [\n        "a",\n        "b"\n    ]\n}\n'
+    assert info.headers["Content-Type"].startswith("text/plain")
+    assert (await admin.get("/info?pool=no")).body == b""
+    assert (await admin.get("/version")).json.keys() == {"build_commit", "build_date", "version"}
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/metrics", "/limits", "/accesslog", "/debug/pprof/", "/token/ns/t/limit", "/api/ns/q"]
+)
+async def test_an_unknown_path_of_the_admin_listener(admin: Client, path: str) -> None:
+    answer = await admin.get(path)
+    assert (answer.status, answer.body) == (404, b"404 page not found")
+    assert answer.headers["Content-Type"] == "text/plain"
+
+
+async def test_a_slash_too_many_is_redirected_by_the_admin_listener(admin: Client) -> None:
+    for path in ("/pools/", "/token/ns/", "/version/"):
+        answer = await admin.get(path)
+        assert (answer.status, answer.headers["Location"]) == (301, path[:-1])
+
+
+async def test_accounts_guard_the_routes_of_tokens(clock: ManualClock) -> None:
+    store = MemoryStore("accounts", clock=clock)
+    one = Served(store, clock, accounts={"admin": "secret"})
+    await one.start()
+    try:
+        for method, path in [
+            ("POST", "/token/ns?description=d"),
+            ("GET", "/token/ns"),
+            ("DELETE", "/token/ns/t"),
+        ]:
+            for given in ([], [("Authorization", "Basic YWRtaW46d3Jvbmc=")], [("Authorization", "Basic é")]):
+                refused = await one.admin().request(method, path, b"", given)
+                assert (refused.status, refused.body) == (401, b"")
+                assert refused.headers["WWW-Authenticate"] == 'Basic realm="Authorization Required"'
+        allowed = await one.admin().request(
+            "GET", "/token/ns", b"", [("Authorization", "Basic YWRtaW46c2VjcmV0")]
+        )
+        assert allowed.status == 200
+        for path in ("/pools", "/info", "/version"):
+            assert (await one.admin().get(path)).status == 200
+    finally:
+        await one.stop()
+        store.close()
+
+
+async def test_sizes_may_need_a_token(clock: ManualClock) -> None:
+    store = MemoryStore("sizes", clock=clock)
+    one = Served(store, clock, need_tokens=True, public_sizes=False)
+    await one.start()
+    try:
+        for method, path in SIZES:
+            assert (await one.client().request(method, path)).body == error("token not found")
+    finally:
+        await one.stop()
+        store.close()
+
+
+async def test_tokens_and_jobs_are_encrypted_if_the_store_has_a_key(clock: ManualClock) -> None:
+    inner = MemoryStore("encrypted", clock=clock)
+    store = encrypted_store(inner, Cipher(Keyring([bytes(32)])), "")
+    one = Served(store, clock, need_tokens=True)
+    await one.start()
+    try:
+        client = one.client(await made(one, f"/token/ns?description=d&token={TOKEN}"))
+        await client.put("/api/ns/q", b"a secret")
+        stored = [job.spec.payload for job in (await inner.list_jobs()).jobs]
+        assert len(stored) == 2
+        assert not any(text in payload for payload in stored for text in (TOKEN.encode(), b"secret"))
+        assert (await client.get("/api/ns/q")).data == b"a secret"
+    finally:
+        await one.stop()
+        store.close()
