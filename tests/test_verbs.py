@@ -45,7 +45,9 @@ def methods_of(contract: type) -> dict[str, Callable[..., Any]]:
     }
 
 
-VERBS = {name: verb for name, verb in methods_of(Store).items() if name != "close"}
+#: Methods that ask the store nothing.
+NO_VERBS = {"close", "in_namespace"}
+VERBS = {name: verb for name, verb in methods_of(Store).items() if name not in NO_VERBS}
 SYNC_VERBS = methods_of(SyncStore)
 
 #: `stream_ends` answers bit by bit and has no one moment at which it is done; `wait_for_end` has one.
@@ -61,6 +63,7 @@ NOT_IN_THE_LEDGER = {
         "wait_for_end",
         "stream_ends",
         "list_jobs",
+        "list_next",
         "find",
         "queues",
         "parked",
@@ -71,6 +74,7 @@ NOT_IN_THE_LEDGER = {
     ),
     *("extend", "promote", "prune", "drop", "flush_batch", "checkup", "announce", "retire"),
     *("entries", "put_entries", "pause_entries", "delete_entries"),
+    *("documents", "document_versions", "change_documents", "append_log", "read_log", "take_quota"),
 }
 NOT_IN_THE_LEDGER_SYNC = {"find", "get", "wait_for_end", "stream_ends", "queues"}
 

@@ -6,7 +6,6 @@ import asyncio
 import re
 import sqlite3
 import threading
-from importlib import resources
 from multiprocessing.context import SpawnContext
 from pathlib import Path
 
@@ -182,17 +181,18 @@ def test_what_is_missing_is_what_comes_after_the_version() -> None:
 
 
 def test_migrations_are_numbered_without_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "migrations"
-    folder.mkdir()
-    monkeypatch.setattr(resources, "files", lambda _: tmp_path)
+    folder = tmp_path / "numbered_tables" / "migrations"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
     (folder / "0001_first.sql").write_text(
         "-- about\nCREATE TABLE a (\n  b -- what\n);\n\nCREATE TABLE c (d);\n"
     )
-    (first,) = migrate.migrations("any")
+    (first,) = migrate.migrations("numbered_tables")
     assert first == Migration(1, "first", ("CREATE TABLE a (\n  b -- what\n)", "CREATE TABLE c (d)"))
     (folder / "0003_third.sql").write_text("SELECT 1;\n")
     with pytest.raises(ValueError, match="without gaps"):
-        migrate.migrations("any")
+        migrate.migrations("numbered_tables")
 
 
 # ── the statements beside a store ──
