@@ -70,6 +70,15 @@ async def test_a_kind_without_documents_is_empty(store: Store) -> None:
     assert await store.document_versions([]) == []
 
 
+async def test_large_expired_documents_hide_none_behind_them(store: Store, clock: ManualClock) -> None:
+    for n in range(70):
+        await put(store, f"a{n:03}", bytes(40_000), expires_in=1_000)
+    await put(store, "z")
+    clock.advance(1_000)
+    assert await names(store) == ["z"]
+    assert await names(store, limit=1) == ["z"]
+
+
 async def test_each_change_raises_the_version_of_its_kind_alone(store: Store) -> None:
     await put(store, "a")
     await put(store, "b")
@@ -300,8 +309,8 @@ async def test_a_limit_that_changes_applies_at_once(store: Store) -> None:
 
 
 async def test_a_call_takes_from_several_quotas_in_order(store: Store, clock: ManualClock) -> None:
-    requests = [QuotaRequest(name, 2, 3, MINUTE) for name in ("a", "b/ä {}", "a", "a")]
-    assert [answer.taken for answer in await store.take_quota(requests)] == [2, 2, 1, 0]
+    requests = [QuotaRequest(name, 2, 3, MINUTE) for name in ("a", "b/ä {}", "a", "a", "\ud800")]
+    assert [answer.taken for answer in await store.take_quota(requests)] == [2, 2, 1, 0, 2]
     assert await store.take_quota([]) == []
     with pytest.raises(ConfigError, match="bytes"):
         await store.take_quota([QuotaRequest("good", 1, 1, 1), QuotaRequest("", 1, 1, 1)])

@@ -210,3 +210,15 @@ def test_everybody_killed_at_once_loses_nothing(place: Place) -> None:
     place.until(lambda: not worker.session_processes(), "no process is left")
     place.worker("--burst", "--concurrency", "50", ready=0).wait()
     assert {job.state for job in place.jobs(handles)} == {State.COMPLETED}
+
+
+def test_a_worker_that_inherits_ignored_signals_of_children_reports_their_deaths(place):
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as some launchers leave it; it survives exec
+    try:
+        worker = place.worker()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    handle = place.tasks.crash.using(max_attempts=2).enqueue("exit")
+    (job,) = place.until_ended([handle])
+    assert [(error.kind, error.message) for error in job.errors] == [("WorkerLost", "exit code 3")] * 2
+    assert worker.log.count(" died: exit code 3") == 2

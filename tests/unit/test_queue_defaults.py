@@ -66,7 +66,7 @@ def test_limits_follow_the_code_at_the_next_deploy(release: Release) -> None:
     assert deploy(release(queues={"mail": QueueDefaults(rate="7/s")})).limits == QueueLimits(
         rate=Rate.of("7/s")
     )
-    assert deploy(release(queues={})).limits == NO_LIMITS
+    assert deploy(release(queues={"mail": QueueDefaults()})).limits == NO_LIMITS
 
 
 def test_an_operators_limit_stays_through_deploys_until_it_is_reset(release: Release) -> None:
@@ -85,9 +85,16 @@ def test_an_app_without_limits_in_code_leaves_those_of_others(release: Release) 
     assert deploy(release()).limits == QueueLimits(rate=Rate.of("5/s"))
 
 
-async def test_of_two_releases_the_one_that_stays_has_its_limits_in_effect(release: Release) -> None:
+def test_an_app_that_limits_other_queues_leaves_those_of_others(release: Release) -> None:
+    deploy(release(queues={"mail": QueueDefaults(rate="5/s")}))
+    assert deploy(release(queues={"images": QueueDefaults(rate="1/s")})).limits.rate == Rate.of("5/s")
+
+
+async def test_of_two_releases_the_one_that_stays_has_its_limits_in_effect(
+    release: Release, caplog: pytest.LogCaptureFixture
+) -> None:
     old, new = (release(queues={"mail": QueueDefaults(rate=rate)}) for rate in ("5/s", "7/s"))
-    writers = [QueueDefaultsWriter(app.store, ["mail"], app.queue_defaults) for app in (old, new)]
+    writers = [QueueDefaultsWriter(app.store, app.queue_defaults) for app in (old, new)]
     for writer in (*writers, *writers):
         assert await writer.tick() == 60
     assert mail_of(new.store).limits.rate == Rate.of("7/s")
@@ -95,11 +102,13 @@ async def test_of_two_releases_the_one_that_stays_has_its_limits_in_effect(relea
     assert mail_of(new.store).limits.rate == Rate.of("5/s")
     await writers[1].tick()  # and now it has ended
     assert mail_of(new.store).limits.rate == Rate.of("7/s")
+    warned = [record.args for record in caplog.records if "another release or app" in record.message]
+    assert warned == [("mail",), ("mail",)], "each of the two warns once"
 
 
 async def test_what_is_stored_already_is_not_written_again(release: Release) -> None:
     app = release(queues={"mail": QueueDefaults(rate="5/s")})
-    writer = QueueDefaultsWriter(app.store, ["mail", "other"], app.queue_defaults)
+    writer = QueueDefaultsWriter(app.store, app.queue_defaults)
     await writer.tick()
     written = []
     app.store.settings = lambda *args, **options: written.append(args)  # type: ignore[method-assign, assignment]

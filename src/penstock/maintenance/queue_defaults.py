@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from penstock.core.errors import StoreError
-from penstock.core.limit_layers import NO_LAYERS, limits_by_code
+from penstock.core.limit_layers import NO_LAYERS
 from penstock.core.limits import NO_LIMITS, LimitChange
 from penstock.maintenance.service import Service
 from penstock.stores.contract import Store
@@ -20,18 +20,16 @@ _EVERY = 60.0
 
 
 class QueueDefaultsWriter(Service):
-    """Writes what differs. `defaults` None: this app's code sets no limits, and nothing is written."""
+    """Writes what differs, of the queues that the app's code names: another app may limit the others."""
 
     name = "queue defaults"
 
-    def __init__(
-        self, store: Store, served: Sequence[str], defaults: Mapping[str, LimitChange] | None
-    ) -> None:
+    def __init__(self, store: Store, defaults: Mapping[str, LimitChange] | None) -> None:
         super().__init__()
         self._store = store
-        self._defaults = defaults
-        # a queue that this worker serves and the code no longer limits loses the code's limits
-        self._wanted = {**dict.fromkeys(served, limits_by_code()), **(defaults or {})}
+        self._wanted = defaults or {}
+        self._written: set[str] = set()
+        self._contested: set[str] = set()
 
     async def first(self) -> None:
         """Store the limits before the first fetch. If the store does not answer, the next tick does it."""
@@ -41,11 +39,23 @@ class QueueDefaultsWriter(Service):
             _log.warning("the limits of queues in code are not stored yet: %s", error)
 
     async def tick(self) -> float:
-        if self._defaults is not None:
+        if self._wanted:
             stored = {info.name: info for info in await self._store.queues()}
             for queue, change in self._wanted.items():
                 info = stored.get(queue)
                 before = NO_LAYERS if info is None else info.layers
                 if (info is None or not info.away) and before.changed(change, NO_LIMITS) != before:
+                    self._report_contest(queue)
                     await self._store.settings(queue, limits=change)
+                    self._written.add(queue)
         return _EVERY
+
+    def _report_contest(self, queue: str) -> None:
+        """Warn once per queue that another release or app has overwritten the limits since the last tick."""
+        if queue in self._written and queue not in self._contested:
+            self._contested.add(queue)
+            _log.warning(
+                "the limits of the queue %r in code were changed by another release or app: "
+                "name the queue in the code of one app only",
+                queue,
+            )

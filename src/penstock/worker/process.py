@@ -10,6 +10,7 @@ for several children. When the socket closes, the supervisor is dead and the pro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -119,7 +120,8 @@ async def _serve(orders: Orders, app: App, control: socket.socket) -> int:
     )
     listen(worker.stop, worker.quiet, drain=(signal.SIGTERM,))
     # from now on the supervisor may send signals
-    _send(control, ChildHello(app.connect_url, app.namespace, worker.has_listeners))
+    with contextlib.suppress(OSError):  # the supervisor is gone, which `_watch_supervisor` notices
+        _send(control, ChildHello(app.connect_url, app.namespace, worker.has_listeners))
     _watch_supervisor(control, worker)
     if orders.death is not None:  # the supervisor has no app, so no listeners
         worker.report_lost_worker(orders.death.worker, orders.death.cause, orders.death.jobs)

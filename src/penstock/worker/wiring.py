@@ -83,7 +83,7 @@ def wire(
         fetcher=fetcher,
         heartbeat=heartbeat,
         maintenance=maintenance,
-        queue_defaults=QueueDefaultsWriter(store, setup.queue_names, app.queue_defaults),
+        queue_defaults=QueueDefaultsWriter(store, app.queue_defaults),
     )
 
 

@@ -47,6 +47,7 @@ class MemoryState:
         self.documents: dict[str, MemoryDocuments] = {}  # by kind
         self.logs: dict[str, list[LogEntry]] = {}  # by name, oldest entry first
         self.quotas: dict[str, tuple[int, int]] = {}  # by name: taken, end of the window
+        self.most_quotas = 0  # their number at which those that are over are removed
         self.waiters = Waiters()
         self.generation = self.tail = self.head = 0
 

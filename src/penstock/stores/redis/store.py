@@ -113,7 +113,7 @@ class RedisStore(NamespaceViews, StoreFacade):
         if self._origin is not None:
             return
         self._subscribers.clear()
-        for view in self._views.values():
+        for view in list(self._views.values()):
             view.close()
             view._subscribers.clear()
         self._runner.close()

@@ -45,9 +45,13 @@ class ForkedProcess:
 
     def wait(self) -> int:
         if self._code is None:
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
             with self._reaping:  # from here on the pid may belong to another process
-                self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+                try:
+                    self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+                except ChildProcessError:  # somebody else has reaped it: its code is lost, as for subprocess
+                    self._code = 0
         return self._code
 
     def send_signal(self, sig: int) -> None:

@@ -62,6 +62,10 @@ def supervise(
     0: all ended as requested. 1: a child died, or had to be killed, at the end. 78: the app cannot be served.
     74: the store is unusable. 75: the store was unreachable at the start.
     """
+    if hasattr(
+        signal, "SIGCHLD"
+    ):  # ignored, as some launchers leave it, the exit codes of children would be lost
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     supervisor = Supervisor(app, config, queues, burst)
     orders = supervisor.fork_children() if can_fork() else None
     if orders is not None:
@@ -112,7 +116,10 @@ class Supervisor:
         """
         for _ in range(self._config.processes):
             child = self._new_child(None)
-            orders = child.fork()
+            try:
+                orders = child.fork()
+            except OSError:  # `run` starts the rest as new programs, again and again if need be
+                return None
             if orders is not None:
                 for other in self._children:
                     other.close_in_fork()

@@ -68,8 +68,16 @@ class WorkerProcess:
         self._child_end.close()
 
     def fork(self) -> Orders | None:
-        """Start it as a fork of this process: returns None here, and its orders in the child."""
-        child = fork()
+        """Start it as a fork of this process: returns None here, and its orders in the child.
+
+        Raises OSError if the system has no room for another process.
+        """
+        try:
+            child = fork()
+        except OSError:
+            self.close_in_fork()
+            self._child_end.close()
+            raise
         if child is None:
             self._control.close()
             self._child_end.detach()  # the child opens it again, from its orders
@@ -126,9 +134,12 @@ class WorkerProcess:
                 ended.set_result(code)
 
         def wait() -> None:
-            code = self._process.wait()
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(report, code)
+            code = 1
+            try:
+                code = self._process.wait()
+            finally:  # also after an error, or the supervisor would wait for ever
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(report, code)
 
         threading.Thread(target=wait, name=f"penstock-worker-{self.pid}", daemon=True).start()
         return await ended

@@ -72,8 +72,9 @@ def _change(stored: MemoryDocuments, change: DocumentChange, now: int) -> Writte
 
 def take_quota(memory: MemoryState, requests: Sequence[QuotaRequest]) -> list[QuotaTaken]:
     now, quotas = memory.clock.now(), memory.quotas
-    if len(quotas) > MOST_DOCUMENTS:
+    if len(quotas) > memory.most_quotas:
         memory.quotas = quotas = {name: one for name, one in quotas.items() if one[1] > now}
+        memory.most_quotas = max(MOST_DOCUMENTS, 2 * len(quotas))  # or each call would copy those that stay
     answers = []
     for request in requests:
         used, ends = quotas.get(request.name, (0, 0))

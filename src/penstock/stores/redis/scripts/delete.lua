@@ -9,7 +9,10 @@ local queue, with_running, codes, ended, made_room = KEYS[1], ARGV[2] == '1', {}
 local function end_attempt(id, held)
   local lease = read_held(held)
   local job, aside = readable(queue, id, redis.call('HGET', queue .. ':jobs', id))
-  if aside then return nil, job end
+  if aside then
+    made_room = true
+    return nil, job
+  end
   remove_leases(queue, lease.token, {id}, {string.sub(held, 1, 7) .. id})
   ended = ended + 1
   if lease.flags >= LIMITED then made_room = true end

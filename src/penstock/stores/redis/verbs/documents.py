@@ -47,7 +47,8 @@ def documents(context: Context, kind: str, after: str | None, limit: int) -> Cal
         size += sum(len(text) for text in bodies if text is not None)
         read = [_document(name, text) for name, text in zip(some, bodies, strict=True) if text is not None]
         found += [one for one in read if one and (one.expires_at is None or one.expires_at > now)]
-    return DocumentPage(found, version, found[-1].name if found and seen < len(names) else None, now)
+    last = names[seen - 1][1:].decode("utf-8", "surrogatepass") if seen < len(names) else None
+    return DocumentPage(found, version, last, now)
 
 
 def _document(name: bytes, text: bytes) -> Document | None:

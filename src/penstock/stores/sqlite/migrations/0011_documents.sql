@@ -23,7 +23,7 @@ CREATE TABLE penstock_document (
 -- taken: in the window that ends at `ends`.
 CREATE TABLE penstock_quota (
     namespace TEXT NOT NULL,
-    name      TEXT NOT NULL,
+    name      BLOB NOT NULL,
     taken     INTEGER NOT NULL,
     ends      INTEGER NOT NULL,
     PRIMARY KEY (namespace, name)

@@ -104,12 +104,13 @@ def _bytes_of(name: str) -> bytes:
 def take_quota(tx: TransactionContext, requests: Sequence[QuotaRequest]) -> list[QuotaTaken]:
     answers = []
     for request in requests:
-        used, ends = tx.execute(_QUOTA, (tx.namespace, request.name)).fetchone() or (0, 0)
+        of = (tx.namespace, _bytes_of(request.name))
+        used, ends = tx.execute(_QUOTA, of).fetchone() or (0, 0)
         if not tx.now < ends <= tx.now + request.window:
             used, ends = 0, tx.now + request.window
             tx.execute(_REMOVE_QUOTAS, (tx.now,))
         taken = max(0, min(request.amount, request.limit - used))
-        tx.execute(_SET_QUOTA, (tx.namespace, request.name, used + taken, ends))
+        tx.execute(_SET_QUOTA, (*of, used + taken, ends))
         answers.append(QuotaTaken(taken, ends - tx.now))
     return answers
 
