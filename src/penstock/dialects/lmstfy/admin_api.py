@@ -1,4 +1,4 @@
-"""The admin API of lmstfy: create, list and delete tokens; list pools and queues; the version."""
+"""The admin API of lmstfy: tokens and their limits, the pools, the queues, the version."""
 
 from __future__ import annotations
 
@@ -13,6 +13,13 @@ from urllib.parse import unquote_to_bytes
 
 from penstock.dialects.lmstfy.backend import Backend
 from penstock.dialects.lmstfy.bodies import error, indented, json_text, plain_reply, removed
+from penstock.dialects.lmstfy.limits import TokenLimits
+from penstock.dialects.lmstfy.limits_api import (
+    limiter_put,
+    limiter_removed,
+    limiter_shown,
+    limiters_listed,
+)
 from penstock.dialects.lmstfy.names import MOST_NAME, is_name, split_queue
 from penstock.dialects.lmstfy.parameters import RefusedError, read_query
 from penstock.dialects.lmstfy.routes import is_malformed, moved, refused
@@ -38,19 +45,21 @@ class AdminApi:
         self,
         pools: Mapping[str, Backend],
         tokens: Tokens,
+        limits: TokenLimits,
         *,
         hosts: HostRule,
         accounts: Mapping[str, str] | None = None,
     ) -> None:
         self._pools = pools
         self._tokens = tokens
+        self._limits = limits
         self._hosts = hosts
         self._accounts = dict(accounts or {})
         self._tasks: set[asyncio.Task[None]] = set()
 
     def body_limit(self, exchange: Exchange) -> int:
         """The largest body of a request: that of a form."""
-        return _MOST_FORM if exchange.method == "POST" else 0
+        return _MOST_FORM if exchange.method in ("POST", "PUT") else 0
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a request, now or later."""
@@ -89,12 +98,31 @@ class AdminApi:
                 return lambda: _done(indented(200, list(self._pools))), False
             case "GET", ["info"]:
                 return lambda: self._info(given.get("pool") or DEFAULT_POOL), False
+            case "GET", ["limits"]:
+                return lambda: limiters_listed(self._limits), True
             case "POST", ["token", namespace] if namespace:
                 return lambda: self._create(namespace, given, _form(exchange)), True
             case "GET", ["token", namespace] if namespace:
                 return lambda: self._list(namespace, given.get("pool", "")), True
             case "DELETE", ["token", namespace, token] if namespace and token:
                 return lambda: self._delete(namespace, token), True
+            case _, ["token", namespace, token, "limit"] if namespace and token:
+                act = self._limiter(exchange, namespace, token)
+                return None if act is None else (act, True)
+        return None
+
+    def _limiter(
+        self, exchange: Exchange, namespace: str, token: str
+    ) -> Callable[[], Coroutine[Any, Any, bytes]] | None:
+        limits = self._limits
+        match exchange.method:
+            case "GET":
+                return lambda: limiter_shown(limits, namespace, token)
+            case "POST" | "PUT":
+                new = exchange.method == "POST"
+                return lambda: limiter_put(limits, namespace, token, exchange, new=new)
+            case "DELETE":
+                return lambda: limiter_removed(limits, namespace, token)
         return None
 
     def _knows(self, authorization: str | None) -> bool:
@@ -162,6 +190,7 @@ class AdminApi:
         if pool not in self._pools:
             raise RefusedError(400, "the pool was not exists")
         await self._tokens.delete(pool, namespace, token)
+        await self._limits.remove(pool, namespace, token)
         return removed()
 
     # ── queues ───────────────────────────────────────────────────────────────────────────────────

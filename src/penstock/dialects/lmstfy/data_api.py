@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 from penstock.core.errors import StoreError
 from penstock.core.job import Job, Ref
 from penstock.dialects.lmstfy import dead_letters, publishing
 from penstock.dialects.lmstfy.backend import Backend
-from penstock.dialects.lmstfy.bodies import error, plain_reply, removed
+from penstock.dialects.lmstfy.bodies import answer, error, plain_reply, removed
 from penstock.dialects.lmstfy.defaults import Defaults
 from penstock.dialects.lmstfy.jobs import exists, shown
+from penstock.dialects.lmstfy.limits import CONSUME, PRODUCE, Permit, TokenLimits
 from penstock.dialects.lmstfy.names import MOST_NAME, is_name, is_queue_list, store_queue
 from penstock.dialects.lmstfy.parameters import RefusedError, number, read_query
 from penstock.dialects.lmstfy.poll import Poll
@@ -31,18 +33,22 @@ _log = logging.getLogger("penstock.lmstfy")
 Answering = Callable[[Backend, str, str, dict[str, str]], Coroutine[Any, Any, bytes]]
 _SIZES = frozenset({Action.SIZE, Action.DEAD_SIZE})
 _MOST_COUNT = 100
+#: The actions that limits count, and lmstfy's names of them.
+_LIMITED = {Action.PUBLISH: PRODUCE, Action.BULK: PRODUCE, Action.CONSUME: CONSUME}
 
 
 class DataApi:
     """Handles the requests of the data listener.
 
-    `pools`: the stores by the name that the prefix of a token chooses. `tokens` None: no request needs one.
+    `pools`: the stores by the name that the prefix of a token chooses. `tokens` None: no request needs one,
+    and there are no `limits`.
     """
 
     def __init__(
         self,
         pools: Mapping[str, Backend],
         tokens: Tokens | None,
+        limits: TokenLimits,
         *,
         hosts: HostRule,
         public_sizes: bool = True,
@@ -50,6 +56,7 @@ class DataApi:
     ) -> None:
         self._pools = pools
         self._tokens = tokens
+        self._limits = limits
         self._hosts = hosts
         self._public = _SIZES if public_sizes else frozenset()
         self.defaults = defaults or Defaults()
@@ -123,7 +130,7 @@ class DataApi:
 
         def decide(known: bool | BaseException) -> None:
             if known is True:
-                self._act_or_refuse(exchange, route, backend)
+                self._limit(exchange, route, pool, token)
             elif known is False:
                 exchange.answer(error(401, "invalid token"))
             else:
@@ -131,7 +138,30 @@ class DataApi:
 
         self._tokens.check(pool, route.namespace, token, decide)
 
+    def _limit(self, exchange: Exchange, route: Route, pool: str, token: str) -> None:
+        """Act, unless the token's limit is reached. A request that does not succeed does not count."""
+        action = _LIMITED.get(route.action)
+        if action is None:
+            self._act_or_refuse(exchange, route, self._pools[pool])
+            return
+
+        def decide(permit: Permit | bool | BaseException | None) -> None:
+            if permit is False:
+                said = f"token({token}) {action} reach the limit rate, please retry later"
+                exchange.answer(answer(429, msg=said))
+            elif isinstance(permit, BaseException):
+                _failed(exchange, permit)
+            else:
+                if isinstance(permit, Permit):
+                    exchange.on_end = partial(_count, permit, action)
+                self._act_or_refuse(exchange, route, self._pools[pool])
+
+        self._limits.ask(pool, route.namespace, token, action, decide)
+
     def _act_or_refuse(self, exchange: Exchange, route: Route, backend: Backend) -> None:
+        if exchange.gone and exchange.method == "GET":  # its client did not wait for the look-ups
+            exchange.ended(0)
+            return
         try:
             self._act(exchange, route, backend)
         except RefusedError as refusal:
@@ -258,6 +288,12 @@ def _check_names(route: Route) -> None:
         raise RefusedError(400, "namespace name contains forbidden characters")
     if not is_name(queue) or queue.startswith("_"):
         raise RefusedError(400, "queue name contains forbidden characters")
+
+
+def _count(permit: Permit, action: str, status: int) -> None:
+    """Return the permit of a request that did nothing. A job of a client that is gone may be published."""
+    if status not in (200, 201) and (status or action == CONSUME):
+        permit.give_back()
 
 
 def _failed(exchange: Exchange, failure: BaseException) -> None:
