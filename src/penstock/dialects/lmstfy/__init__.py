@@ -9,6 +9,7 @@
 | `dead_letters.py` | peek, respawn and delete dead letters |
 | `tokens.py`, `limits.py`, `document_cache.py` | tokens and their limits, as documents of the store |
 | `admin_api.py`, `limits_api.py` | the listener that manages them |
+| `counters.py`, `metrics.py` | what Prometheus sees |
 | `jobs.py`, `job_ids.py`, `names.py` | lmstfy's jobs, ids and names as those of Penstock |
 | `timers.py` | due jobs, jobs whose TTR is over |
 

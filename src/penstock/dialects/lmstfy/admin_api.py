@@ -25,6 +25,7 @@ from penstock.dialects.lmstfy.parameters import RefusedError, read_query
 from penstock.dialects.lmstfy.routes import is_malformed, moved, refused
 from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens, read_token
 from penstock.web.exchange import Exchange
+from penstock.web.exposition import EXPOSITION
 from penstock.web.hosts import HostRule
 from penstock.web.replies import TEXT
 
@@ -39,7 +40,11 @@ _UNKNOWN = {"build_commit": "unknown", "build_date": "unknown", "version": "unkn
 
 
 class AdminApi:
-    """Handles the requests of the admin listener. `accounts`: name → password, for the routes of tokens."""
+    """Handles the requests of the admin listener.
+
+    - `metrics`: makes the text of the metrics.
+    - `accounts`: name → password, for the routes of tokens.
+    """
 
     def __init__(
         self,
@@ -47,12 +52,14 @@ class AdminApi:
         tokens: Tokens,
         limits: TokenLimits,
         *,
+        metrics: Callable[[], Awaitable[str]],
         hosts: HostRule,
         accounts: Mapping[str, str] | None = None,
     ) -> None:
         self._pools = pools
         self._tokens = tokens
         self._limits = limits
+        self._metrics = metrics
         self._hosts = hosts
         self._accounts = dict(accounts or {})
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,6 +105,12 @@ class AdminApi:
                 return lambda: _done(indented(200, list(self._pools))), False
             case "GET", ["info"]:
                 return lambda: self._info(given.get("pool") or DEFAULT_POOL), False
+            case "GET", ["metrics"]:
+                return self._shown_metrics, False
+            case "GET", ["livez"]:
+                return lambda: _done(plain_reply(200, b"ok\n", TEXT)), False
+            case "GET", ["readyz"]:
+                return self._ready, False
             case "GET", ["limits"]:
                 return lambda: limiters_listed(self._limits), True
             case "POST", ["token", namespace] if namespace:
@@ -194,6 +207,17 @@ class AdminApi:
         return removed()
 
     # ── queues ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _shown_metrics(self) -> bytes:
+        return plain_reply(200, (await self._metrics()).encode(), EXPOSITION)
+
+    async def _ready(self) -> bytes:
+        """200 if the stores of all pools answer, else 503 with the reasons."""
+        answers = await asyncio.gather(*(backend.answers() for backend in self._pools.values()))
+        wrong = [f"{pool}: {why}" for pool, why in zip(self._pools, answers, strict=True) if why]
+        if wrong:
+            return plain_reply(503, "\n".join([*wrong, ""]).encode("utf-8", "replace"), TEXT)
+        return plain_reply(200, b"ok\n", TEXT)
 
     async def _info(self, pool: str) -> bytes:
         backend = self._pools.get(pool)

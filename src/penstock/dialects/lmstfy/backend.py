@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from penstock.core.errors import StoreError
 from penstock.core.ids import mint_token
 from penstock.core.job import Job, NewJob, Ref, State
+from penstock.dialects.lmstfy.counters import PoolMetrics
 from penstock.dialects.lmstfy.dispatcher import Dispatcher
 from penstock.dialects.lmstfy.jobs import acknowledged
 from penstock.dialects.lmstfy.timers import QueueList, TtrTimer, WorkWatch
@@ -32,14 +33,20 @@ _KEEP_DEAD = 2**53
 class Backend:
     """A store and its services. Requests of one turn of the event loop share a call of the store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, pool: str) -> None:
         self.store = store
+        self.metrics = PoolMetrics(pool)
         self._clock_offset = 0.0  # of the store's clock to this machine's (ms)
         worker = f"lmstfy-{mint_token()[:12]}"
         self.queue_list = QueueList(store, on_now=self.on_now)
         self.promoter = Promoter(store, self.queue_list.scheduled, look=0.9)
         self.dispatcher = Dispatcher(
-            store, worker, on_leased=self._on_leased, on_waiting=self._on_waiting, on_now=self.on_now
+            store,
+            worker,
+            on_leased=self._on_leased,
+            on_waiting=self._on_waiting,
+            on_now=self.on_now,
+            on_delivered=self.metrics.delivered,
         )
         self.ttr_timer = TtrTimer(store, worker, self.queue_list, on_work=self.dispatcher.work)
         self.work_watch = WorkWatch(store, self.dispatcher, on_due=self.promoter.expect)
@@ -131,6 +138,7 @@ class Backend:
     def _stored(self, jobs: Sequence[NewJob]) -> None:
         available: set[str] = set()
         for job in jobs:
+            self.metrics.published(job.queue)
             if job.delay:
                 self.queue_list.has_scheduled(job.queue)
             else:
@@ -150,7 +158,7 @@ class Backend:
 
     async def _remove_all(self, refs: list[Ref]) -> Sequence[BaseException | None]:
         try:
-            await self.store.delete(refs, running=True)
+            await self._delete(refs)
         except StoreError as error:
             if len({ref.queue for ref in refs}) == 1:
                 return [error] * len(refs)
@@ -162,10 +170,26 @@ class Backend:
         failed: dict[str, StoreError] = {}
         for queue in {ref.queue for ref in refs}:
             try:
-                await self.store.delete([ref for ref in refs if ref.queue == queue], running=True)
+                await self._delete([ref for ref in refs if ref.queue == queue])
             except StoreError as error:
                 failed[queue] = error
         return [failed.get(ref.queue) for ref in refs]
+
+    async def _delete(self, refs: list[Ref]) -> None:
+        for ref, state in zip(refs, await self.store.delete(refs, running=True), strict=True):
+            if state is not None:
+                self.metrics.acknowledged(ref.queue, ref.id, self.now)
+
+    async def answers(self, within: float = 2.0) -> str:
+        """ "" if the store answers within this time (s), else why it does not."""
+        try:
+            async with asyncio.timeout(within):
+                await self.store.promote((), limit=1)
+        except TimeoutError:
+            return f"the store did not answer within {within:g} s"
+        except StoreError as error:
+            return str(error)
+        return ""
 
     async def _get_all(self, refs: list[Ref]) -> Sequence[Job | BaseException | None]:
         return await self.store.get(refs)
