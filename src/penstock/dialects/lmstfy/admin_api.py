@@ -21,7 +21,7 @@ from penstock.dialects.lmstfy.limits_api import (
     limiters_listed,
 )
 from penstock.dialects.lmstfy.names import MOST_NAME, is_name, split_queue
-from penstock.dialects.lmstfy.parameters import RefusedError, read_query
+from penstock.dialects.lmstfy.parameters import RefusedError, checked_text, read_query
 from penstock.dialects.lmstfy.routes import is_malformed, moved, refused
 from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens, read_token
 from penstock.web.exchange import Exchange
@@ -171,7 +171,7 @@ class AdminApi:
     async def _create(self, namespace: str, given: Mapping[str, str], form: Mapping[str, str]) -> bytes:
         description = form.get("description") or given.get("description", "")
         token = form.get("token") or given.get("token", "")
-        if not description:
+        if not checked_text(description, "description"):
             raise RefusedError(400, "invalid description")
         if token and len(token) < _SHORTEST_TOKEN:
             raise RefusedError(400, "the user token was too short")
@@ -185,7 +185,7 @@ class AdminApi:
         named = pool or DEFAULT_POOL
         if named not in self._pools:
             raise RefusedError(400, "the pool was not exists")
-        made = await self._tokens.create(named, namespace, description, token)
+        made = await self._tokens.create(named, namespace, description, checked_text(token, "token"))
         if made is None:
             raise RefusedError(400, "the token has already existed")
         return indented(201, {"token": made if named == DEFAULT_POOL else f"{named}:{made}"})

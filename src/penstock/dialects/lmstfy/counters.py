@@ -96,6 +96,6 @@ class PoolMetrics:
         if known is None:
             if len(self._labels) >= 10_000:
                 self._labels.clear()
-            names = split_queue(queue) or ("other", "other")
-            known = self._labels[queue] = (self._pool, *names)
+            namespace, name = split_queue(queue) or ("other", "other")
+            known = self._labels[queue] = (self._pool, namespace, name)
         return known

@@ -121,7 +121,10 @@ class DataApi:
 
     def _authorise(self, exchange: Exchange, route: Route) -> None:
         _check_names(route)
-        given = exchange.header(b"x-token") or read_query(exchange.query).get("token", "")
+        given = exchange.header(b"x-token") or ""
+        if not given.isascii():  # as a query has it
+            given = given.encode("latin-1").decode("utf-8", "surrogateescape")
+        given = given or read_query(exchange.query).get("token", "")
         pool, token = read_token(given)
         backend = self._pools.get(pool)
         if backend is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.dialects.lmstfy.bodies import answer, error, json_text, plain_reply
 from penstock.dialects.lmstfy.limits import Limiter, TokenLimits
-from penstock.dialects.lmstfy.parameters import RefusedError
+from penstock.dialects.lmstfy.parameters import RefusedError, checked_text
 from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, read_token
 from penstock.web.exchange import Exchange
 from penstock.web.replies import TEXT
@@ -57,7 +57,8 @@ async def limiter_put(
         raise RefusedError(500, "limiter interval should be > 0")
     if limiter.read <= 0 and limiter.write <= 0:
         raise RefusedError(500, "the read and write of limiter can't be <= 0 at the same time")
-    pool, token = read_token(text)
+    checked_text(namespace, "namespace")
+    pool, token = read_token(checked_text(text, "token"))
     if not await limits.put(pool, namespace, token, limiter, new=new):
         return error(500, f"throttler token({token}) has already exists")
     return plain_reply(201 if new else 200, shown)
