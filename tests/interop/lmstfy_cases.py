@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["TOKEN", "Case", "admin_cases", "fixed_cases", "random_cases"]
+__all__ = ["TOKEN", "Case", "admin_cases", "fixed_cases", "limited_cases", "random_cases"]
 
 TOKEN = "a-token-of-both-servers"
 MIB = 1_048_576
@@ -175,12 +175,52 @@ def admin_cases() -> Iterator[Case]:
         ("HEAD", "/pools"),
     ]:
         yield Case(method, path, b"", [])
+    yield from _limiters()
     yield Case("POST", "/token/n4", b"description=a+b&token=default:cccccccccccccccccccccccc", form)
     yield Case(
         "POST", "/token/n5?description=query&token=dddddddddddddddddddddddd", b"description=form", form
     )
     for name in ("n4", "n5"):
         yield Case("GET", f"/token/{name}", b"", [])
+
+
+def _limiters() -> Iterator[Case]:
+    limit = "/token/n2/llllllllllllllllllllllll/limit"
+    bodies = (
+        *(b'{"read":1,"Write":2,"interval":3,"other":1} x', b'{"read":1}', b'{"read":-1,"interval":1}'),
+        *(
+            b'{"read":1,"interval":-1}',
+            b"null",
+            b"{}",
+            b'{"interval":1}',
+            b'{"read":null,"write":1,"interval":1}',
+        ),
+    )
+    for method in ("GET", "DELETE", "PUT", "POST", "GET", "DELETE", "GET", "PATCH"):
+        for body in bodies if method in ("PUT", "POST") else [b""]:
+            yield Case(method, limit, body, [])
+    for path in ("/limits", "/limits/", "/limits?force_update=t", f"{limit}/", f"{limit}/x"):
+        yield Case("GET", path, b"", [])
+    yield Case("POST", limit, b'{"write":2,"interval":60}', [])
+    yield Case("GET", "/limits", b"", [])
+    yield Case("DELETE", "/token/n2/llllllllllllllllllllllll", b"", [])
+    yield Case("GET", limit, b"", [])
+
+
+def limited_cases() -> Iterator[tuple[Case, bool]]:
+    """Requests of a token with limits, and whether they are for the admin listener."""
+    limit = f"/token/ns/{TOKEN}/limit"
+    yield Case("PUT", limit, b'{"read":2,"write":3,"interval":600}', []), True
+    for n in range(5):
+        yield Case("PUT", "/api/ns/limited", b"%d" % n), False
+        yield Case("GET", "/api/ns/nothing"), False
+        yield Case("PUT", "/api/ns/limited?tries=x", b"x"), False
+        yield Case("PUT", "/api/ns/limited/bulk", b"[]"), False
+    for _ in range(4):
+        yield Case("GET", "/api/ns/limited"), False
+    yield Case("GET", "/api/ns/limited/size"), False
+    yield Case("DELETE", limit, b"", []), True
+    yield Case("PUT", "/api/ns/limited", b"x"), False
 
 
 def random_cases(seed: int, number: int) -> Iterator[Case]:

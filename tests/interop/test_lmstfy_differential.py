@@ -16,7 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.lmstfy_cases import TOKEN, Case, admin_cases, fixed_cases, random_cases
+from tests.interop.lmstfy_cases import (
+    TOKEN,
+    Case,
+    admin_cases,
+    fixed_cases,
+    limited_cases,
+    random_cases,
+)
 from tests.interop.test_lmstfy_clients import go, lmstfy, pytestmark, serving, url  # noqa: F401  (fixtures)
 from tests.servers import redis_server, until
 from tests.web.wire import Client, Reply
@@ -139,6 +146,8 @@ async def test_both_answer_alike(original: tuple[int, int], url: str, tmp_path: 
         async with both(original, ours) as sides:
             assert await differences(sides, fixed_cases()) == []
             assert await differences(sides, admin_cases(), admin=True) == []
+            for case, admin in limited_cases():
+                assert await differences(sides, [case], admin=admin) == []
 
         async def compare(seed: int) -> list[str]:
             async with both(original, ours) as sides:

@@ -43,6 +43,42 @@ async def test_dead_letters_are_respawned_oldest_first_with_their_ids(served: Se
     assert (await client.put("/api/ns/other/deadletter")).json["count"] == 0
 
 
+async def test_the_oldest_dead_letter_is_the_one_that_died_first(served: Served, client: Client) -> None:
+    first, second = [(await client.put("/api/ns/q?ttl=0", body)).json["job_id"] for body in (b"a", b"b")]
+    await client.get("/api/ns/q?ttr=60")
+    await client.get("/api/ns/q?ttr=1")
+    await served.advance(2)
+    assert (await client.get("/api/ns/q/deadletter")).json["deadletter_head"] == second
+    await served.advance(60)
+    await client.put("/api/ns/q/deadletter?limit=10")
+    found = [(await client.get("/api/ns/q")).json["job_id"] for _ in range(2)]
+    assert found == [second, first]
+
+
+async def test_a_respawned_dead_letter_has_one_try(served: Served, client: Client) -> None:
+    id = (await client.put("/api/ns/q?tries=3&ttl=0", b"x")).json["job_id"]
+    for left in (2, 1, 0):
+        assert (await client.get("/api/ns/q?ttr=1")).json["remain_tries"] == left
+        await served.advance(1.1)
+    for _ in range(2):
+        assert (await client.get("/api/ns/q/deadletter")).json["deadletter_head"] == id
+        assert (await client.put("/api/ns/q/deadletter")).json["count"] == 1
+        assert (await client.get("/api/ns/q/peek")).json["remain_tries"] == 1
+        assert (await client.get("/api/ns/q?ttr=1")).json["remain_tries"] == 0
+        await served.advance(1.1)
+
+
+async def test_a_respawned_dead_letter_has_a_new_ttl(served: Served, client: Client) -> None:
+    ids = await dead(served, client, b"a", b"b", b"c", ttl=50)
+    for query in ("ttl=10", "ttl=0", ""):
+        await client.put(f"/api/ns/q/deadletter?{query}")
+    shown = [(await client.get(f"/api/ns/q/job/{id}")).json["ttl"] for id in ids]
+    assert shown == [10, 0, 86_400]
+    await served.advance(11)
+    assert (await client.get("/api/ns/q")).json["job_id"] == ids[1]
+    assert (await client.get("/api/ns/q/deadletter/size")).json["size"] == 0
+
+
 async def test_dead_letters_are_deleted_oldest_first(served: Served, client: Client) -> None:
     ids = await dead(served, client, b"a", b"b", b"c")
     assert (await client.delete("/api/ns/q/deadletter?limit=2")).status == 204

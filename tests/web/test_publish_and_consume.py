@@ -7,6 +7,10 @@ import os
 
 import pytest
 
+from penstock.core.job import AttemptError
+from penstock.core.lifecycle import decide
+from penstock.core.outcomes import LeaseLost
+from penstock.stores.contract import Settlement
 from tests.web.conftest import Served
 from tests.web.wire import Client
 
@@ -292,6 +296,22 @@ async def test_a_delivery_with_frozen_tries_spends_none(served: Served, client: 
     assert (await client.get("/api/ns/q?ttr=1&freeze_tries=true")).json["remain_tries"] == 1
     await served.advance(2)
     assert (await client.get("/api/ns/q?freeze_tries=junk&timeout=5")).json["remain_tries"] == 0
+
+
+async def test_a_lost_job_costs_a_try_whoever_takes_it_back(served: Served, client: Client) -> None:
+    """Also a worker of Penstock that serves the same queue: the fetch has started the attempt."""
+    for body in (b"a", b"b"):
+        await client.put("/api/ns/q?tries=2", body)
+    await client.get("/api/ns/q?ttr=1")
+    await served.service.stop()
+    served.clock.advance(2_000)
+    found = await served.store.reclaim(["ns.q"], limit=9, lease=1_000, worker="w", token="t")
+    (job,) = found.jobs
+    assert job.spec.fetch_starts
+    lost = LeaseLost(AttemptError.bounded(job.attempt, found.now, "LeaseLost", ""), started=False)
+    await served.store.settle([Settlement(job.lease, decide(job, lost, found.now))])
+    queued = (await served.store.list_next("ns.q")).jobs
+    assert [(one.spec.payload, one.attempt) for one in queued] == [(b"b", 0), (b"a", 1)]
 
 
 async def test_ids_show_when_and_with_what_delay_they_were_made(client: Client) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 
 from penstock.core.errors import StoreUnavailable
+from penstock.core.job import Ref, State
 from penstock.dialects.lmstfy.names import is_ours, split_queue, store_queue
 from tests.web.conftest import Served
 
@@ -221,10 +224,12 @@ async def test_half_an_escape_is_a_bad_request(local: Served) -> None:
         ("enqueue", "PUT", "/api/ns/q/bulk"),
         ("fetch", "GET", "/api/ns/q"),
         ("fetch", "GET", "/api/ns/q?count=5&timeout=9"),
-        ("settle", "DELETE", "/api/ns/q/job/x"),
+        ("delete", "DELETE", "/api/ns/q/job/x"),
         ("get", "GET", "/api/ns/q/job/x"),
         ("queues", "GET", "/api/ns/q/size"),
-        ("list_jobs", "GET", "/api/ns/q/peek"),
+        ("list_next", "GET", "/api/ns/q/peek"),
+        ("list_next", "GET", "/api/ns/q/deadletter"),
+        ("list_next", "PUT", "/api/ns/q/deadletter"),
         ("purge", "DELETE", "/api/ns/q"),
         ("settle", "PUT", "/api/ns/q/job/x"),
     ],
@@ -254,6 +259,29 @@ async def test_a_full_queue_asks_to_come_back(local: Served) -> None:
     assert int(full.headers["Retry-After"]) >= 1
 
 
+async def test_a_part_of_the_store_that_is_away_fails_the_acknowledgements_of_its_queues_alone(
+    local: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = local.store.delete
+
+    async def fail(refs: Sequence[Ref], **options: Any) -> list[State | None]:
+        if any(ref.queue == "ns.away" for ref in refs):
+            raise StoreUnavailable("away")
+        return await delete(refs, **options)
+
+    client = local.client()
+    id = (await client.put("/api/ns/here", b"x")).json["job_id"]
+    monkeypatch.setattr(local.store, "delete", fail)
+    found: dict[str, object] = {}
+    for queue in ("away", "here"):  # in one turn, so in one call
+        local.service.backends["default"].remove(Ref(f"ns.{queue}", id), partial(found.__setitem__, queue))
+    while len(found) < 2:
+        await client.get("/api/ns/here/size")
+    assert found["here"] is None
+    assert isinstance(found["away"], StoreUnavailable)
+    assert (await client.get(f"/api/ns/here/job/{id}")).status == 404
+
+
 # --- names --------------------------------------------------------------------------------------
 
 
@@ -262,7 +290,8 @@ def test_a_queue_of_the_store_stands_for_one_namespace_and_queue() -> None:
     assert split_queue("ns.q") == ("ns", "q")
     assert split_queue("default") is None
     assert not is_ours("default")
+    assert split_queue(store_queue("n" * 100, "q" * 154)) == ("n" * 100, "q" * 154)
     long = store_queue("n" * 255, "q" * 255)
-    assert len(long) <= 128
+    assert len(long) <= 255
     assert is_ours(long)
     assert long != store_queue("n" * 255, "q" * 254)

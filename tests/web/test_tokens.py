@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from urllib.parse import quote
 
 import pytest
 
@@ -82,6 +83,15 @@ async def test_a_token_opens_its_namespace(guarded: Served) -> None:
         assert (await guarded.client(token).put(f"/api/{namespace}/q", b"x")).status == 401
     assert (await guarded.client("of-the-command-line").put("/api/fixed/q", b"x")).status == 201
     assert (await guarded.client("of-the-command-line").put("/api/ns/q", b"x")).status == 401
+
+
+async def test_a_token_may_have_any_letters(guarded: Served) -> None:
+    token = "schlüssel-für-die-post"
+    assert await made(guarded, f"/token/ns?description=%C3%A4&token={quote(token)}") == token
+    assert (await guarded.client(token).put("/api/ns/q", b"x")).status == 201
+    assert (await guarded.client().put(f"/api/ns/q?token={quote(token)}", b"x")).status == 201
+    for query in ("description=%ff", f"description=d&token=%ff{quote(token)}"):
+        assert (await guarded.admin().request("POST", f"/token/ns?{query}")).status == 400
 
 
 async def test_a_token_of_ones_own_is_made_once(guarded: Served) -> None:
@@ -171,7 +181,7 @@ async def test_the_admin_listener_shows_pools_queues_and_version(local: Served) 
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/metrics", "/limits", "/accesslog", "/debug/pprof/", "/token/ns/t/limit", "/api/ns/q"]
+    "path", ["/", "/metric", "/accesslog", "/debug/pprof/", "/token/ns/t/limits", "/api/ns/q"]
 )
 async def test_an_unknown_path_of_the_admin_listener(admin: Client, path: str) -> None:
     answer = await admin.get(path)
@@ -194,6 +204,8 @@ async def test_accounts_guard_the_routes_of_tokens(clock: ManualClock) -> None:
             ("POST", "/token/ns?description=d"),
             ("GET", "/token/ns"),
             ("DELETE", "/token/ns/t"),
+            ("GET", "/limits"),
+            *((method, "/token/ns/t/limit") for method in ("GET", "POST", "PUT", "DELETE")),
         ]:
             for given in ([], [("Authorization", "Basic YWRtaW46d3Jvbmc=")], [("Authorization", "Basic é")]):
                 refused = await one.admin().request(method, path, b"", given)
@@ -203,7 +215,7 @@ async def test_accounts_guard_the_routes_of_tokens(clock: ManualClock) -> None:
             "GET", "/token/ns", b"", [("Authorization", "Basic YWRtaW46c2VjcmV0")]
         )
         assert allowed.status == 200
-        for path in ("/pools", "/info", "/version"):
+        for path in ("/pools", "/info", "/version", "/metrics", "/livez", "/readyz"):
             assert (await one.admin().get(path)).status == 200
     finally:
         await one.stop()
@@ -231,6 +243,7 @@ async def test_tokens_and_jobs_are_encrypted_if_the_store_has_a_key(clock: Manua
         client = one.client(await made(one, f"/token/ns?description=d&token={TOKEN}"))
         await client.put("/api/ns/q", b"a secret")
         stored = [job.spec.payload for job in (await inner.list_jobs()).jobs]
+        stored += [one.body for one in (await inner.documents("lmstfy.tokens")).documents]
         assert len(stored) == 2
         assert not any(text in payload for payload in stored for text in (TOKEN.encode(), b"secret"))
         assert (await client.get("/api/ns/q")).data == b"a secret"

@@ -82,8 +82,10 @@ class HttpConnection(asyncio.Protocol):
         pending, self._pending = self._pending, deque()
         for exchange in pending:
             self._server.forget_body(exchange)
-            if not exchange.answered and exchange.on_gone is not None:
-                exchange.on_gone()
+            if not exchange.answered:
+                if exchange.on_gone is not None:
+                    exchange.on_gone()
+                exchange.ended(0)
 
     def pause_writing(self) -> None:
         self._write_paused = True

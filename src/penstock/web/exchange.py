@@ -25,6 +25,7 @@ class Exchange:
     - `headers`: names in lower case, values without surrounding blanks.
     - `body`: b"" if the handler does not want it, or if it is `too_large`.
     - `on_gone`: called if the client closes the connection before the answer.
+    - `on_end`: called with the status of the answer, or 0 if the client closes the connection before it.
     """
 
     __slots__ = (
@@ -34,6 +35,7 @@ class Exchange:
         "headers",
         "last",
         "method",
+        "on_end",
         "on_gone",
         "path",
         "query",
@@ -57,6 +59,7 @@ class Exchange:
         self.answered = False
         self.reply: bytes | None = None
         self.on_gone: Callable[[], None] | None = None
+        self.on_end: Callable[[int], None] | None = None
 
     def header(self, name: bytes) -> str | None:
         """The first value of a header, by its name in lower case."""
@@ -70,7 +73,15 @@ class Exchange:
 
         False if the client has closed the connection.
         """
-        return self.connection.answer(self, reply)
+        sent = self.connection.answer(self, reply)
+        self.ended(int(reply[9:12]) if sent else 0)
+        return sent
+
+    def ended(self, status: int) -> None:
+        """Call `on_end`, once."""
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end(status)
 
     @property
     def gone(self) -> bool:

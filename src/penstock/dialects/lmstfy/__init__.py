@@ -5,12 +5,13 @@
 | `service.py` | the two listeners and the services behind them |
 | `routes.py`, `parameters.py`, `bodies.py` | requests and answers, byte for byte |
 | `data_api.py` | publish, bulk, republish, peek, ack, size, destroy |
-| `consume_api.py`, `dispatcher.py` | consume: long polls as records, served in the order of their arrival |
+| `poll.py`, `dispatcher.py` | consume: long polls as records, served in the order of their arrival |
 | `dead_letters.py` | peek, respawn and delete dead letters |
-| `tokens.py`, `admin_api.py` | tokens, and the listener that manages them |
+| `tokens.py`, `limits.py`, `document_cache.py` | tokens and their limits, as documents of the store |
+| `admin_api.py`, `limits_api.py` | the listener that manages them |
+| `counters.py`, `metrics.py` | what Prometheus sees |
 | `jobs.py`, `job_ids.py`, `names.py` | lmstfy's jobs, ids and names as those of Penstock |
 | `timers.py` | due jobs, jobs whose TTR is over |
-| `store_gaps.py` | what the contract of a store lacks for lmstfy, made from what it has |
 
 A job is a raw job with the task `lmstfy` in the queue `NAMESPACE.QUEUE`, so a Penstock worker can serve it.
 """

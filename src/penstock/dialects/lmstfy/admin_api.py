@@ -1,4 +1,4 @@
-"""The admin API of lmstfy: create, list and delete tokens; list pools and queues; the version."""
+"""The admin API of lmstfy: tokens and their limits, the pools, the queues, the version."""
 
 from __future__ import annotations
 
@@ -13,11 +13,19 @@ from urllib.parse import unquote_to_bytes
 
 from penstock.dialects.lmstfy.backend import Backend
 from penstock.dialects.lmstfy.bodies import error, indented, json_text, plain_reply, removed
+from penstock.dialects.lmstfy.limits import TokenLimits
+from penstock.dialects.lmstfy.limits_api import (
+    limiter_put,
+    limiter_removed,
+    limiter_shown,
+    limiters_listed,
+)
 from penstock.dialects.lmstfy.names import MOST_NAME, is_name, split_queue
-from penstock.dialects.lmstfy.parameters import RefusedError, read_query
+from penstock.dialects.lmstfy.parameters import RefusedError, checked_text, read_query
 from penstock.dialects.lmstfy.routes import is_malformed, moved, refused
 from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens, read_token
 from penstock.web.exchange import Exchange
+from penstock.web.exposition import EXPOSITION
 from penstock.web.hosts import HostRule
 from penstock.web.replies import TEXT
 
@@ -32,25 +40,33 @@ _UNKNOWN = {"build_commit": "unknown", "build_date": "unknown", "version": "unkn
 
 
 class AdminApi:
-    """Handles the requests of the admin listener. `accounts`: name → password, for the routes of tokens."""
+    """Handles the requests of the admin listener.
+
+    - `metrics`: makes the text of the metrics.
+    - `accounts`: name → password, for the routes of tokens.
+    """
 
     def __init__(
         self,
         pools: Mapping[str, Backend],
         tokens: Tokens,
+        limits: TokenLimits,
         *,
+        metrics: Callable[[], Awaitable[str]],
         hosts: HostRule,
         accounts: Mapping[str, str] | None = None,
     ) -> None:
         self._pools = pools
         self._tokens = tokens
+        self._limits = limits
+        self._metrics = metrics
         self._hosts = hosts
         self._accounts = dict(accounts or {})
         self._tasks: set[asyncio.Task[None]] = set()
 
     def body_limit(self, exchange: Exchange) -> int:
         """The largest body of a request: that of a form."""
-        return _MOST_FORM if exchange.method == "POST" else 0
+        return _MOST_FORM if exchange.method in ("POST", "PUT") else 0
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a request, now or later."""
@@ -89,12 +105,37 @@ class AdminApi:
                 return lambda: _done(indented(200, list(self._pools))), False
             case "GET", ["info"]:
                 return lambda: self._info(given.get("pool") or DEFAULT_POOL), False
+            case "GET", ["metrics"]:
+                return self._shown_metrics, False
+            case "GET", ["livez"]:
+                return lambda: _done(plain_reply(200, b"ok\n", TEXT)), False
+            case "GET", ["readyz"]:
+                return self._ready, False
+            case "GET", ["limits"]:
+                return lambda: limiters_listed(self._limits), True
             case "POST", ["token", namespace] if namespace:
                 return lambda: self._create(namespace, given, _form(exchange)), True
             case "GET", ["token", namespace] if namespace:
                 return lambda: self._list(namespace, given.get("pool", "")), True
             case "DELETE", ["token", namespace, token] if namespace and token:
                 return lambda: self._delete(namespace, token), True
+            case _, ["token", namespace, token, "limit"] if namespace and token:
+                act = self._limiter(exchange, namespace, token)
+                return None if act is None else (act, True)
+        return None
+
+    def _limiter(
+        self, exchange: Exchange, namespace: str, token: str
+    ) -> Callable[[], Coroutine[Any, Any, bytes]] | None:
+        limits = self._limits
+        match exchange.method:
+            case "GET":
+                return lambda: limiter_shown(limits, namespace, token)
+            case "POST" | "PUT":
+                new = exchange.method == "POST"
+                return lambda: limiter_put(limits, namespace, token, exchange, new=new)
+            case "DELETE":
+                return lambda: limiter_removed(limits, namespace, token)
         return None
 
     def _knows(self, authorization: str | None) -> bool:
@@ -130,7 +171,7 @@ class AdminApi:
     async def _create(self, namespace: str, given: Mapping[str, str], form: Mapping[str, str]) -> bytes:
         description = form.get("description") or given.get("description", "")
         token = form.get("token") or given.get("token", "")
-        if not description:
+        if not checked_text(description, "description"):
             raise RefusedError(400, "invalid description")
         if token and len(token) < _SHORTEST_TOKEN:
             raise RefusedError(400, "the user token was too short")
@@ -144,7 +185,7 @@ class AdminApi:
         named = pool or DEFAULT_POOL
         if named not in self._pools:
             raise RefusedError(400, "the pool was not exists")
-        made = await self._tokens.create(named, namespace, description, token)
+        made = await self._tokens.create(named, namespace, description, checked_text(token, "token"))
         if made is None:
             raise RefusedError(400, "the token has already existed")
         return indented(201, {"token": made if named == DEFAULT_POOL else f"{named}:{made}"})
@@ -162,9 +203,21 @@ class AdminApi:
         if pool not in self._pools:
             raise RefusedError(400, "the pool was not exists")
         await self._tokens.delete(pool, namespace, token)
+        await self._limits.remove(pool, namespace, token)
         return removed()
 
     # ── queues ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _shown_metrics(self) -> bytes:
+        return plain_reply(200, (await self._metrics()).encode(), EXPOSITION)
+
+    async def _ready(self) -> bytes:
+        """200 if the stores of all pools answer, else 503 with the reasons."""
+        answers = await asyncio.gather(*(backend.answers() for backend in self._pools.values()))
+        wrong = [f"{pool}: {why}" for pool, why in zip(self._pools, answers, strict=True) if why]
+        if wrong:
+            return plain_reply(503, "\n".join([*wrong, ""]).encode("utf-8", "replace"), TEXT)
+        return plain_reply(200, b"ok\n", TEXT)
 
     async def _info(self, pool: str) -> bytes:
         backend = self._pools.get(pool)

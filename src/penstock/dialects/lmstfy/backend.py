@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from penstock.core.errors import StoreError
 from penstock.core.ids import mint_token
-from penstock.core.job import Job, NewJob, Ref
-from penstock.dialects.lmstfy import store_gaps
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.dialects.lmstfy.counters import PoolMetrics
 from penstock.dialects.lmstfy.dispatcher import Dispatcher
 from penstock.dialects.lmstfy.jobs import acknowledged
 from penstock.dialects.lmstfy.timers import QueueList, TtrTimer, WorkWatch
 from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
 from penstock.maintenance.service import ProblemLog, Service
-from penstock.stores.contract import Enqueued, EnqueueStatus, Settled, Settlement, Store
+from penstock.stores.contract import MOST_LISTED, Enqueued, EnqueueStatus, Settled, Settlement, Store
 from penstock.web.group_commit import GroupCommit
 
 __all__ = ["Backend"]
@@ -33,14 +33,20 @@ _KEEP_DEAD = 2**53
 class Backend:
     """A store and its services. Requests of one turn of the event loop share a call of the store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, pool: str) -> None:
         self.store = store
+        self.metrics = PoolMetrics(pool)
         self._clock_offset = 0.0  # of the store's clock to this machine's (ms)
         worker = f"lmstfy-{mint_token()[:12]}"
         self.queue_list = QueueList(store, on_now=self.on_now)
         self.promoter = Promoter(store, self.queue_list.scheduled, look=0.9)
         self.dispatcher = Dispatcher(
-            store, worker, on_leased=self._on_leased, on_waiting=self._on_waiting, on_now=self.on_now
+            store,
+            worker,
+            on_leased=self._on_leased,
+            on_waiting=self._on_waiting,
+            on_now=self.on_now,
+            on_delivered=self.metrics.delivered,
         )
         self.ttr_timer = TtrTimer(store, worker, self.queue_list, on_work=self.dispatcher.work)
         self.work_watch = WorkWatch(store, self.dispatcher, on_due=self.promoter.expect)
@@ -113,9 +119,7 @@ class Backend:
         (answer,) = await self.store.enqueue([new])
         if answer.status is EnqueueStatus.NEW:
             self._stored([new])
-            (failed,) = await store_gaps.remove(self.store, [old])
-            if failed is not None:
-                raise failed
+            await self.store.delete([old], running=True)
         return answer
 
     async def _enqueue_groups(
@@ -134,6 +138,7 @@ class Backend:
     def _stored(self, jobs: Sequence[NewJob]) -> None:
         available: set[str] = set()
         for job in jobs:
+            self.metrics.published(job.queue)
             if job.delay:
                 self.queue_list.has_scheduled(job.queue)
             else:
@@ -152,19 +157,72 @@ class Backend:
         self._get.put(ref, done)
 
     async def _remove_all(self, refs: list[Ref]) -> Sequence[BaseException | None]:
-        return await store_gaps.remove(self.store, refs)
+        try:
+            await self._delete(refs)
+        except StoreError as error:
+            if len({ref.queue for ref in refs}) == 1:
+                return [error] * len(refs)
+            return await self._remove_by_queue(refs)
+        return [None] * len(refs)
+
+    async def _remove_by_queue(self, refs: list[Ref]) -> Sequence[BaseException | None]:
+        """Remove what can be removed while a part of the store is away: the queues of the other parts."""
+        failed: dict[str, StoreError] = {}
+        for queue in {ref.queue for ref in refs}:
+            try:
+                await self._delete([ref for ref in refs if ref.queue == queue])
+            except StoreError as error:
+                failed[queue] = error
+        return [failed.get(ref.queue) for ref in refs]
+
+    async def _delete(self, refs: list[Ref]) -> None:
+        for ref, state in zip(refs, await self.store.delete(refs, running=True), strict=True):
+            if state is not None:
+                self.metrics.acknowledged(ref.queue, ref.id, self.now)
+
+    async def answers(self, within: float = 2.0) -> str:
+        """ "" if the store answers within this time (s), else why it does not."""
+        try:
+            async with asyncio.timeout(within):
+                await self.store.promote((), limit=1)
+        except TimeoutError:
+            return f"the store did not answer within {within:g} s"
+        except StoreError as error:
+            return str(error)
+        return ""
 
     async def _get_all(self, refs: list[Ref]) -> Sequence[Job | BaseException | None]:
         return await self.store.get(refs)
 
-    async def counted(self, queue: str) -> dict[str, int]:
+    async def counted(self, queue: str) -> dict[State, int]:
         """The number of jobs of a queue by state; empty if it does not exist."""
-        info = (await store_gaps.counts(self.store, [queue])).get(queue)
-        if info is None:
-            return {}
-        if info.away:
-            raise StoreError(info.away)
-        return {state.value: n for state, n in info.counts.items()}
+        for info in await self.store.queues():
+            if info.name == queue:
+                if info.away:
+                    raise StoreError(info.away)
+                return dict(info.counts)
+        return {}
+
+    async def purge(self, queue: str, state: State, limit: int | None = None) -> None:
+        """Remove the oldest jobs of a queue in this state; `limit` None: all."""
+        left = limit
+        while left is None or left > 0:
+            step = MOST_LISTED if left is None else min(MOST_LISTED, left)
+            removed = await self.store.purge(queue, [state], limit=step)
+            if removed < step:
+                return
+            left = None if left is None else left - removed
+
+    async def each_page(self, queue: str, state: State, size: int) -> AsyncGenerator[list[Job], None]:
+        """Yield the jobs of a queue in this state, next one first, in pages of at most `size`."""
+        after: str | None = None
+        while True:
+            page = await self.store.list_next(queue, state=state, after=after, limit=size)
+            if page.jobs:
+                yield page.jobs
+            after = page.next
+            if after is None:
+                return
 
     # ── private ──────────────────────────────────────────────────────────────────────────────────
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 from penstock.core.errors import StoreError
 from penstock.core.job import Job, Ref
 from penstock.dialects.lmstfy import dead_letters, publishing
 from penstock.dialects.lmstfy.backend import Backend
-from penstock.dialects.lmstfy.bodies import error, plain_reply, removed
+from penstock.dialects.lmstfy.bodies import answer, error, plain_reply, removed
+from penstock.dialects.lmstfy.counters import HttpMetrics
 from penstock.dialects.lmstfy.defaults import Defaults
 from penstock.dialects.lmstfy.jobs import exists, shown
+from penstock.dialects.lmstfy.limits import CONSUME, PRODUCE, Permit, TokenLimits
 from penstock.dialects.lmstfy.names import MOST_NAME, is_name, is_queue_list, store_queue
 from penstock.dialects.lmstfy.parameters import RefusedError, number, read_query
 from penstock.dialects.lmstfy.poll import Poll
 from penstock.dialects.lmstfy.queue_requests import destroyed, head, size
-from penstock.dialects.lmstfy.routes import Action, Route, find_route, is_malformed, moved, refused
-from penstock.dialects.lmstfy.tokens import Tokens, read_token
+from penstock.dialects.lmstfy.routes import PATTERNS, Action, Route, find_route, is_malformed, moved, refused
+from penstock.dialects.lmstfy.tokens import Tokens, read_token, token_name
 from penstock.web.exchange import Exchange
 from penstock.web.hosts import HostRule
 
@@ -31,18 +35,23 @@ _log = logging.getLogger("penstock.lmstfy")
 Answering = Callable[[Backend, str, str, dict[str, str]], Coroutine[Any, Any, bytes]]
 _SIZES = frozenset({Action.SIZE, Action.DEAD_SIZE})
 _MOST_COUNT = 100
+#: The actions that limits count, and lmstfy's names of them.
+_LIMITED = {Action.PUBLISH: PRODUCE, Action.BULK: PRODUCE, Action.CONSUME: CONSUME}
 
 
 class DataApi:
     """Handles the requests of the data listener.
 
-    `pools`: the stores by the name that the prefix of a token chooses. `tokens` None: no request needs one.
+    `pools`: the stores by the name that the prefix of a token chooses. `tokens` None: no request needs one,
+    and there are no `limits`.
     """
 
     def __init__(
         self,
         pools: Mapping[str, Backend],
         tokens: Tokens | None,
+        limits: TokenLimits,
+        metrics: HttpMetrics,
         *,
         hosts: HostRule,
         public_sizes: bool = True,
@@ -50,6 +59,8 @@ class DataApi:
     ) -> None:
         self._pools = pools
         self._tokens = tokens
+        self._limits = limits
+        self._metrics = metrics
         self._hosts = hosts
         self._public = _SIZES if public_sizes else frozenset()
         self.defaults = defaults or Defaults()
@@ -110,20 +121,27 @@ class DataApi:
 
     def _authorise(self, exchange: Exchange, route: Route) -> None:
         _check_names(route)
-        given = exchange.header(b"x-token") or read_query(exchange.query).get("token", "")
+        given = exchange.header(b"x-token") or ""
+        if not given.isascii():  # as a query has it
+            given = given.encode("latin-1").decode("utf-8", "surrogateescape")
+        given = given or read_query(exchange.query).get("token", "")
         pool, token = read_token(given)
         backend = self._pools.get(pool)
         if backend is None:
             raise RefusedError(404, "pool not found")
+        began = time.monotonic()
         if self._tokens is None or route.action in self._public:
+            self._measure(exchange, route, pool, route.namespace, began)
             self._act(exchange, route, backend)
             return
+        self._measure(exchange, route, pool, "", began)
         if not token:
             raise RefusedError(401, "token not found")
 
         def decide(known: bool | BaseException) -> None:
             if known is True:
-                self._act_or_refuse(exchange, route, backend)
+                self._measure(exchange, route, pool, route.namespace, began)
+                self._limit(exchange, route, pool, token)
             elif known is False:
                 exchange.answer(error(401, "invalid token"))
             else:
@@ -131,7 +149,38 @@ class DataApi:
 
         self._tokens.check(pool, route.namespace, token, decide)
 
+    def _measure(self, exchange: Exchange, route: Route, pool: str, namespace: str, began: float) -> None:
+        """Count the request when it ends. The namespace of a wrong token is not shown."""
+        labels = (pool, namespace, PATTERNS[route.action], exchange.method)
+        exchange.on_end = partial(self._metrics.ended, labels, began)
+
+    def _limit(self, exchange: Exchange, route: Route, pool: str, token: str) -> None:
+        """Act, unless the token's limit is reached. A request that does not succeed does not count."""
+        action = _LIMITED.get(route.action)
+        if action is None:
+            self._act_or_refuse(exchange, route, self._pools[pool])
+            return
+
+        def decide(permit: Permit | bool | BaseException | None) -> None:
+            if permit is False:
+                self._metrics.limited(
+                    pool, route.namespace, token_name(pool, route.namespace, token)[:8], action
+                )
+                said = f"token({token}) {action} reach the limit rate, please retry later"
+                exchange.answer(answer(429, msg=said))
+            elif isinstance(permit, BaseException):
+                _failed(exchange, permit)
+            else:
+                if isinstance(permit, Permit):
+                    exchange.on_end = partial(_count, permit, action, exchange.on_end)
+                self._act_or_refuse(exchange, route, self._pools[pool])
+
+        self._limits.ask(pool, route.namespace, token, action, decide)
+
     def _act_or_refuse(self, exchange: Exchange, route: Route, backend: Backend) -> None:
+        if exchange.gone and exchange.method == "GET":  # its client did not wait for the look-ups
+            exchange.ended(0)
+            return
         try:
             self._act(exchange, route, backend)
         except RefusedError as refusal:
@@ -258,6 +307,14 @@ def _check_names(route: Route) -> None:
         raise RefusedError(400, "namespace name contains forbidden characters")
     if not is_name(queue) or queue.startswith("_"):
         raise RefusedError(400, "queue name contains forbidden characters")
+
+
+def _count(permit: Permit, action: str, on_end: Callable[[int], None] | None, status: int) -> None:
+    """Return the permit of a request that did nothing. A job of a client that is gone may be published."""
+    if on_end is not None:
+        on_end(status)
+    if status not in (200, 201) and (status or action == CONSUME):
+        permit.give_back()
 
 
 def _failed(exchange: Exchange, failure: BaseException) -> None:

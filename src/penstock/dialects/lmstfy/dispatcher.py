@@ -37,6 +37,7 @@ class Dispatcher:
       leases end.
     - `on_waiting`: called with queues that get their first waiting request.
     - `on_now`: called with the store's clock (ms) when it is read.
+    - `on_delivered`: called with a queue, the ids of jobs that were delivered, and the store's clock.
 
     `delivered` is the number of delivered jobs.
     """
@@ -49,12 +50,14 @@ class Dispatcher:
         on_leased: Callable[[set[str], float], None],
         on_waiting: Callable[[Sequence[str]], None],
         on_now: Callable[[int], None],
+        on_delivered: Callable[[str, Sequence[str], int], None],
     ) -> None:
         self._store = store
         self._worker = worker
         self._on_leased = on_leased
         self._on_waiting = on_waiting
         self._on_now = on_now
+        self._on_delivered = on_delivered
         self._new: list[Poll] = []
         self._waiting: dict[str, dict[Poll, None]] = {}  # by queue, in order of arrival
         self._with_work: set[str] = set()  # queues that may have jobs for waiting requests
@@ -181,7 +184,10 @@ class Dispatcher:
                 continue
             self._finish(poll)
             self.delivered += len(jobs)
-            if not poll.deliver(jobs, found.now):
+            if poll.deliver(jobs, found.now):
+                for queue in {job.queue for job in jobs}:
+                    self._on_delivered(queue, [job.id for job in jobs if job.queue == queue], found.now)
+            else:
                 ended += [_given_back(job.lease) for job in jobs]
         if len(found.jobs) >= wanted:  # there may be more
             self._with_work.update(queue for queue in by_queue if queue in self._waiting)

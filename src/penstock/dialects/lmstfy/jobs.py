@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from penstock.core.duration import LONGEST
 from penstock.core.job import AttemptError, Job, NewJob, State
-from penstock.core.lifecycle import EXPIRED, QueuePosition, Transition, kept
+from penstock.core.lifecycle import EXPIRED, Transition, decide, kept
+from penstock.core.outcomes import LeaseLost
 from penstock.core.retry import Fixed
 from penstock.dialects.lmstfy.bodies import job_json
 from penstock.dialects.lmstfy.job_ids import elapsed_ms
@@ -46,6 +47,7 @@ def new_job(
         retry=_AT_ONCE,
         headers=dict(attributes) if attributes else None,
         keep_dead=LONGEST,
+        fetch_starts=True,
     )
 
 
@@ -58,8 +60,7 @@ def after_ttr(job: Job, now: int) -> Transition:
     """The transition of a job that was not acknowledged within its TTR.
 
     - TTL over: cancelled as expired, as lmstfy neither delivers it again nor keeps it as a dead letter.
-    - Tries left: to the tail of its queue, at once.
-    - No tries left: dead.
+    - Else as `fetch_starts` says: to the tail of its queue at once, or dead if no try is left.
     """
     error = AttemptError.bounded(job.attempt, now, "LeaseLost", "not acknowledged within its TTR")
     if job.cancel_asked:
@@ -67,10 +68,7 @@ def after_ttr(job: Job, now: int) -> Transition:
     if job.expires_at is not None and job.expires_at <= now:
         keep = kept(job.spec, State.CANCELLED)
         return Transition(State.CANCELLED, keep=keep, lost=True, reason=EXPIRED)
-    if job.attempt < job.spec.max_attempts:
-        return Transition(State.AVAILABLE, place=QueuePosition.TAIL, lost=True, error=error)
-    keep = kept(job.spec, State.DEAD)
-    return Transition(State.DEAD, keep=keep, lost=True, error=error, reason="no tries left")
+    return decide(job, LeaseLost(error, started=True), now)
 
 
 def exists(job: Job | None, now: int) -> bool:

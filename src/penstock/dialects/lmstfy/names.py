@@ -11,7 +11,7 @@ __all__ = ["MOST_NAME", "is_name", "is_ours", "is_queue_list", "split_queue", "s
 #: Maximum length of the name of a namespace and of a queue.
 MOST_NAME = 255
 #: Maximum length of the name of a queue in a store. A longer one is shortened, with a hash of the whole name.
-_MOST_STORED = 128
+_MOST_STORED = 255
 _HASH = 40
 _PART = (_MOST_STORED - _HASH - 2) // 2
 _NAME = re.compile(r"[-_A-Za-z0-9]+")

@@ -6,7 +6,7 @@ import functools
 import re
 from urllib.parse import unquote_to_bytes
 
-__all__ = ["RefusedError", "number", "read_query", "signed"]
+__all__ = ["RefusedError", "checked_text", "number", "read_query", "signed"]
 
 _UNSIGNED = re.compile(r"[0-9]+")
 _SIGNED = re.compile(r"[+-]?[0-9]+")
@@ -47,6 +47,17 @@ def _unescaped(text: bytes) -> str | None:
             return None
         text = unquote_to_bytes(text)
     return text.decode("utf-8", "surrogateescape")
+
+
+def checked_text(text: str, name: str) -> str:
+    """A text that was sent; raises RefusedError(400, "invalid NAME") if its bytes are not UTF-8."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RefusedError(400, f"invalid {name}") from None
+    return text
 
 
 def number(given: dict[str, str], name: str, default: int, *, bits: int = 32) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 from penstock.core.job import State
-from penstock.dialects.lmstfy import store_gaps
 from penstock.dialects.lmstfy.backend import Backend
 from penstock.dialects.lmstfy.bodies import answer, error, plain_reply, removed
 from penstock.dialects.lmstfy.jobs import exists, shown
@@ -11,17 +12,19 @@ from penstock.dialects.lmstfy.names import store_queue
 
 __all__ = ["destroyed", "head", "size"]
 
-#: Jobs that are looked at for one that has not expired.
+#: Jobs of a page in which a job that has not expired is searched.
 _HEADS = 100
 
 
 async def head(backend: Backend, namespace: str, queue: str, given: dict[str, str]) -> bytes:
     """The next job of a queue; nothing changes. Expired jobs are passed over."""
-    jobs = await store_gaps.oldest(backend.store, store_queue(namespace, queue), State.AVAILABLE, _HEADS)
-    now = backend.now
-    for job in jobs:
-        if exists(job, now):
-            return plain_reply(200, shown(job, namespace, queue, now))
+    stored = store_queue(namespace, queue)
+    async with aclosing(backend.each_page(stored, State.AVAILABLE, _HEADS)) as pages:
+        async for jobs in pages:
+            now = backend.now
+            for job in jobs:
+                if exists(job, now):
+                    return plain_reply(200, shown(job, namespace, queue, now))
     return error(404, "the queue is empty")
 
 
@@ -34,6 +37,6 @@ async def size(backend: Backend, namespace: str, queue: str, given: dict[str, st
 async def destroyed(backend: Backend, namespace: str, queue: str, given: dict[str, str]) -> bytes:
     """Remove the ready jobs of a queue, and the queue if it has no others."""
     stored = store_queue(namespace, queue)
-    await store_gaps.purge(backend.store, stored, State.AVAILABLE)
+    await backend.purge(stored, State.AVAILABLE)
     await backend.store.drop(stored)
     return removed()

@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes
 from penstock.web.exchange import Exchange
 from penstock.web.replies import TEXT, reply
 
-__all__ = ["Action", "Route", "find_route", "is_malformed", "moved", "refused"]
+__all__ = ["PATTERNS", "Action", "Route", "find_route", "is_malformed", "moved", "refused"]
 
 _HALF_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
@@ -33,6 +33,19 @@ class Action(enum.Enum):
     DELETE_DEAD = enum.auto()
     DEAD_SIZE = enum.auto()
     REDIRECT = enum.auto()
+
+
+_QUEUE_PATTERN = "/api/:namespace/:queue"
+#: The paths of the actions, as lmstfy's metrics name them.
+PATTERNS = {
+    **dict.fromkeys((Action.PUBLISH, Action.CONSUME, Action.DESTROY), _QUEUE_PATTERN),
+    **dict.fromkeys((Action.REPUBLISH, Action.PEEK_JOB, Action.ACK), f"{_QUEUE_PATTERN}/job/:job_id"),
+    **dict.fromkeys((Action.DEAD_HEAD, Action.RESPAWN, Action.DELETE_DEAD), f"{_QUEUE_PATTERN}/deadletter"),
+    Action.BULK: f"{_QUEUE_PATTERN}/bulk",
+    Action.PEEK: f"{_QUEUE_PATTERN}/peek",
+    Action.SIZE: f"{_QUEUE_PATTERN}/size",
+    Action.DEAD_SIZE: f"{_QUEUE_PATTERN}/deadletter/size",
+}
 
 
 class Route(NamedTuple):

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 from penstock.dialects.lmstfy.admin_api import AdminApi
 from penstock.dialects.lmstfy.backend import Backend
+from penstock.dialects.lmstfy.counters import HttpMetrics
 from penstock.dialects.lmstfy.data_api import DataApi
 from penstock.dialects.lmstfy.defaults import Defaults
-from penstock.dialects.lmstfy.store_gaps import Records
+from penstock.dialects.lmstfy.limits import TokenLimits
+from penstock.dialects.lmstfy.metrics import metrics_text
 from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens
 from penstock.stores.contract import Store
 from penstock.web.bounds import DEFAULT_BOUNDS, HttpBounds
@@ -43,14 +45,26 @@ class LmstfyService:
         defaults: Defaults | None = None,
         bounds: HttpBounds = DEFAULT_BOUNDS,
     ) -> None:
-        self.backends = {name: Backend(store) for name, store in stores.items()}
-        records = Records(stores[DEFAULT_POOL], "tokens")
-        self.tokens = Tokens(records, fixed_tokens)
-        used = self.tokens if need_tokens else None
+        self.backends = {name: Backend(store, name) for name, store in stores.items()}
+        self.tokens = Tokens(stores[DEFAULT_POOL], fixed_tokens)
+        self.limits = TokenLimits(stores[DEFAULT_POOL])
         data = DataApi(
-            self.backends, used, hosts=hosts or HostRule(), public_sizes=public_sizes, defaults=defaults
+            self.backends,
+            self.tokens if need_tokens else None,
+            self.limits,
+            metrics := HttpMetrics(),
+            hosts=hosts or HostRule(),
+            public_sizes=public_sizes,
+            defaults=defaults,
         )
-        admin = AdminApi(self.backends, self.tokens, hosts=admin_hosts or HostRule(), accounts=accounts)
+        admin = AdminApi(
+            self.backends,
+            self.tokens,
+            self.limits,
+            metrics=lambda: metrics_text(metrics, self.backends, self.data_server.connections),
+            hosts=admin_hosts or HostRule(),
+            accounts=accounts,
+        )
         self._data, self._admin = data, admin
         self.data_server = HttpServer(data.handle, body_limit=data.body_limit, bounds=bounds)
         self.admin_server = HttpServer(admin.handle, body_limit=admin.body_limit, bounds=bounds)

@@ -1,25 +1,23 @@
-"""Tokens: who may use a namespace. Kept in the store, the same for all servers on it."""
+"""Tokens: who may use a namespace. Kept in the store as documents, the same for all servers on it."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
-import time
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import msgspec
 
+from penstock.dialects.lmstfy.document_cache import DocumentCache
 from penstock.dialects.lmstfy.job_ids import mint_ulid
-from penstock.dialects.lmstfy.store_gaps import Records
-from penstock.web.group_commit import GroupCommit
+from penstock.stores.contract import Store
 
-__all__ = ["DEFAULT_POOL", "KnownToken", "Tokens", "read_token"]
+__all__ = ["DEFAULT_POOL", "KnownToken", "Tokens", "read_token", "token_name"]
 
 DEFAULT_POOL = "default"
-#: For this long (s) a token that was looked up is not looked up again.
-_CACHED = 0.1
-_MOST_CACHED = 10_000
+#: The kind of their documents.
+_KIND = "lmstfy.tokens"
 
 #: Called with whether the token is valid, or with the error of the look-up.
 OnChecked = Callable[[bool | BaseException], None]
@@ -41,43 +39,40 @@ def read_token(text: str) -> tuple[str, str]:
 
 
 class Tokens:
-    """The tokens of all namespaces, and which of them were valid a moment ago.
+    """The tokens of all namespaces.
 
     `fixed`: tokens of the command line, by namespace; valid in the default pool, and not shown or stored.
     """
 
-    def __init__(self, records: Records, fixed: Mapping[str, frozenset[str]] | None = None) -> None:
-        self._records = records
+    def __init__(self, store: Store, fixed: Mapping[str, frozenset[str]] | None = None) -> None:
+        self._stored = DocumentCache(store, _KIND, KnownToken)
         self._fixed = dict(fixed or {})
-        self._cached: dict[tuple[str, str, str], tuple[float, bool]] = {}
-        self._lookups = GroupCommit(self._look_up)
 
     def check(self, pool: str, namespace: str, token: str, then: OnChecked) -> None:
-        """Call `then` with whether the token is valid, at once if it was looked up a moment ago."""
-        asked = (pool, namespace, token)
-        cached = self._cached.get(asked)
-        if cached is not None and time.monotonic() < cached[0]:
-            then(cached[1])
-        elif pool == DEFAULT_POOL and self._is_fixed(namespace, token):
+        """Call `then` with whether the token is valid, at once if tokens were read a moment ago."""
+        if pool == DEFAULT_POOL and self._is_fixed(namespace, token):
             then(True)
-        else:
-            self._lookups.put(asked, partial(self._found, asked, then))
+            return
+        name = token_name(pool, namespace, token)
+
+        def decide(known: Mapping[str, KnownToken] | BaseException) -> None:
+            then(known if isinstance(known, BaseException) else name in known)
+
+        self._stored.ask(decide)
 
     async def create(self, pool: str, namespace: str, description: str, token: str = "") -> str | None:
         """Store a token, a new one if none is given; None if it exists already."""
         known = KnownToken(pool, namespace, token or mint_ulid(), description)
-        added = await self._records.add(_id(pool, namespace, known.token), msgspec.json.encode(known))
-        self._cached.pop((pool, namespace, known.token), None)
+        added = await self._stored.put(token_name(pool, namespace, known.token), known, new=True)
         return known.token if added else None
 
     async def delete(self, pool: str, namespace: str, token: str) -> None:
         """Delete a token, if it exists. Other servers refuse it within 100 ms."""
-        await self._records.remove(_id(pool, namespace, token))
-        self._cached.pop((pool, namespace, token), None)
+        await self._stored.remove(token_name(pool, namespace, token))
 
     async def all(self, pool: str, namespace: str) -> list[KnownToken]:
-        """The tokens of a namespace, oldest first."""
-        every = [msgspec.json.decode(content, type=KnownToken) for content in await self._records.all()]
+        """The tokens of a namespace."""
+        every = (await self._stored.all()).values()
         return [known for known in every if (known.pool, known.namespace) == (pool, namespace)]
 
     def _is_fixed(self, namespace: str, token: str) -> bool:
@@ -85,29 +80,12 @@ class Tokens:
         matches = [hmac.compare_digest(one.encode(), given) for one in self._fixed.get(namespace, ())]
         return any(matches)
 
-    def _found(self, asked: tuple[str, str, str], then: OnChecked, found: bool | BaseException) -> None:
-        if not isinstance(found, BaseException):
-            if len(self._cached) >= _MOST_CACHED:
-                self._cached.clear()
-            self._cached[asked] = (time.monotonic() + _CACHED, found)
-        then(found)
 
-    async def _look_up(self, asked: list[tuple[str, str, str]]) -> list[bool | BaseException]:
-        different = list(dict.fromkeys(asked))
-        contents = await self._records.get([_id(*one) for one in different])
-        found = dict(zip(different, map(_matches, different, contents), strict=True))
-        return [found[one] for one in asked]
+@functools.lru_cache(maxsize=4_096)
+def token_name(pool: str, namespace: str, token: str) -> str:
+    """The name of the documents about a token: a hash, which does not show the token.
 
-
-def _matches(asked: tuple[str, str, str], content: bytes | None) -> bool:
-    if content is None:
-        return False
-    known = msgspec.json.decode(content, type=KnownToken)
-    given = asked[2].encode("utf-8", "surrogateescape")
-    return (known.pool, known.namespace) == asked[:2] and hmac.compare_digest(known.token.encode(), given)
-
-
-def _id(pool: str, namespace: str, token: str) -> str:
-    """The id of a token's record, which does not show the token."""
+    The time of a look-up by the hash shows nothing about the token either.
+    """
     text = "\0".join((pool, namespace, token)).encode("utf-8", "surrogateescape")
     return hashlib.sha256(text).hexdigest()

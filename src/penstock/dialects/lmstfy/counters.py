@@ -1,0 +1,101 @@
+"""What this server counts for Prometheus, under lmstfy's names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from penstock.dialects.lmstfy.job_ids import elapsed_ms
+from penstock.dialects.lmstfy.names import split_queue
+from penstock.web.exposition import LabelledCounter, LabelledHistogram
+
+__all__ = ["HttpMetrics", "PoolMetrics"]
+
+_BY_QUEUE = ("pool", "namespace", "queue")
+_BY_ROUTE = ("pool", "namespace", "api", "method")
+_ELAPSED = tuple(15 * 3.5**n for n in range(7))
+_LATENCY = tuple(15 * 2.5**n for n in range(9))
+
+
+class HttpMetrics:
+    """Counts the requests of the data listener."""
+
+    def __init__(self) -> None:
+        self._codes = LabelledCounter("lmstfy_http_http_codes", "Answers by status.", (*_BY_ROUTE, "code"))
+        self._latency = LabelledHistogram(
+            "lmstfy_http_latency_milliseconds", "Time of requests that succeeded (ms).", _BY_ROUTE, _LATENCY
+        )
+        self._limited = LabelledCounter(
+            "lmstfy_http_rate_limit",
+            "Requests refused by the limit of a token, which is shown as the begin of its hash.",
+            ("pool", "namespace", "token", "action"),
+        )
+
+    def ended(self, labels: tuple[str, str, str, str], began: float, status: int) -> None:
+        """Count an answered request; `labels`: pool, namespace, route and method, `began`: monotonic."""
+        if not status:  # the client was gone before the answer
+            return
+        self._codes.add((*labels, str(status)))
+        if status < 300:
+            self._latency.observe(labels, (time.monotonic() - began) * 1_000)
+
+    def limited(self, pool: str, namespace: str, token: str, action: str) -> None:
+        """Count a request that the limit of a token refused."""
+        self._limited.add((pool, namespace, token, action))
+
+    def exposed(self) -> str:
+        """The text of these metrics."""
+        return self._codes.exposed() + self._latency.exposed() + self._limited.exposed()
+
+
+class PoolMetrics:
+    """Counts the jobs that this server publishes, delivers and removes in one pool."""
+
+    def __init__(self, pool: str) -> None:
+        self._pool = pool
+        self._labels: dict[str, tuple[str, str, str]] = {}
+        prefix = "lmstfy_redis_"
+        self._published = LabelledCounter(f"{prefix}publish_queue_jobs", "Published jobs.", _BY_QUEUE)
+        self._consumed = LabelledCounter(f"{prefix}consume_queue_jobs", "Delivered jobs.", _BY_QUEUE)
+        self._all_published = LabelledCounter(f"{prefix}publish_jobs", "Published jobs.", ("pool",))
+        self._all_consumed = LabelledCounter(f"{prefix}consume_multi_jobs", "Delivered jobs.", ("pool",))
+        self._elapsed = LabelledHistogram(
+            f"{prefix}job_elapsed_ms", "Time from publish to delivery (ms).", _BY_QUEUE, _ELAPSED
+        )
+        self._acknowledged = LabelledHistogram(
+            f"{prefix}job_ack_elapsed_ms", "Time from publish to acknowledgement (ms).", _BY_QUEUE, _ELAPSED
+        )
+
+    def published(self, queue: str) -> None:
+        """Count a published job, by the store's queue."""
+        self._published.add(self._of(queue))
+        self._all_published.add((self._pool,))
+
+    def delivered(self, queue: str, ids: Sequence[str], now: int) -> None:
+        """Count delivered jobs of one queue."""
+        labels = self._of(queue)
+        self._consumed.add(labels, len(ids))
+        self._all_consumed.add((self._pool,), len(ids))
+        for id in ids:
+            self._elapsed.observe(labels, elapsed_ms(id, now))
+
+    def acknowledged(self, queue: str, id: str, now: int) -> None:
+        """Count a removed job."""
+        self._acknowledged.observe(self._of(queue), elapsed_ms(id, now))
+
+    def exposed(self) -> str:
+        """The text of these metrics."""
+        every = (
+            *(self._published, self._consumed, self._all_published, self._all_consumed),
+            *(self._elapsed, self._acknowledged),
+        )
+        return "".join(one.exposed() for one in every)
+
+    def _of(self, queue: str) -> tuple[str, str, str]:
+        known = self._labels.get(queue)
+        if known is None:
+            if len(self._labels) >= 10_000:
+                self._labels.clear()
+            namespace, name = split_queue(queue) or ("other", "other")
+            known = self._labels[queue] = (self._pool, namespace, name)
+        return known
