@@ -123,6 +123,9 @@ class Fetcher(Service):
         shares = self._round_robin.plan(limit, free, held, self._admission.caps())
         if not shares:
             return await self._wait_for_queue_slot()
+        if self._settler.unsent and free > 0:  # settle first, so that one transaction does both
+            self._settler.flush()
+            await asyncio.sleep(0)
         began, sent = time.monotonic(), clock.lease_seconds()
         self._token_sent = True
         fetched = await self._store.fetch(
@@ -151,9 +154,6 @@ class Fetcher(Service):
         slots = self._slots
         while not self._stopping:
             if (slots.free > 0 or self._runs_low()) and self._settler.unsent < _MAX_UNSENT:
-                if self._settler.unsent and slots.free > 0:  # settle first, so that one transaction does both
-                    self._settler.flush()
-                    await asyncio.sleep(0)
                 return
             if slots.buffered == 0:
                 self._settler.flush()

@@ -77,6 +77,17 @@ class LeasedJobs:
         """Mark the start in the table; False if the supervisor has revoked the job."""
         return self._table is None or self._table.try_start(leased.slot)
 
+    @property
+    def table_file(self) -> int | None:
+        """The file descriptor of the lease table, for child processes that mark starts; None without one."""
+        return None if self._table is None else self._table.fileno()
+
+    def entry(self, leased: LeasedJob) -> tuple[int, int] | None:
+        """Slot and number of the job in the table; None if it is not in the table."""
+        if self._table is None or leased.slot < 0:
+            return None
+        return leased.slot, self._table.number(leased.slot)
+
     def clock_starts(self, leased: LeasedJob) -> None:
         """Enter the attempt's deadline in the table, as its function starts now."""
         if self._table is not None and leased.ends is not None:

@@ -1,5 +1,6 @@
 """A child process that runs a worker's process tasks, one at a time, in its main thread.
 
+Several calls may lie ready in the child; it begins a call only after reading its token (see `tokens`).
 It ends when the worker closes the socket, and is killed when the worker dies. The worker may kill it at any
 time, so nothing here needs a clean-up. Its stdout and stderr are the worker's.
 """
@@ -14,13 +15,30 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 
+from penstock.worker.pools.call_page import CallPage
 from penstock.worker.pools.host import Host
-from penstock.worker.pools.messages import Broken, FromChild, Ready, RunJob, WorkerHello, frame, receive
+from penstock.worker.pools.messages import (
+    Broken,
+    Frames,
+    FromChild,
+    Ready,
+    RunJob,
+    ToChild,
+    WorkerHello,
+    frame,
+    to_child,
+)
+from penstock.worker.pools.tokens import Claims
+from penstock.worker.shared_lease_table import LeaseTable
 
 __all__ = ["main"]
 
 _PR_SET_PDEATHSIG = 1
+_READ = 1 << 18
+#: Descriptors in every WorkerHello: the tokens and the call page. The worker's lease table may follow.
+_FDS = 2
 
 
 def main(fd: int) -> None:
@@ -29,10 +47,13 @@ def main(fd: int) -> None:
     connection = _WorkerSocket(socket.socket(fileno=fd))
     _ignore_signals()
     hello = connection.receive()
-    if not isinstance(hello, WorkerHello):
+    if not isinstance(hello, WorkerHello) or len(connection.fds) < _FDS:
         return
+    claims, page = Claims(connection.fds[0]), CallPage(connection.fds[1])
+    table = LeaseTable.attach(connection.fds[2]) if len(connection.fds) > _FDS else None
+    os.close(connection.fds[1])
     _die_with(hello.parent)
-    host = Host(hello, connection.send)
+    host = Host(hello, connection.send, page, table)
     try:
         host.open()
     except BaseException as error:  # noqa: BLE001  # boundary: any error of the user's modules and hooks
@@ -40,10 +61,18 @@ def main(fd: int) -> None:
         connection.send(Broken(f"{type(error).__qualname__}: {error}", text))
         return
     connection.send(Ready())
-    while isinstance(order := connection.receive(), RunJob):
+    while (number := claims.next()) is not None and (order := _order(connection, number)) is not None:
         connection.send(host.attempt(order))
         _flush()
     host.close()
+
+
+def _order(connection: _WorkerSocket, number: int) -> RunJob | None:
+    """The claimed call; those before it were taken back by the worker."""
+    while isinstance(order := connection.receive(), RunJob):
+        if order.number == number:
+            return order
+    return None
 
 
 class _WorkerSocket:
@@ -52,6 +81,10 @@ class _WorkerSocket:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._lock = threading.Lock()
+        self._frames = Frames()
+        self._bodies: deque[bytes] = deque()
+        #: The descriptors that came with the first message.
+        self.fds: list[int] = []
 
     def send(self, message: FromChild) -> None:
         data = frame(message)
@@ -61,11 +94,23 @@ class _WorkerSocket:
         except OSError:  # the worker has closed the socket: the next receive shows it
             pass
 
-    def receive(self) -> WorkerHello | RunJob | None:
-        try:
-            return receive(self._socket)
-        except OSError:
-            return None
+    def receive(self) -> ToChild | None:
+        """Wait for the next message; None if the worker has closed the socket."""
+        while not self._bodies:
+            try:
+                data = self._read()
+            except OSError:
+                return None
+            if not data:
+                return None
+            self._bodies.extend(self._frames.feed(data))
+        return to_child(self._bodies.popleft())
+
+    def _read(self) -> bytes:
+        if self.fds:
+            return self._socket.recv(_READ)
+        data, self.fds, _, _ = socket.recv_fds(self._socket, _READ, 8)
+        return data
 
 
 # ── the process ──────────────────────────────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from penstock.config import Config
@@ -17,20 +18,21 @@ from penstock.core.errors import ConfigError
 from penstock.core.job import Job, Progress
 from penstock.core.text import number
 from penstock.worker.logs import log_with_traceback
-from penstock.worker.pools.limits import ChildLimits
-from penstock.worker.pools.messages import RunJob, WorkerHello
-from penstock.worker.pools.process import (
+from penstock.worker.pools.call_events import CallEnd, CallWaiter, PoolEvents
+from penstock.worker.pools.calls import (
     ChildBroken,
     ChildDied,
-    ChildFailed,
-    ChildProcess,
     EncodedResult,
     NoChild,
-    Work,
+    ProcessCall,
+    epoch_of,
 )
+from penstock.worker.pools.limits import ChildLimits
+from penstock.worker.pools.messages import WorkerHello
+from penstock.worker.pools.process import ChildProcess, capacity
 from penstock.worker.pools.script import main_location, refuse_while_importing
 
-__all__ = ["ChildBroken", "ChildDied", "ChildFailed", "EncodedResult", "NoChild", "ProcessPool"]
+__all__ = ["ProcessPool"]
 
 _log = logging.getLogger("penstock.worker")
 
@@ -40,16 +42,19 @@ _LAST_BACKOFF = 30.0
 #: After a child for which the system had no resources, the next one waits this long (s).
 RETRY_AFTER = 0.5
 _NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS}
+#: Calls are taken back from behind a call that runs for this long (s), and wait this long for a child.
+_STUCK = 0.03
 
 
 class ProcessPool:
-    """Runs jobs in up to `size` child processes, each one job at a time and many jobs in its life.
+    """Runs calls in up to `size` child processes, each one call at a time and many calls in its life.
 
     `app` is the app's "module:attribute", if known; else a job's function is looked up in its own module.
+    `table` is the file descriptor of the worker's lease table, in which children mark the start of a call.
     Children start when they are needed. Children are replaced after `max_jobs_per_child` jobs, or when they
     are larger than `max_memory_per_child` bytes after a job (None or 0: no limit). A ticket is the caller's
-    key for a job, compared by identity. Use the pool on one event loop, in a thread that lives as long as the
-    pool: on Linux a child dies with the thread that started it.
+    key for a call, compared by identity. Use the pool on one event loop, in a thread that lives as long as
+    the pool: on Linux a child dies with the thread that started it.
     """
 
     Encoded = EncodedResult
@@ -63,6 +68,8 @@ class ProcessPool:
         max_jobs_per_child: int | None = None,
         max_memory_per_child: int | None = None,
         start_timeout: float = 120.0,
+        events: PoolEvents | None = None,
+        table: int | None = None,
     ) -> None:
         if size < 1:
             raise ConfigError(f"size={size} must be 1 or more")
@@ -74,11 +81,14 @@ class ProcessPool:
         self._config = config
         self._limits = ChildLimits(max_jobs_per_child or 0, max_memory_per_child or 0)
         self._start_timeout = start_timeout
+        self._events = events or PoolEvents()
+        self._table = table
         self._children: list[ChildProcess] = []
-        self._idle: list[ChildProcess] = []
         self._retired: list[ChildProcess] = []  # asked to end
-        self._waiting: deque[Work] = deque()
-        self._works: list[Work] = []
+        self._waiting: deque[ProcessCall] = deque()
+        self._calls: dict[int, ProcessCall] = {}  # by the identity of the ticket
+        self._awaited: dict[int, CallWaiter] = {}  # by the identity of the call
+        self._ends: list[CallEnd] = []
         self._starting: set[asyncio.Task[None]] = set()
         self._last_number = 0
         self._failures = 0
@@ -88,8 +98,8 @@ class ProcessPool:
 
     @property
     def busy(self) -> int:
-        """Number of jobs that were given to the pool and have not ended."""
-        return len(self._works)
+        """Number of calls that were given to the pool and have not ended."""
+        return len(self._calls)
 
     @property
     def lacks_resources(self) -> bool:
@@ -101,6 +111,31 @@ class ProcessPool:
     def pids(self) -> list[int]:
         """The pids of the child processes."""
         return [child.pid for child in self._children]
+
+    # ── calls ────────────────────────────────────────────────────────────────────────────────────
+
+    def room(self, expected: float | None) -> int:
+        """How many calls of this expected duration (s; None: unknown) can be submitted now.
+
+        A child gets further calls only while it has a few milliseconds of expected work.
+        """
+        room = sum([child.room(expected) for child in self._children])
+        return max(0, room + self.size - len(self._children) - len(self._waiting))
+
+    def fetchable(self, expected: float) -> int | None:
+        """How many calls of this expected duration (s) to fetch now: none while half of them are still there.
+
+        None if calls take longer than a child may have ready, or a call is stuck.
+        """
+        most = self.size * capacity(expected)
+        if most < 2 * self.size or any(child.stuck for child in self._children):
+            return None
+        return self.room(expected) if 2 * len(self._calls) <= most else 0
+
+    def submit(self, call: ProcessCall) -> None:
+        """Run this call; its end is reported to `events`, in batches. `dispatch` sends it."""
+        self._calls[id(call.ticket)] = call
+        self._waiting.append(call)
 
     async def run(
         self,
@@ -116,37 +151,83 @@ class ProcessPool:
         """Run the job in a child and wait for its end.
 
         `reference` is the module and qualified name of its function, `now` the store's clock, and
-        `current_job().remaining()` counts down from `seconds`. `on_start` is called when the function
-        starts. Raises ChildFailed if the function raised, ChildDied if the child ended. If the caller is
-        cancelled, the child is killed.
+        `current_job().remaining()` counts down from `seconds`. `on_start` is called when the function was
+        seen running, at the latest at its end. Raises ChildFailed if the function raised, ChildDied if the
+        child ended. If the caller is cancelled, the child is killed.
         """
-        self._last_number += 1
-        clock = int(time.time() * 1000) if now is None else now
-        order = RunJob(self._last_number, job, *reference, clock, seconds)
-        work = Work(ticket, order, asyncio.get_running_loop().create_future(), on_start, on_progress)
-        self._works.append(work)
-        self._waiting.append(work)
+        epoch = epoch_of(int(time.time() * 1000) if now is None else now)
+        call = ProcessCall(ticket, job, reference, epoch, seconds, awaited=True)
+        awaited = CallWaiter(asyncio.get_running_loop().create_future(), on_start, on_progress)
+        self._awaited[id(call)] = awaited
         try:
-            self._dispatch()
-            return await work.end
+            self.submit(call)
+            self.dispatch()
+            return await awaited.end
         except asyncio.CancelledError:
-            self._kill(work)
+            self._kill(call)
             raise
         finally:
-            self._works.remove(work)
+            del self._awaited[id(call)]
+            if self._calls.get(id(ticket)) is call:
+                del self._calls[id(ticket)]
 
     def kill(self, ticket: Any) -> bool:
-        """Kill the job's process; `run` raises ChildDied when it has ended. False: the job has ended."""
-        work = self._work_of(ticket)
-        if work is None:
-            return False
-        self._kill(work)
-        return True
+        """Kill the call's process, or withdraw the call if it has not begun; it ends with ChildDied.
+
+        False: the call has ended.
+        """
+        call = self._calls.get(id(ticket))
+        return call is not None and self._kill(call)
 
     def started_at(self, ticket: Any) -> float | None:
-        """When (`time.monotonic()`) the function started; None while it waits for its child."""
-        work = self._work_of(ticket)
-        return None if work is None else work.started
+        """When (`time.monotonic()`) the function started; None if it does not run now."""
+        call = self._calls.get(id(ticket))
+        if call is None:
+            return None
+        return call.child.started_at(call) if call.child is not None else call.started or None
+
+    def dispatch(self) -> None:
+        """Give waiting calls to children with room, the least loaded first, and start missing children."""
+        waiting = self._waiting
+        touched: set[ChildProcess] = set()
+        while waiting:
+            child = self._child_for(waiting[0].expected)
+            if child is None:
+                break
+            self._last_number += 1
+            child.give(waiting.popleft(), self._last_number)
+            touched.add(child)
+        for child in touched:
+            child.flush()
+        if waiting:
+            self._start_missing()
+
+    def watch(self, now: float) -> list[ProcessCall]:
+        """Report calls that run, and take back those that wait behind a long one. ProcessCall it often.
+
+        Returns submitted calls that no child can begin soon; they have left the pool.
+        """
+        back: list[ProcessCall] = []
+        for child in (*self._children, *self._retired):
+            if not child.calls:
+                continue
+            known = child.running()
+            if known is not None and not known.seen:
+                self._report_start(known)
+            if now - child.last_end > _STUCK and not child.stuck:
+                child.stuck = True
+                back += child.take_back()
+        if back:
+            self._wait_again(back)
+            self.dispatch()
+        return self._withdraw(len(self._starting)) if self._waiting and self._children else []
+
+    def take_back(self) -> list[ProcessCall]:
+        """Remove and return all submitted calls that have not begun."""
+        self._wait_again([call for child in self._children for call in child.take_back()])
+        back = self._withdraw(0)
+        self.dispatch()
+        return back
 
     async def prestart(self, n: int = 1) -> int:
         """Start children until `n` are ready; returns how many there are then (at most `size`)."""
@@ -161,22 +242,61 @@ class ProcessPool:
         self._closed = True
         for starting in self._starting:
             starting.cancel()
-        for work in list(self._works):
-            self._kill(work)
+        for call in list(self._calls.values()):
+            self._kill(call)
         until = time.monotonic() + timeout
         all_children = self._children + self._retired
         for child in all_children:
             child.close_input()
         for child in all_children:
             child.end(max(0.0, until - time.monotonic()))
-        self._children, self._idle, self._retired = [], [], []
+        self._children, self._retired = [], []
+        self._deliver()
 
-    # ── dispatch ─────────────────────────────────────────────────────────────────────────────────
+    def _wait_again(self, back: list[ProcessCall]) -> None:
+        """Put calls that were taken back before those that wait, in the order in which they were given."""
+        back.sort(key=attrgetter("number"))
+        self._waiting.extendleft(reversed(back))
 
-    def _dispatch(self) -> None:
-        """Give waiting jobs to idle children; start children for the other jobs."""
-        while self._waiting and self._idle:
-            self._idle.pop().take(self._waiting.popleft())
+    def _withdraw(self, keep: int) -> list[ProcessCall]:
+        """Remove waiting calls that nobody awaits, except the first ones, for which children start."""
+        waiting = list(self._waiting)
+        back = [call for call in waiting[keep:] if not call.awaited]
+        if back:
+            self._waiting = deque([*waiting[:keep], *(call for call in waiting[keep:] if call.awaited)])
+            for call in back:
+                del self._calls[id(call.ticket)]
+        return back
+
+    def _child_for(self, expected: float | None) -> ChildProcess | None:
+        """The least loaded child with room for such a call."""
+        best = None
+        for child in self._children:
+            if (best is None or child.work < best.work) and child.room(expected) > 0:
+                best = child
+        return best
+
+    def _kill(self, call: ProcessCall) -> bool:
+        child = call.child
+        if call.over:
+            return False
+        if child is None:
+            self._waiting.remove(call)
+            self.ended(call, None, ChildDied("killed by its worker before it began", killed=True))
+            self._deliver()
+            return True
+        stopped, back = child.kill_call(call)
+        self._waiting.extendleft(reversed(back))
+        if call.child is None:
+            self._kill(call)
+        if not self._closed:
+            self.dispatch()
+        return stopped
+
+    # ── children ─────────────────────────────────────────────────────────────────────────────────
+
+    def _start_missing(self) -> None:
+        """Start children for waiting calls, or refuse the calls if no child can start now."""
         missing = min(len(self._waiting) - len(self._starting), self.size - self._alive())
         if missing > 0 and self._broken is not None and time.monotonic() < self._not_before:
             self._refuse(self._broken)
@@ -192,7 +312,7 @@ class ProcessPool:
         self._starting.add(task)
 
     async def _start(self) -> None:
-        child = ChildProcess(self._freed, self._died)
+        child = ChildProcess(self, self._table, self._limits.jobs)
         try:
             async with asyncio.timeout(self._start_timeout):
                 await child.open(self._hello())
@@ -207,7 +327,7 @@ class ProcessPool:
             self._no_longer_starting()
             self._failures, self._broken = 0, None
             self._children.append(child)
-            self._freed(child)
+            self.dispatch()
 
     def _as_broken(self, error: OSError | RuntimeError | MemoryError) -> ChildBroken:
         if not isinstance(error, OSError) or error.errno in _NO_ROOM:
@@ -240,7 +360,8 @@ class ProcessPool:
         """Fail the waiting jobs because no child can start, unless a living child can take them."""
         if not self._children:
             while self._waiting:
-                self._waiting.popleft().fail(error)
+                self.ended(self._waiting.popleft(), None, error)
+            self._deliver()
 
     def _hello(self) -> WorkerHello:
         main_module, main_file = main_location()
@@ -254,47 +375,86 @@ class ProcessPool:
             config=self._config,
         )
 
-    def _kill(self, work: Work) -> None:
-        if work in self._waiting:
-            self._waiting.remove(work)
-            work.fail(ChildDied("killed by its worker before it began", killed=True))
-        elif work.child is not None and work.child.work is work:
-            work.child.kill()
-
-    def _work_of(self, ticket: Any) -> Work | None:
-        return next((work for work in self._works if work.ticket is ticket and not work.end.done()), None)
-
     # ── events of children ───────────────────────────────────────────────────────────────────────
 
-    def _freed(self, child: ChildProcess) -> None:
-        """Give a child that is ready for a job the next one, or retire it at its limits."""
-        if child.jobs and self._limits.is_reached(child.jobs, child.pid):
+    def ended(self, call: ProcessCall, result: EncodedResult | None, error: Exception | None) -> None:
+        call.over = True
+        if not call.awaited:
+            self._calls.pop(id(call.ticket), None)
+        self._ends.append((call, result, error))
+
+    def progressed(self, call: ProcessCall, progress: Progress) -> None:
+        if not call.seen and call.child is not None:
+            call.started = call.child.started_at(call) or time.monotonic()
+            self._report_start(call)
+        awaited = self._awaited.get(id(call)) if call.awaited else None
+        if awaited is None:
+            self._events.progressed(call, progress)
+        elif awaited.on_progress is not None:
+            awaited.on_progress(progress)
+
+    def received(self, child: ChildProcess) -> None:
+        """Report the calls that have ended, and give the child, and others, further ones."""
+        if child in self._children and child.jobs and self._limits.is_reached(child.jobs, child.pid):
             self._retire(child)
-        else:
-            self._idle.append(child)
-            self._dispatch()
+        self._deliver()
+        self.dispatch()
 
-    def _retire(self, child: ChildProcess) -> None:
-        """End an idle child, and start its successor, so that the next job need not wait for imports."""
-        self._children.remove(child)
-        self._retired.append(child)
-        child.close_input()
-        self._dispatch()
-        if not self._closed and self._broken is None and not self._starting and not self._idle:
-            self._start_child()
-
-    def _died(self, child: ChildProcess, error: ChildDied) -> None:
-        """Remove a child that has ended; its job, if any, has failed already."""
+    def died(self, child: ChildProcess, error: ChildDied, unstarted: list[ProcessCall]) -> None:
+        """Remove a child that has ended; its call, if any, has failed already."""
+        self._waiting.extendleft(reversed(unstarted))
         if child in self._retired:
             self._retired.remove(child)
-        if child not in self._children:
-            return
-        self._children.remove(child)
-        if child in self._idle:
-            self._idle.remove(child)
-            _log.warning("an idle child process (pid %d) died: %s", child.pid, error.cause)
+        elif child in self._children:
+            self._children.remove(child)
+            if not self._ends:
+                _log.warning("an idle child process (pid %d) died: %s", child.pid, error.cause)
+        self._deliver()
         if self._closed:
             return
-        self._dispatch()
-        if child.jobs and self._alive() < self.size and not self._starting and not self._idle:
+        self.dispatch()
+        if child.jobs and self._alive() < self.size and not self._starting and not self._has_idle():
             self._start_child()  # so that the next job need not wait for imports
+
+    def _retire(self, child: ChildProcess) -> None:
+        """Let a child end, and start its successor, so that the next job need not wait for imports."""
+        self._children.remove(child)
+        self._retired.append(child)
+        self._waiting.extendleft(reversed(child.take_back()))
+        child.close_input()
+        self.dispatch()
+        if not self._closed and self._broken is None and not self._starting and not self._has_idle():
+            self._start_child()
+
+    def _has_idle(self) -> bool:
+        return any(not child.calls for child in self._children)
+
+    def _report_start(self, call: ProcessCall) -> None:
+        call.seen = True
+        if not call.awaited:
+            self._events.started(call)
+        elif (awaited := self._awaited.get(id(call))) is not None and awaited.on_start is not None:
+            awaited.on_start()
+
+    def _deliver(self) -> None:
+        """Report the calls that have ended since the last time."""
+        ends, self._ends = self._ends, []
+        batch = [end for end in ends if not end[0].awaited]
+        if len(batch) < len(ends):
+            for call, result, error in ends:
+                if call.awaited:
+                    self._end_awaited(call, result, error)
+        if batch:
+            self._events.ended(batch)
+
+    def _end_awaited(self, call: ProcessCall, result: EncodedResult | None, error: Exception | None) -> None:
+        awaited = self._awaited.get(id(call))
+        if awaited is None or awaited.end.done():
+            return
+        if call.started and not call.seen:
+            self._report_start(call)
+        if error is not None:
+            awaited.end.set_exception(error)
+        else:
+            assert result is not None
+            awaited.end.set_result(result)
