@@ -226,3 +226,16 @@ async def test_large_arguments_lie_ready_in_bounds(pool: ProcessPool, ends: Ends
     assert sum(len(child.calls) for child in pool._children) <= 3
     await ends.until(tickets)
     assert {len(result(tasks.lengthen, ends.of[one])) for one in tickets} == {900_000}
+
+
+async def test_large_results_come_back_whole_and_their_memory_is_used_again(
+    pool: ProcessPool, ends: Ends
+) -> None:
+    sizes = [70_000 + 40_000 * n for n in range(10)]
+    tickets = [submit(pool, tasks.lengthen, "x" * size, 2) for size in sizes]
+    pool.dispatch()
+    await ends.until(tickets)
+    assert [len(result(tasks.lengthen, ends.of[one])) for one in tickets] == [2 * size for size in sizes]
+    (child,) = pool._children
+    assert child._arena is not None
+    assert child._arena._taken == []

@@ -7,6 +7,8 @@ import os
 import tempfile
 import time
 
+from penstock.worker.pools.arena import SIZE, Arena
+
 __all__ = ["CallPage"]
 
 _NUMBER, _STARTED = 0, 1  # 8-byte words
@@ -22,14 +24,23 @@ class CallPage:
 
     @staticmethod
     def create() -> int:
-        """Create the memory of a page; the caller closes the descriptor."""
+        """Create the memory of a page and, behind it, of an arena; the caller closes the descriptor.
+
+        Without anonymous files there is no arena: a file on a disk would be slower than the socket.
+        """
         if hasattr(os, "memfd_create"):
-            fd = os.memfd_create("penstock-call")
-        else:
-            with tempfile.TemporaryFile() as file:
-                fd = os.dup(file.fileno())
+            fd = os.memfd_create("penstock-child")
+            os.ftruncate(fd, mmap.PAGESIZE + SIZE)
+            return fd
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
         os.ftruncate(fd, mmap.PAGESIZE)
         return fd
+
+    @staticmethod
+    def arena(fd: int) -> Arena | None:
+        """The arena behind the page of this file, if it has one."""
+        return Arena(fd, mmap.PAGESIZE) if Arena.fits(fd, mmap.PAGESIZE) else None
 
     def begin(self, number: int) -> float:
         """Show that the function of this call starts now; returns `time.monotonic()`."""

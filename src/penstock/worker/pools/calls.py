@@ -94,6 +94,7 @@ class ProcessCall(msgspec.Struct, eq=False, gc=False):
     spent: float = 0.0  #: seconds that it kept its child busy; 0: unknown
     seen: bool = False  #: its start was reported
     over: bool = False
+    large: tuple[int, int] | None = None  #: the place of its arguments in its child's arena
 
 
 def epoch_of(now: int) -> int:

@@ -51,9 +51,10 @@ def main(fd: int) -> None:
         return
     claims, page = Claims(connection.fds[0]), CallPage(connection.fds[1])
     table = LeaseTable.attach(connection.fds[2]) if len(connection.fds) > _FDS else None
-    os.close(connection.fds[1])
     _die_with(hello.parent)
-    host = Host(hello, connection.send, page, table)
+    arena = CallPage.arena(connection.fds[1])
+    os.close(connection.fds[1])
+    host = Host(hello, connection.send, page, table, arena)
     try:
         host.open()
     except BaseException as error:  # noqa: BLE001  # boundary: any error of the user's modules and hooks

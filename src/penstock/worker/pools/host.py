@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from penstock.app.app import App
 from penstock.app.attempt import Attempt, running
 from penstock.app.loading import load_app
@@ -24,6 +26,7 @@ from penstock.core.errors import ConfigError
 from penstock.core.job import Job, Progress, RawJob
 from penstock.worker.logs import configure_logs
 from penstock.worker.plan import decoder, wants_result
+from penstock.worker.pools.arena import LARGE, Arena
 from penstock.worker.pools.call_page import CallPage
 from penstock.worker.pools.messages import (
     Failed,
@@ -66,11 +69,14 @@ class _Plan:
 class Host:
     """The user's code in this process."""
 
-    def __init__(self, hello: WorkerHello, send: Send, page: CallPage, table: LeaseTable | None) -> None:
+    def __init__(
+        self, hello: WorkerHello, send: Send, page: CallPage, table: LeaseTable | None, arena: Arena | None
+    ) -> None:
         self._hello = hello
         self._send = send
         self._page = page
         self._table = table
+        self._arena = arena
         self._main: ModuleType | None = None
         self._apps: list[App] = []
         self._plans: dict[tuple[str, str, bool], _Plan] = {}
@@ -105,6 +111,9 @@ class Host:
         try:
             plan = self._plan_of(order)
             began = time.monotonic()
+            if order.large is not None and self._arena is not None:
+                spec = msgspec.structs.replace(job.spec, payload=self._arena.get(order.large))
+                job = msgspec.structs.replace(job, spec=spec)
             args, kwargs = plan.decode(job)
             reporter = _Reporter(self._send, order.number)
             context = contextvars.copy_context()
@@ -118,7 +127,12 @@ class Host:
                 took = time.monotonic() - started
                 reporter.close()
             result = None if plan.encode is None else plan.encode(value)
-            return FunctionReturned(order.number, started, took, time.monotonic() - began, result)
+            place = None
+            if result is not None and len(result) >= LARGE and self._arena is not None:
+                place = self._arena.put_result(order.number, result)
+            spent = time.monotonic() - began
+            kept = result if place is None else None
+            return FunctionReturned(order.number, started, took, spent, kept, place)
         except BaseException as error:  # noqa: BLE001  # boundary: any error of user code is its outcome
             now = order.epoch + int(time.monotonic() * 1000)
             options = Options() if plan is None else plan.options

@@ -63,6 +63,7 @@ class RunJob(_Message, frozen=True):
     seconds: float | None  # the attempt's time limit, for `current_job().remaining()`
     until: float  # `clock.lease_seconds()` from which on it must not start
     entry: tuple[int, int] | None
+    large: tuple[int, int] | None  # where the arguments lie in the arena, if the job came without them
 
 
 ToChild = WorkerHello | RunJob
@@ -102,6 +103,7 @@ class FunctionReturned(_Message, frozen=True):
     took: float  # seconds that the function ran
     spent: float  # seconds from its arguments to its result, decoding and encoding included
     result: bytes | None
+    large: tuple[int, int] | None = None  # where the result lies in the arena, if it is not `result`
 
 
 class Failed(_Message, frozen=True):

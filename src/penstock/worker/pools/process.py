@@ -18,6 +18,7 @@ import msgspec
 from penstock.core import clock
 from penstock.core.job import Progress
 from penstock.worker.exits import how_it_ended, oom_kills
+from penstock.worker.pools.arena import LARGE, Arena
 from penstock.worker.pools.call_page import CallPage
 from penstock.worker.pools.calls import (
     CallRefused,
@@ -107,6 +108,7 @@ class ChildProcess:
         self._connection: Connection | None = None
         self._tokens: Tokens | None = None
         self._page: CallPage | None = None
+        self._arena: Arena | None = None
         self._unsent: list[ProcessCall] = []
         self._oom_kills_before = oom_kills()
         self._killed: str | None = None  # why the worker killed it
@@ -144,7 +146,7 @@ class ChildProcess:
         assert self._tokens is not None
         page = CallPage.create()
         try:
-            self._page = CallPage(page)
+            self._page, self._arena = CallPage(page), CallPage.arena(page)
             fds = [self._tokens.child_end.fileno(), page]
             if self._table is not None:
                 fds.append(self._table)
@@ -168,6 +170,18 @@ class ChildProcess:
                 room = 1 if short or not calls else 0
         return room if not self._max_jobs else max(0, min(room, self._max_jobs - self.jobs - calls))
 
+    def _order(self, call: ProcessCall, now: float) -> bytes:
+        """The message for this call. Large arguments go into the arena, if they fit."""
+        job, until = call.job, now + call.lease
+        if len(job.spec.payload) >= LARGE and self._arena is not None:
+            call.large = self._arena.put(job.spec.payload)
+            if call.large is not None:
+                spec = msgspec.structs.replace(job.spec, payload=b"")
+                job = msgspec.structs.replace(job, spec=spec)
+        return frame(
+            RunJob(call.number, job, *call.reference, call.epoch, call.seconds, until, call.entry, call.large)
+        )
+
     @property
     def work(self) -> float:
         """Expected seconds of the calls in flight."""
@@ -190,7 +204,7 @@ class ChildProcess:
         if not calls or self._connection is None or self._tokens is None:
             return
         now = clock.lease_seconds()
-        self._connection.send(b"".join([_order(call, now) for call in calls]))
+        self._connection.send(b"".join([self._order(call, now) for call in calls]))
         try:
             self._tokens.give([call.number for call in calls])
         except OSError:  # the child has closed its end: its death follows
@@ -235,6 +249,9 @@ class ChildProcess:
 
     def _forget(self, call: ProcessCall) -> None:
         call.child = None
+        if call.large is not None and self._arena is not None:
+            self._arena.free(call.large)
+            call.large = None
         self._bytes -= len(call.job.spec.payload)
         self._work = self._work - call.cost if self.calls else 0.0
 
@@ -286,7 +303,7 @@ class ChildProcess:
             case FunctionReturned():
                 if (call := self._end_of(message.number)) is not None:
                     call.started, call.took, call.spent = message.started, message.took, message.spent
-                    self._events.ended(call, EncodedResult(message.result), None)
+                    self._events.ended(call, EncodedResult(self._result(message)), None)
             case Failed():
                 if (call := self._end_of(message.number)) is not None:
                     call.started, call.took = message.started, message.took
@@ -304,6 +321,11 @@ class ChildProcess:
             case Broken():
                 if not self._ready.done():
                     self._ready.set_exception(ChildBroken(message.cause, message.traceback))
+
+    def _result(self, message: FunctionReturned) -> bytes | None:
+        if message.large is None or self._arena is None:
+            return message.result
+        return self._arena.take_result(message.number, message.large)
 
     def _end_of(self, number: int) -> ProcessCall | None:
         """Remove the call that has ended; None if the worker has decided to kill it."""
@@ -391,12 +413,6 @@ class ChildProcess:
 def capacity(expected: float) -> int:
     """How many calls of this expected duration (s) lie ready in a child at most."""
     return min(_MAX_CALLS, int(_WORK_AHEAD / (expected + _OVERHEAD)))
-
-
-def _order(call: ProcessCall, now: float) -> bytes:
-    module, qualname = call.reference
-    until = now + call.lease
-    return frame(RunJob(call.number, call.job, module, qualname, call.epoch, call.seconds, until, call.entry))
 
 
 def _spawn(fd: int) -> subprocess.Popen[bytes]:

@@ -215,8 +215,8 @@ class ProcessPool:
             if known is not None and not known.seen:
                 self._report_start(known)
             if now - child.last_end > _STUCK and not child.stuck:
-                child.stuck = True
                 back += child.take_back()
+                child.stuck = bool(child.calls)  # else it has begun none of them: it is slow to come by
         if back:
             self._wait_again(back)
             self.dispatch()
