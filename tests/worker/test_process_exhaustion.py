@@ -24,12 +24,12 @@ async def test_jobs_wait_uncharged_until_there_is_room_for_a_child_and_it_is_sai
 ) -> None:
     spawn, lacking, refused = process._spawn, True, 0
 
-    def limited(fd: int) -> Any:
+    def limited(*fds: int) -> Any:
         nonlocal refused
         if lacking:
             refused += 1
             raise lack
-        return spawn(fd)
+        return spawn(*fds)
 
     monkeypatch.setattr(process, "_spawn", limited)
     monkeypatch.setattr(processes, "RETRY_AFTER", 0.1)

@@ -57,5 +57,7 @@ def _child_died(leased: LeasedJob, error: ChildDied) -> Outcome:
     if isinstance(error, NoChild):
         return Released(QueuePosition.OWN)
     kind = type(error).__name__
-    fact = AttemptError.bounded(leased.job.attempt, leased.store_now(), kind, error.cause)
-    return Raised(fact) if isinstance(error, ChildBroken) else LeaseLost(fact)
+    broken = isinstance(error, ChildBroken)
+    cause = error.cause if broken else f"{error.cause} while it ran {leased.job.task}"
+    fact = AttemptError.bounded(leased.job.attempt, leased.store_now(), kind, cause, error.stderr)
+    return Raised(fact) if broken else LeaseLost(fact)

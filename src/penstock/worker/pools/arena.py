@@ -12,7 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 
-__all__ = ["LARGE", "SIZE", "Arena", "Place"]
+__all__ = ["LARGE", "SIZE", "Arena", "Region"]
 
 #: Arguments and results of at least this size (bytes) lie in shared memory.
 LARGE = 64 << 10
@@ -22,7 +22,7 @@ _MARKS = mmap.PAGESIZE
 SIZE = _MARKS + _ARGUMENTS + 2 * _HALF
 
 #: Offset and length.
-Place = tuple[int, int]
+Region = tuple[int, int]
 
 
 class Arena:
@@ -31,7 +31,7 @@ class Arena:
     def __init__(self, fd: int, offset: int) -> None:
         self._map = mmap.mmap(fd, SIZE, offset=offset)
         self._read = memoryview(self._map)[:_MARKS].cast("Q")
-        self._taken: list[Place] = []  # of the arguments, sorted
+        self._taken: list[Region] = []  # of the arguments, sorted
         self._written = [0, 0]  # the call whose result was last written into each half
         self._half = 0
 
@@ -42,7 +42,7 @@ class Arena:
 
     # ── arguments ────────────────────────────────────────────────────────────────────────────────
 
-    def put(self, data: bytes) -> Place | None:
+    def put(self, data: bytes) -> Region | None:
         """Write arguments into a free place; None if there is none."""
         size, start = len(data), _MARKS
         at = len(self._taken)
@@ -58,18 +58,18 @@ class Arena:
         self._taken.insert(at, (start, size))
         return start, size
 
-    def free(self, place: Place) -> None:
+    def free(self, place: Region) -> None:
         """Let this place be used again."""
         self._taken.remove(place)
 
-    def get(self, place: Place) -> bytes:
+    def get(self, place: Region) -> bytes:
         """Read arguments or a result."""
         offset, length = place
         return self._map[offset : offset + length]
 
     # ── results ──────────────────────────────────────────────────────────────────────────────────
 
-    def put_result(self, number: int, data: bytes) -> Place | None:
+    def put_result(self, number: int, data: bytes) -> Region | None:
         """Write the result of this call; None if it is too large, or the worker has not read an older one."""
         half = self._half
         if len(data) > _HALF or self._read[half] != self._written[half]:
@@ -79,7 +79,7 @@ class Arena:
         self._map[start : start + len(data)] = data
         return start, len(data)
 
-    def take_result(self, number: int, place: Place) -> bytes:
+    def take_result(self, number: int, place: Region) -> bytes:
         """Read the result of this call, and let the child use its half again."""
         data = self.get(place)
         self._read[(place[0] - _MARKS - _ARGUMENTS) // _HALF] = number

@@ -40,10 +40,14 @@ class CallRefused(Exception):
 
 
 class ChildDied(Exception):
-    """The child's process ended during the job. `cause` says how; `killed`: by the worker."""
+    """The child's process ended during the job. `cause` says how; `killed`: by the worker.
 
-    def __init__(self, cause: str, *, killed: bool = False) -> None:
+    `stderr` has the last lines that the child wrote there.
+    """
+
+    def __init__(self, cause: str, *, killed: bool = False, stderr: str = "") -> None:
         super().__init__(cause)
+        self.stderr = stderr
         self.cause = cause
         self.killed = killed
 

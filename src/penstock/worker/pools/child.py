@@ -8,6 +8,7 @@ time, so nothing here needs a clean-up. Its stdout and stderr are the worker's.
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import signal
 import socket
@@ -35,6 +36,7 @@ from penstock.worker.shared_lease_table import LeaseTable
 
 __all__ = ["main"]
 
+_log = logging.getLogger("penstock.worker")
 _PR_SET_PDEATHSIG = 1
 _READ = 1 << 18
 #: Descriptors in every WorkerHello: the tokens and the call page. The worker's lease table may follow.
@@ -52,6 +54,7 @@ def main(fd: int) -> None:
     claims, page = Claims(connection.fds[0]), CallPage(connection.fds[1])
     table = LeaseTable.attach(connection.fds[2]) if len(connection.fds) > _FDS else None
     _die_with(hello.parent)
+    _yield_processors(hello)
     arena = CallPage.arena(connection.fds[1])
     os.close(connection.fds[1])
     host = Host(hello, connection.send, page, table, arena)
@@ -133,6 +136,17 @@ def _ignore_signals() -> None:
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a kill loses no complete line
         except (AttributeError, OSError, ValueError):
             pass
+
+
+def _yield_processors(hello: WorkerHello) -> None:
+    """Set the priority and the processors of this process."""
+    if hello.nice:
+        os.nice(hello.nice)
+    if hello.cpus and hasattr(os, "sched_setaffinity"):
+        try:
+            os.sched_setaffinity(0, hello.cpus)
+        except OSError as error:
+            _log.warning("process_cpus=%s: %s", ",".join(map(str, hello.cpus)), error)
 
 
 def _die_with(parent: int) -> None:

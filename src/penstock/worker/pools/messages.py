@@ -47,6 +47,8 @@ class WorkerHello(_Message, frozen=True):
     main_file: str | None  # the file, if it was started as `python …`
     app: str | None
     config: Config | None
+    nice: int = 0  # added to the worker's niceness
+    cpus: tuple[int, ...] = ()  # processors it may use; empty: those of the worker
 
 
 class RunJob(_Message, frozen=True):

@@ -28,6 +28,7 @@ from penstock.worker.pools.calls import (
     EncodedResult,
     ProcessCall,
 )
+from penstock.worker.pools.child_stderr import ChildStderr
 from penstock.worker.pools.connection import Connection
 from penstock.worker.pools.messages import (
     Broken,
@@ -109,6 +110,7 @@ class ChildProcess:
         self._tokens: Tokens | None = None
         self._page: CallPage | None = None
         self._arena: Arena | None = None
+        self._stderr: ChildStderr | None = None
         self._unsent: list[ProcessCall] = []
         self._oom_kills_before = oom_kills()
         self._killed: str | None = None  # why the worker killed it
@@ -125,7 +127,11 @@ class ChildProcess:
         try:
             self._tokens = Tokens()
             self._greet(own_end, hello)
-            self._process = _spawn(child_end.fileno())
+            self._stderr = ChildStderr()
+            try:
+                self._process = _spawn(child_end.fileno(), self._stderr.write_end)
+            finally:
+                os.close(self._stderr.write_end)
         except (OSError, ChildBroken):
             own_end.close()
             raise
@@ -138,6 +144,7 @@ class ChildProcess:
         except RuntimeError:
             own_end.close()
             raise
+        self._stderr.start()
         self._connection = Connection(own_end, self._on_data, self._on_closed)
         await self._ready
 
@@ -294,6 +301,8 @@ class ChildProcess:
     # ── messages from the child ──────────────────────────────────────────────────────────────────
 
     def _on_data(self, data: bytes) -> None:
+        if self._stderr is not None:  # what a call wrote comes before its end
+            self._stderr.pump()
         for body in self._frames.feed(data):
             self._handle_message(from_child(body))
         self._events.received(self)
@@ -381,11 +390,14 @@ class ChildProcess:
             return
         unstarted = self.take_back()
         running = self.running()
+        if self._stderr is not None:
+            self._stderr.pump()
+        stderr = "" if self._stderr is None else self._stderr.last_lines()
         self._close()
         if not self._ready.done():
             self._ready.set_exception(ChildBroken(cause))
             return
-        error = ChildDied(cause, killed=self._killed is not None)
+        error = ChildDied(cause, killed=self._killed is not None, stderr=stderr)
         for call in self._take_all():
             call.took = time.monotonic() - call.started if call is running else 0.0
             self._events.ended(call, None, error)
@@ -402,6 +414,9 @@ class ChildProcess:
         if self._tokens is not None:
             self._tokens.close()
             self._tokens = None
+        if self._stderr is not None:
+            self._stderr.pump()
+            self._stderr.close()
 
     def _kill_group(self) -> None:
         try:
@@ -415,7 +430,7 @@ def capacity(expected: float) -> int:
     return min(_MAX_CALLS, int(_WORK_AHEAD / (expected + _OVERHEAD)))
 
 
-def _spawn(fd: int) -> subprocess.Popen[bytes]:
+def _spawn(fd: int, stderr: int) -> subprocess.Popen[bytes]:
     """Start an interpreter with the same flags, in its own process group, out of reach of a terminal's ^C."""
     if not sys.executable:
         raise ChildBroken("sys.executable is empty: it is unknown which Python to start")
@@ -426,5 +441,6 @@ def _spawn(fd: int) -> subprocess.Popen[bytes]:
         [sys.executable, *flags, "-P", "-c", _BOOT, str(fd), *homes],
         pass_fds=(fd,),
         stdin=subprocess.DEVNULL,
+        stderr=stderr,
         process_group=0,
     )

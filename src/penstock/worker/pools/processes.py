@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -53,8 +53,9 @@ class ProcessPool:
     `table` is the file descriptor of the worker's lease table, in which children mark the start of a call.
     Children start when they are needed. Children are replaced after `max_jobs_per_child` jobs, or when they
     are larger than `max_memory_per_child` bytes after a job (None or 0: no limit). A ticket is the caller's
-    key for a call, compared by identity. Use the pool on one event loop, in a thread that lives as long as
-    the pool: on Linux a child dies with the thread that started it.
+    key for a call, compared by identity. `nice` is added to the niceness of children, and `cpus` are the
+    processors that they may use (none: those of the worker). Use the pool on one event loop, in a thread that
+    lives as long as the pool: on Linux a child dies with the thread that started it.
     """
 
     Encoded = EncodedResult
@@ -70,6 +71,8 @@ class ProcessPool:
         start_timeout: float = 120.0,
         events: PoolEvents | None = None,
         table: int | None = None,
+        nice: int = 0,
+        cpus: Sequence[int] = (),
     ) -> None:
         if size < 1:
             raise ConfigError(f"size={size} must be 1 or more")
@@ -83,6 +86,7 @@ class ProcessPool:
         self._start_timeout = start_timeout
         self._events = events or PoolEvents()
         self._table = table
+        self._nice, self._cpus = nice, tuple(cpus)
         self._children: list[ChildProcess] = []
         self._retired: list[ChildProcess] = []  # asked to end
         self._waiting: deque[ProcessCall] = deque()
@@ -373,6 +377,8 @@ class ProcessPool:
             main_file=main_file,
             app=self._app,
             config=self._config,
+            nice=self._nice,
+            cpus=self._cpus,
         )
 
     # ── events of children ───────────────────────────────────────────────────────────────────────
