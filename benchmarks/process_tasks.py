@@ -14,7 +14,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from benchmarks import served_processes
 from benchmarks.counters import Counters, leave_in
 from benchmarks.machine import describe
 from benchmarks.rig import Rig, Setup
+from penstock.demo.survey import files_under, standard_library
 
 _PROCESSES = 2
 #: Both processes are started by calls that sleep for this long (s).
@@ -33,26 +34,31 @@ _SERVED = "benchmarks.served_processes:app"
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Calls of one kind: the task's name, its arguments, and the number of calls."""
+    """Calls of one kind: the task's name, and the arguments of each call."""
 
     title: str
     task: str
-    arguments: tuple[Any, ...]
-    calls: int
+    arguments: Sequence[tuple[Any, ...]]
+
+    @property
+    def calls(self) -> int:
+        return len(self.arguments)
 
 
 def loads(scale: float) -> list[Load]:
     """The measured calls; `scale` multiplies their number."""
+    files = [(str(path),) for path in files_under(standard_library())]
     return [
-        Load("no-op", "noop", (), max(20, int(12_000 * scale))),
-        Load("1 ms of CPU", "busy", (1_000,), max(20, int(3_000 * scale))),
-        Load("1 MB argument", "blob", ("x" * 999_900,), max(8, int(240 * scale))),
+        Load("no-op", "noop", [()] * max(20, int(12_000 * scale))),
+        Load("1 ms of CPU", "busy", [(1_000,)] * max(20, int(3_000 * scale))),
+        Load("1 MB argument", "blob", [("x" * 999_900,)] * max(8, int(240 * scale))),
+        Load("parse a file", "parse", files[: max(20, int(len(files) * scale))]),
     ]
 
 
 @click.command()
 @click.option("--store", "stores", default="redis,sqlite", show_default=True, help="Joined by commas.")
-@click.option("--only", default="", help="Tasks to measure, joined by commas: noop, busy, blob.  [all]")
+@click.option("--only", default="", help="Tasks, joined by commas: noop, busy, blob, parse.  [all]")
 @click.option("--reps", default=3, show_default=True, help="Number of repetitions; the median is printed.")
 @click.option("--scale", default=1.0, show_default=True, help="Multiplies the number of calls.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path), help="Directory of the stores' files.")
@@ -89,7 +95,7 @@ def executor_rate(load: Load) -> float:
         context = multiprocessing.get_context("fork")
         with concurrent.futures.ProcessPoolExecutor(_PROCESSES, mp_context=context) as pool:
             list(pool.map(time.sleep, [_WARM] * _PROCESSES))
-            for future in [pool.submit(_call, load.task, load.arguments) for _ in range(load.calls)]:
+            for future in [pool.submit(_call, load.task, one) for one in load.arguments]:
                 future.result()
         return Counters(shm).rate()
 
@@ -109,7 +115,7 @@ def worker_rate(load: Load, setup: Setup, folder: Path) -> float:
                 time.sleep(0.05)
             rig.pause()
             for start in range(0, load.calls, chunk):
-                rig.app.enqueue_many([job(*load.arguments) for _ in range(min(chunk, load.calls - start))])
+                rig.app.enqueue_many([job(*one) for one in load.arguments[start : start + chunk]])
             rig.pause(False)
             rig.wait(load.calls)
             return rig.counters.rate()

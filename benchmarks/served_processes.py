@@ -5,8 +5,9 @@ import time
 
 from benchmarks.counters import count
 from penstock import App
+from penstock.demo.survey import survey
 
-__all__ = ["app", "blob", "busy", "nap", "noop"]
+__all__ = ["app", "blob", "busy", "nap", "noop", "parse"]
 
 app = App(os.environ.get("BENCH_URL", "memory://"))
 
@@ -27,6 +28,13 @@ def busy(us: int) -> None:
 
 @app.task(name="blob", run_in="process")
 def blob(text: str) -> None:
+    count()
+
+
+@app.task(name="parse", run_in="process")
+def parse(path: str) -> None:
+    """Parse and measure a file of Python, as the demo does."""
+    survey(path)
     count()
 
 

@@ -26,6 +26,7 @@ class Plan:
         "function",
         "in_process",
         "in_thread",
+        "measured",
         "name",
         "options",
         "reference",
@@ -49,6 +50,7 @@ class Plan:
         self.run_in = run_in
         self.in_thread = run_in == "thread" and not around  # a plain thread call, without middleware
         self.in_process = run_in == "process" and not around
+        self.measured = 0  # number of measured calls, up to those that the average is made of
         self.seconds: float | None = None  # average duration of its last process calls; None: unknown
         self.decode = decode
         self.encode = encode  # None: the result is not kept

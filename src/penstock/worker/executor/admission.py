@@ -234,8 +234,10 @@ class Admission:
         """How many jobs to fetch at most from queues with process tasks at their head."""
         short = self._processes.fetchable() if self._process_queues else None
         slots = self._slots
-        free = max(0, slots.process_slots - slots.process_busy)
-        caps = self.backlog.caps(0 if self._processes.lacks_resources() else short or free, time.monotonic())
+        free = short or max(0, slots.process_slots - slots.process_busy)
+        if self._processes.lacks_resources() or (short and self.backlog.looks_only_at(self._process_queues)):
+            free = 0  # a queue of nothing but process tasks keeps its pause between two looks
+        caps = self.backlog.caps(free, time.monotonic())
         if short is not None:
             for queue in self._process_queues:
                 caps[queue] = 0 if self._backlog else short

@@ -16,6 +16,9 @@ from penstock.worker.pools import CallEnd, EncodedResult, PoolEvents, ProcessCal
 
 __all__ = ["ProcessAttempts"]
 
+#: How many of a task's last calls its average duration is made of, about.
+_AVERAGED = 16
+
 Ended = Callable[[LeasedJob, BaseException | None, bytes | None], None]
 
 
@@ -182,7 +185,7 @@ def _expected(leased: LeasedJob) -> float | None:
     return plan.seconds if plan.in_process and not starts_on_record(leased.job) else None
 
 
-def _measure(plan: Plan, took: float) -> None:
-    """Update the average duration: quickly upwards, because a call behind a long one has to wait."""
-    known = plan.seconds
-    plan.seconds = took if known is None else known + (took - known) / (4 if took > known else 16)
+def _measure(plan: Plan, spent: float) -> None:
+    """Update the average duration of the task's last calls."""
+    plan.measured = min(_AVERAGED, plan.measured + 1)
+    plan.seconds = spent if plan.seconds is None else plan.seconds + (spent - plan.seconds) / plan.measured

@@ -9,7 +9,7 @@ start, the next look is later.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from penstock.worker.leased_jobs import LeasedJob
 
@@ -125,6 +125,10 @@ class ProcessBacklog:
             else:
                 caps[queue] = free + (room if look.began is not None or now >= look.next else 0)
         return caps
+
+    def looks_only_at(self, queues: Set[str]) -> bool:
+        """Whether all looked-at queues are among these."""
+        return self._looks.keys() <= queues
 
     def next_look(self, now: float) -> float | None:
         """Seconds until the next look at a queue that is skipped now; None if no queue is skipped."""

@@ -24,6 +24,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._unsent = bytearray()
         self._open = True
+        self._paused = False
         self._loop.add_reader(end, self._read)
 
     def send(self, data: bytes) -> None:
@@ -42,6 +43,19 @@ class Connection:
             data = data[sent:]
             self._loop.add_writer(self._socket, self._send_rest)
         self._unsent += data
+
+    def pause(self, seconds: float) -> None:
+        """Read nothing for this time, so that several messages arrive together."""
+        if self._open and not self._paused:
+            self._paused = True
+            self._loop.remove_reader(self._socket)
+            self._loop.call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        self._paused = False
+        if self._open:
+            self._loop.add_reader(self._socket, self._read)
+            self._read()
 
     def end_input(self) -> None:
         """Close the sending side, after what is still unsent was given to the kernel or dropped."""

@@ -60,6 +60,9 @@ _MAX_BYTES = 2 << 20
 _ONE_AHEAD = 0.025
 #: Time (s) that each call costs in addition to its function.
 _OVERHEAD = 0.00004
+#: While a child has more work (s) than _LATER, in calls of more than _NOT_SHORT (s) on average, its messages
+#: are read every _PAUSE (s) instead of one by one: 5 % more calls of 1 ms. Shorter ones come in batches.
+_LATER, _NOT_SHORT, _PAUSE = 0.005, 0.0003, 0.002
 #: The load (s) of a call of unknown duration: nothing is placed behind it.
 _UNKNOWN = 1.0
 
@@ -306,6 +309,8 @@ class ChildProcess:
         for body in self._frames.feed(data):
             self._handle_message(from_child(body))
         self._events.received(self)
+        if self._connection is not None and self._work > max(_LATER, _NOT_SHORT * len(self.calls)):
+            self._connection.pause(_PAUSE)
 
     def _handle_message(self, message: FromChild) -> None:
         match message:
@@ -427,7 +432,7 @@ class ChildProcess:
 
 def capacity(expected: float) -> int:
     """How many calls of this expected duration (s) lie ready in a child at most."""
-    return min(_MAX_CALLS, int(_WORK_AHEAD / (expected + _OVERHEAD)))
+    return max(2 if expected <= _ONE_AHEAD else 1, min(_MAX_CALLS, int(_WORK_AHEAD / (expected + _OVERHEAD))))
 
 
 def _spawn(fd: int, stderr: int) -> subprocess.Popen[bytes]:

@@ -44,6 +44,8 @@ RETRY_AFTER = 0.5
 _NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS}
 #: Calls are taken back from behind a call that runs for this long (s), and wait this long for a child.
 _STUCK = 0.03
+#: If at most this many calls fit into a child, each that ends is replaced at once.
+_FEW = 8
 
 
 class ProcessPool:
@@ -127,14 +129,19 @@ class ProcessPool:
         return max(0, room + self.size - len(self._children) - len(self._waiting))
 
     def fetchable(self, expected: float) -> int | None:
-        """How many calls of this expected duration (s) to fetch now: none while half of them are still there.
+        """How many calls of this expected duration (s) to fetch now: if many fit, none while half are there.
 
-        None if calls take longer than a child may have ready, or a call is stuck.
+        None if calls take longer than a child may have ready, or each child has a call that takes long.
         """
-        most = self.size * capacity(expected)
-        if most < 2 * self.size or any(child.stuck for child in self._children):
+        calls, flowing = len(self._waiting), self.size - len(self._children)
+        for child in self._children:
+            if not child.stuck:
+                calls += len(child.calls)
+                flowing += 1
+        each = capacity(expected)
+        if each < 2 or not flowing:
             return None
-        return self.room(expected) if 2 * len(self._calls) <= most else 0
+        return self.room(expected) if each <= _FEW or 2 * calls <= each * flowing else 0
 
     def submit(self, call: ProcessCall) -> None:
         """Run this call; its end is reported to `events`, in batches. `dispatch` sends it."""
