@@ -72,6 +72,7 @@ class CallHolder(Protocol):
 
     def kill_call(self, call: ProcessCall) -> tuple[bool, list[ProcessCall]]:
         """Stop this call; returns whether it is stopped, and the calls that were taken back for that."""
+        ...
 
 
 class ProcessCall(msgspec.Struct, eq=False, gc=False):
