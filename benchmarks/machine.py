@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sqlite3
@@ -10,8 +11,18 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["cpu_seconds", "describe", "fdatasync_ms", "memory", "percentile", "session"]
+__all__ = [
+    "Memory",
+    "cpu_seconds",
+    "describe",
+    "fdatasync_ms",
+    "memory",
+    "memory_of",
+    "percentile",
+    "session",
+]
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _BLOCK = 4096
@@ -51,18 +62,32 @@ def cpu_seconds(pids: Sequence[int]) -> float:
     return ticks / _TICK
 
 
+class Memory(NamedTuple):
+    """Memory of a process, MB (10⁶ bytes).
+
+    `rss`: all of it. `pss`: a page that n processes share counts as 1/n. `uss`: what it shares with none.
+    """
+
+    rss: float
+    pss: float
+    uss: float
+
+
+def memory_of(pid: int) -> Memory:
+    """The memory of this process. Raises OSError if it has ended."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 / 1e6 for line in lines[1:]}
+    return Memory(sizes["Rss"], sizes["Pss"], sizes["Private_Clean"] + sizes["Private_Dirty"])
+
+
 def memory(pids: Sequence[int]) -> tuple[float, float]:
-    """RSS and PSS of these processes together, MB (10⁶ bytes)."""
-    rss = pss = 0
+    """RSS and PSS of these processes together, MB."""
+    rss = pss = 0.0
     for pid in pids:
-        try:
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue
-        sizes = {line.split(":")[0]: line.split()[1] for line in lines[1:]}
-        rss += int(sizes["Rss"])
-        pss += int(sizes["Pss"])
-    return rss * 1024 / 1e6, pss * 1024 / 1e6
+        with contextlib.suppress(OSError):
+            found = memory_of(pid)
+            rss, pss = rss + found.rss, pss + found.pss
+    return rss, pss
 
 
 def fdatasync_ms(folder: Path, n: int) -> list[float]:

@@ -259,6 +259,7 @@ def worker_process(
     if concurrency is not None:
         command += ["--concurrency", str(concurrency)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    clean.pop("PYTHONDONTWRITEBYTECODE", None)  # to compile all modules at each start takes time and memory
     env = {**clean, "BENCH_URL": url, "BENCH_DIR": str(shm), **knobs}
     with log.open("wb") as out:
         process = subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -28,6 +29,17 @@ class Tasks:
         @app.task(name="noop_thread", run_in="thread")
         def noop_thread() -> None:
             count()
+
+        @app.task(name="nap")
+        async def nap(seconds: float) -> None:
+            """Count at the start, then wait."""
+            count()
+            await asyncio.sleep(seconds)
+
+        @app.task(name="nap_thread", run_in="thread")
+        def nap_thread(seconds: float) -> None:
+            count()
+            time.sleep(seconds)
 
         @app.task(name="busy")
         async def busy(us: int) -> None:
@@ -66,6 +78,8 @@ class Tasks:
 
         self.noop = noop
         self.noop_thread = noop_thread
+        self.nap = nap
+        self.nap_thread = nap_thread
         self.busy = busy
         self.blob = blob
         self.stamp = stamp

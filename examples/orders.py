@@ -50,8 +50,8 @@ def pay(order: int) -> bool:
     """Pay an order. False: too late, the order is closed."""
     if not move(order, "paid"):
         return False
-    app.handle(f"order-{order}-remind").cancel()
-    app.handle(f"order-{order}-close").cancel()
+    app.handle(f"order-{order}-remind", task=remind).cancel()
+    app.handle(f"order-{order}-close", task=close).cancel()
     return True
 
 

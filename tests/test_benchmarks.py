@@ -61,16 +61,17 @@ def test_a_quick_run_measures_every_store_and_its_raw_limit(group: str, tmp_path
 
 def test_redis_is_measured_with_all_that_is_asked_of_it(tmp_path: Path) -> None:
     redis_program()
-    groups = "processes,size,leftovers,schedule,depth,latency,result,delay"
+    groups = "processes,size,leftovers,memory,schedule,depth,latency,result,delay"
     found, printed = measured(tmp_path, "--store", "redis", "--only", groups)
     values = found["setups"]["redis"]
     assert {name.partition(".")[0] for name in values} == set(groups.split(","))
     assert values["size.bytes"][0] > 100
+    assert 0 < values["memory.supervisor_uss"][0] < values["memory.pss"][0] < values["memory.rss"][0]
     assert values["schedule.ratio"][0] > 0
     assert values["latency.raw_start_p50"][0] > 0
     (left,) = found["notes"]["leftovers"]
     assert left in printed.replace("\n", "")
-    assert "penstock:3:{/default}:meta (hash" in left
+    assert "penstock:4:{/default}:meta (hash" in left
     assert ":jobs" not in left, "a job was left behind"
 
 

@@ -61,7 +61,7 @@ WIRE_MAY_IMPORT = {"duration", "errors", "forks", "per_loop"}
 
 # What every store may use; all else under `stores` is a concrete store.
 SHARED_BY_STORES = {
-    *("__init__", "contract", "facade", "statements", "migrate"),
+    *("__init__", "contract", "facade", "statements", "migrate", "package_files"),
     *("result_waiter", "rate_limiter", "batch_buffer", "text_encoding", "wake_counts"),
 }
 # These know stores by their URLs, and a store that is around another one.
@@ -72,7 +72,7 @@ KNOW_STORES = {"connect"}
 # what to be.
 WORKER_KNOWS_ALL = {"__init__", "services", "wiring", "worker"}
 WORKER_FACTS = {
-    *("leased_jobs", "plan", "exits", "queues", "locks", "logs", "signals"),
+    *("leased_jobs", "plan", "exits", "orders", "queues", "locks", "logs", "signals"),
     *("shared_lease_table", "unknown_tasks"),
 }
 WORKER_ARROWS = {

@@ -13,7 +13,13 @@ from types import ModuleType
 import pytest
 
 import penstock
-from penstock import errors, events
+from penstock import errors, events, testing
+from penstock.app.queue import StoredQueue
+from penstock.app.take import Take
+from penstock.app.task import Using
+from penstock.client.outbox import Outbox
+from penstock.client.progress_stream import ProgressStream
+from penstock.client.results import AsCompleted
 
 ROOT = Path(__file__).resolve().parent.parent
 INIT = ROOT / "src" / "penstock" / "__init__.py"
@@ -61,6 +67,17 @@ def test_all_errors_and_all_events_are_offered() -> None:
     assert told <= set(penstock.__all__)
 
 
+def test_no_event_and_error_share_a_stem() -> None:
+    """`JobCancelled` beside `JobCancelledError` would be mixed up: one is listened to, the other caught."""
+    of_events, of_errors = (
+        {re.sub(r"(Event|Error|Warning)\Z", "", name) for name in module.__all__}
+        for module in (events, errors)
+    )
+    pairs = [(event, error) for event in of_events - {""} for error in of_errors - {""}]
+    shared = [(a, b) for a, b in pairs if a.startswith(b) or b.startswith(a)]
+    assert shared == []
+
+
 @pytest.mark.parametrize("name", penstock.__all__)
 def test_a_public_name_is_there_and_says_what_it_is(name: str) -> None:
     found = getattr(penstock, name)
@@ -76,11 +93,28 @@ def test_each_public_verb_of_what_users_hold_says_what_it_does(name: str) -> Non
     kind = getattr(penstock, name)
     silent = []
     for verb, member in inspect.getmembers(kind, inspect.isfunction):
-        twin = getattr(kind, verb.removeprefix("a"), None) if verb.startswith("a") else None
-        said = member.__doc__ or (twin is not None and twin.__doc__)
-        if not verb.startswith("_") and member.__module__.startswith("penstock") and not said:
+        if not verb.startswith("_") and member.__module__.startswith("penstock") and not member.__doc__:
             silent.append(verb)
     assert not silent
+
+
+def held_by_users() -> set[type]:
+    """The public classes, and those of the objects that their methods return."""
+    of_the_package = {getattr(penstock, name) for name in penstock.__all__}
+    of_tests = {getattr(testing, name) for name in testing.__all__}
+    returned = {AsCompleted, Outbox, ProgressStream, StoredQueue, Take, Using}
+    return {one for one in of_the_package | of_tests | returned if inspect.isclass(one)}
+
+
+def test_each_public_async_method_has_a_docstring() -> None:
+    twins = [
+        (f"{kind.__name__}.{name}", method)
+        for kind in held_by_users()
+        for name, method in inspect.getmembers(kind, inspect.iscoroutinefunction)
+        if not name.startswith("_") and method.__module__.startswith("penstock")
+    ]
+    assert {"App.aenqueue_many", "Handle.aresult", "Using.aenqueue"} <= {name for name, _ in twins}
+    assert sorted(name for name, method in twins if not method.__doc__) == []
 
 
 def test_type_checkers_see_the_same_names_as_the_interpreter() -> None:

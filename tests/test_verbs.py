@@ -72,7 +72,7 @@ NOT_IN_THE_LEDGER = {
     *("extend", "promote", "prune", "drop", "flush_batch", "checkup", "announce", "retire"),
     *("entries", "put_entries", "pause_entries", "delete_entries"),
 }
-NOT_IN_THE_LEDGER_SYNC = {"get", "wait_for_end", "stream_ends", "queues"}
+NOT_IN_THE_LEDGER_SYNC = {"find", "get", "wait_for_end", "stream_ends", "queues"}
 
 
 # --- the places ---------------------------------------------------------------------------------

@@ -47,6 +47,10 @@ class Sizes(msgspec.Struct, frozen=True):
     scheduled: int = 1_000_000
     #: Number of jobs with 1 ms of CPU time.
     busy: int = 5_000
+    #: Number of attempts that run at once, as coroutines and in threads, and of open connections.
+    naps: int = 500
+    nap_threads: int = 100
+    connections: int = 50
     shallow: int = 10_000
     deep: int = 1_000_000
     deep_redis: int = 5_000_000
@@ -68,6 +72,9 @@ QUICK = Sizes(
     delayed_over=0.4,
     scheduled=1_000,
     busy=100,
+    naps=20,
+    nap_threads=5,
+    connections=5,
     shallow=1_000,
     deep=5_000,
     deep_redis=5_000,

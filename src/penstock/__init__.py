@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.app.attempt import Attempt as Attempt
     from penstock.app.attempt import NoCurrentJob as NoCurrentJob
     from penstock.app.attempt import current_job as current_job
+    from penstock.app.queue import QueueDefaults as QueueDefaults
     from penstock.app.taken import Taken as Taken
     from penstock.app.task import Task as Task
     from penstock.client.handle import Handle as Handle
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from penstock.core.errors import EnqueueManyError as EnqueueManyError
     from penstock.core.errors import EnqueueUnknown as EnqueueUnknown
     from penstock.core.errors import Interrupted as Interrupted
-    from penstock.core.errors import JobCancelled as JobCancelled
     from penstock.core.errors import JobDead as JobDead
     from penstock.core.errors import JobExists as JobExists
     from penstock.core.errors import JobNotFound as JobNotFound
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from penstock.core.errors import QueueClosed as QueueClosed
     from penstock.core.errors import QueueFull as QueueFull
     from penstock.core.errors import RateLimited as RateLimited
+    from penstock.core.errors import ResultCancelled as ResultCancelled
     from penstock.core.errors import ResultError as ResultError
     from penstock.core.errors import ResultNotKept as ResultNotKept
     from penstock.core.errors import ResultTimeout as ResultTimeout
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from penstock.core.errors import UnknownScheme as UnknownScheme
     from penstock.core.errors import Unsupported as Unsupported
     from penstock.core.events import Event as Event
-    from penstock.core.events import JobCancelledEvent as JobCancelledEvent
+    from penstock.core.events import JobCancelled as JobCancelled
     from penstock.core.events import JobCompleted as JobCompleted
     from penstock.core.events import JobDied as JobDied
     from penstock.core.events import JobEnqueued as JobEnqueued
@@ -102,28 +103,27 @@ if TYPE_CHECKING:
     from penstock.core.retry import polynomial as polynomial
     from penstock.core.retry import steps as steps
     from penstock.core.unique import Unique as Unique
-    from penstock.worker import Queue as Queue
-    from penstock.worker import Worker as Worker
+    from penstock.worker.queues import Queue as Queue
+    from penstock.worker.worker import Worker as Worker
 
 #: The module of each public name; the same list as above, at run time.
 _HOMES = {
     "penstock.app.app": "App",
     "penstock.app.attempt": "Attempt NoCurrentJob current_job",
+    "penstock.app.queue": "QueueDefaults",
     "penstock.core.batch": "Batch",
     "penstock.client.job_call": "JobCall",
     "penstock.core.errors": (
         "ArgumentError AttemptCancelled AttemptLost AttemptTimeout BlockingCallWarning Cancel "
-        "ConfigError Discard "
-        "DuplicateJob EnqueueError EnqueueManyError EnqueueUnknown Interrupted JobCancelled JobDead "
-        "JobExists "
-        "JobNotFound MissingExtra NotReplicated OutboxFull PenstockError QueueClosed QueueFull "
-        "RateLimited ResultError ResultNotKept ResultTimeout Retry SignatureMismatch Snooze Steering "
-        "StoreBusy StoreCorrupt StoreError StoreFull StoreReadOnly StoreTooNew StoreTooOld "
-        "StoreUnavailable Undecodable "
-        "UnknownScheme Unsupported"
+        "ConfigError Discard DuplicateJob EnqueueError EnqueueManyError EnqueueUnknown "
+        "Interrupted JobDead JobExists JobNotFound MissingExtra NotReplicated OutboxFull "
+        "PenstockError QueueClosed QueueFull RateLimited ResultCancelled ResultError "
+        "ResultNotKept ResultTimeout Retry SignatureMismatch Snooze Steering StoreBusy "
+        "StoreCorrupt StoreError StoreFull StoreReadOnly StoreTooNew StoreTooOld StoreUnavailable "
+        "Undecodable UnknownScheme Unsupported"
     ),
     "penstock.core.events": (
-        "Event JobCancelledEvent JobCompleted JobDied JobEnqueued JobFailed JobNotEnqueued JobParked "
+        "Event JobCancelled JobCompleted JobDied JobEnqueued JobFailed JobNotEnqueued JobParked "
         "JobReleased JobSnoozed JobStarted LateResultRefused LoopBlocked RecordSetAside TaskUnknown "
         "WorkerLost WorkerStarted WorkerStopped"
     ),
@@ -135,7 +135,8 @@ _HOMES = {
     "penstock.app.taken": "Taken",
     "penstock.app.task": "Task",
     "penstock.core.unique": "Unique",
-    "penstock.worker": "Queue Worker",
+    "penstock.worker.queues": "Queue",
+    "penstock.worker.worker": "Worker",
 }
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -148,9 +149,7 @@ __all__ = sorted([*_HOME_OF, *_MODULES])  # pyright: ignore[reportUnsupportedDun
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
-
-        value: Any = version("penstock")
+        value: Any = _imported("penstock.core.version").__version__
     elif name in _HOME_OF:
         value = getattr(_imported(_HOME_OF[name]), name)
     elif name in _MODULES:

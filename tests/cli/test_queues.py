@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.job import NewJob, Ref, State
+from penstock.core.limit_layers import limits_by_code
 from penstock.stores.contract import EnqueueStatus, QueueInfo, WorkerInfo
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
@@ -185,6 +186,52 @@ def test_a_queue_is_limited_and_the_limits_are_shown(penstock, store):
         "keep_dead_for": 2_592_000.0,
     }
     assert queue["waits_for"] == "its rate is 100/min"
+
+
+def test_a_queue_shows_where_each_limit_comes_from(penstock, store):
+    store.sync.settings(
+        "mail", limits=limits_by_code(rate="5/s", burst=2, max_running=3, keep_dead_for="30d")
+    )
+    penstock.ok("queues", "set", "mail", "--rate", "1/s", "--max-size", "9")
+    rows = [line.split() for line in penstock.ok("queues", "show", "mail").splitlines()[1:]]
+    assert rows == [
+        ["paused", "no", "default", "-"],
+        ["closed", "no", "default", "-"],
+        ["max-size", "9", "operator", "-"],
+        ["on-full", "reject", "default", "-"],
+        ["max-running", "3", "code", "3"],
+        ["rate", "1/s", "operator", "5/s"],
+        ["burst", "2", "operator", "2"],
+        ["keep-finished", "none", "default", "-"],
+        ["keep-dead", "none", "default", "-"],
+        ["keep-finished-for", "none", "default", "-"],
+        ["keep-dead-for", "30d", "code", "30d"],
+    ]
+    queue = penstock.json("queues", "show", "mail")["queue"]
+    assert queue["limits"]["rate"] == "1/s"
+    assert queue["set_by"] == {
+        "max_size": "operator",
+        "max_running": "code",
+        "rate": "operator",
+        "burst": "operator",
+        "keep_dead_for": "code",
+    }
+    assert queue["by_code"] == {"max_running": 3, "rate": "5/s", "burst": 2, "keep_dead_for": 2_592_000.0}
+
+
+def test_an_operator_goes_back_to_the_limits_in_code(penstock, store):
+    store.sync.settings("mail", limits=limits_by_code(rate="5/s", max_running=3))
+    penstock.ok("queues", "set", "mail", "--rate", "1/s", "--max-size", "9", "--max-running", "none")
+    assert penstock.ok("queues", "reset", "mail", "--rate") == "mail: max-size=9 on-full=reject rate=5/s\n"
+    (queue,) = penstock.json("queues", "reset", "mail")["queues"]
+    assert (queue["limits"]["max_running"], queue["limits"]["max_size"]) == (3, None)
+    assert set(queue["set_by"].values()) == {"code"}
+
+
+def test_showing_or_resetting_a_queue_that_is_not_there_is_an_error(penstock, store):
+    put(store, "a", queue="mail")
+    for words in (("show", "mial"), ("reset", "mial")):
+        assert penstock.says(3, "queues", *words) == "there is no queue 'mial' (did you mean 'mail'?)"
 
 
 def test_none_takes_a_limit_away_and_the_others_stay(penstock, store):

@@ -12,6 +12,7 @@ import pytest
 
 from penstock import App
 from penstock.config import Config, load
+from penstock.core.formats import shown_text
 from penstock.core.job import Job, NewJob, State
 from penstock.encryption import (
     CannotDecrypt,
@@ -22,7 +23,6 @@ from penstock.encryption import (
     is_envelope,
     new_key,
     read_keys,
-    shown_text,
     why_unreadable,
 )
 from penstock.errors import ConfigError

@@ -14,7 +14,7 @@ from penstock import App, Batch, Cancel, RawJob, Unique
 from penstock.core.batch import BatchTerms
 from penstock.core.job import Job, NewJob, State
 from penstock.encryption import Cipher, Keyring, read_keys
-from penstock.errors import ConfigError, JobCancelled, JobDead, Undecodable
+from penstock.errors import ConfigError, JobDead, ResultCancelled, Undecodable
 from penstock.stores.contract import Share
 from penstock.stores.encrypted import encrypted_store
 from tests.encryption.conftest import KEY, OTHER, NewApp
@@ -344,7 +344,7 @@ async def test_the_reason_of_a_failure_is_shown_without_encrypted_values(new_app
 
     handles = [await app.tasks["fail"].aenqueue(why) for why in ("cancel", "boom")]
     await in_a_burst(app)
-    for handle, error in zip(handles, (JobCancelled, JobDead), strict=True):
+    for handle, error in zip(handles, (ResultCancelled, JobDead), strict=True):
         with pytest.raises(error, match=f"encrypted with the key {id_of(KEY)}") as told:
             await keyless.handle(handle.id).aresult()
         assert "$sealed" not in str(told.value)

@@ -18,6 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.codec import ArgsCodec, ElementCodec, ResultCodec
+from penstock.core.formats import shown_text
 from penstock.core.job import Job, NewJob, State, read_json
 from penstock.encryption import (
     CannotDecrypt,
@@ -25,7 +26,6 @@ from penstock.encryption import (
     Keyring,
     additional_data,
     is_envelope,
-    shown_text,
     why_unreadable,
 )
 from penstock.errors import ArgumentError, ResultError, StoreError, Undecodable

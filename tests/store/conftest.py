@@ -61,7 +61,7 @@ OPENED = {**STORES, "encrypted": _encrypted}
 #: Modules whose tests pass data of jobs in or out: an encrypted store must behave as any other there.
 ENCRYPTED = ("extend", "fetch", "get", "batches", "known_faults", "list_jobs", "namespaces")
 ENCRYPTED += ("periodic", "reclaim", "settle", "stream_ends", "sync_verbs", "unique_rules", "wait")
-ENCRYPTED += ("wait_for_end",)
+ENCRYPTED += ("wait_for_end", "limit_layers")
 assert all((Path(__file__).parent / f"test_{name}.py").is_file() for name in ENCRYPTED)
 #: Except these: an encrypted store keeps a hash of the unique key.
 NOT_ENCRYPTED = ("test_an_entry_comes_back_as_it_was_put", "test_the_holder_gets_the_")

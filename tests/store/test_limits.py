@@ -11,6 +11,7 @@ import pytest
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, State
 from penstock.core.lifecycle import QueuePosition, Transition
+from penstock.core.limit_layers import LimitLayers
 from penstock.core.limits import LimitChange, QueueLimits, Rate
 from penstock.stores.contract import EnqueueStatus, Fetched, Settlement, Share, Store, Wake, WorkerInfo
 from tests.store.facts import (
@@ -80,7 +81,7 @@ async def test_limits_are_kept_and_shown(store: Store, open_store: OpenStore) ->
         keep_dead_for="30d",
     )
     info = await store.settings("new", limits=change)
-    assert info.limits == change.applied(QueueLimits())
+    assert info.limits == LimitLayers(change).limits()
     assert info.limits.rate == Rate(100, MINUTE, 3)
     assert await open_store().queues() == [info]
 
@@ -92,7 +93,8 @@ async def test_a_change_leaves_the_other_limits_and_switches_as_they_are(store: 
     info = await store.settings("default", paused=False)
     assert info.limits == QueueLimits(max_running=7, rate=Rate(1, SECOND))
     await limit(store, max_running=None, rate=None)
-    assert await store.queues() == [type(info)("default", {})]
+    (info,) = await store.queues()
+    assert (info.limits, info.paused) == (QueueLimits(), False)
 
 
 async def test_a_new_rate_leaves_the_burst_as_it_is(store: Store) -> None:

@@ -65,6 +65,15 @@ async def test_sync_and_async_calls_see_the_same_jobs(store: Store) -> None:
     assert store.sync.queues() == await store.queues()
 
 
+async def test_a_job_is_found_in_any_queue(store: Store) -> None:
+    here, there = new(id="same", queue="a"), new(id="same", queue="b")
+    await add(store, here, there, new(id="other", queue="c"))
+    found = store.sync.find("same")
+    assert [job.spec for job in found] == [here, there]
+    assert found == await store.find("same")
+    assert store.sync.find("nobody") == []
+
+
 async def test_a_closed_queue_and_a_unique_key_count_here_too(store: Store) -> None:
     await store.settings("closed", closed=True)
     first, second = new(unique=UniqueKey("k")), new(unique=UniqueKey("k"))

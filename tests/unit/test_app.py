@@ -17,6 +17,7 @@ from penstock import (
     ArgumentError,
     ConfigError,
     JobEnqueued,
+    JobNotFound,
     MissingExtra,
     NewJob,
     RawJob,
@@ -67,7 +68,7 @@ def test_an_app_touches_nothing_before_its_first_job(tmp_path: Any) -> None:
     app = App(f"sqlite:///{tmp_path}/jobs.db")
     task = app.task(add)
     task.job(1)
-    app.handle("x")
+    app.handle("x", "default")
     assert list(tmp_path.iterdir()) == []
     task.enqueue(1)
     assert (tmp_path / "jobs.db").exists()
@@ -101,7 +102,9 @@ def test_the_store_is_created_once_with_several_callers() -> None:
 def test_apps_of_different_namespaces_do_not_see_each_other() -> None:
     one, two = (App("memory://test-app", namespace=name) for name in ("a", "b"))
     handle = one.task(add).enqueue(1)
-    assert two.handle(handle.id).job() is None
+    assert two.handle(handle.id, "default").job() is None
+    with pytest.raises(JobNotFound):
+        two.handle(handle.id)
 
 
 def test_the_limit_of_a_payload_is_the_apps() -> None:
@@ -362,11 +365,11 @@ def test_a_raw_job_that_makes_no_sense_is_refused(
 def test_a_handle_is_found_by_queue_and_id() -> None:
     app = App("memory://", queue="low")
     mail = app.task(name="mail", queue="mail")(add)
-    assert app.handle("x").queue == "low"
+    assert app.handle("x", "low").queue == "low"
     assert app.handle("x", task=mail).queue == "mail"
     assert app.handle("x", task="mail").queue == "mail"
     assert app.handle("x", "other", task=mail).queue == "other"
-    assert app.handle("x", task="elsewhere").task == "elsewhere"
+    assert app.handle("x", "low", task="elsewhere").task == "elsewhere"
 
 
 @pytest.mark.parametrize("address", [("a b",), ("a", "a b"), ("",)])

@@ -42,10 +42,21 @@ async def test_enqueue_many_says_it_too(app: App) -> None:
     assert told[0].filename == __file__
 
 
+async def test_the_search_for_a_job_says_it_too(app: App) -> None:
+    handle = await app.tasks["send"].aenqueue("you")
+    with pytest.warns(BlockingCallWarning, match=r"searches all queues.*await app\.ahandle") as told:
+        app.handle(handle.id)
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BlockingCallWarning)
+        assert await app.ahandle(handle.id) == handle
+
+
 def test_outside_of_a_loop_nothing_is_said(app: App) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", BlockingCallWarning)
-        app.tasks["send"].enqueue("you")
+        handle = app.tasks["send"].enqueue("you")
+        assert app.handle(handle.id) == handle
 
 
 async def test_nor_where_nothing_can_block(app: App) -> None:

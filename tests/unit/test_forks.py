@@ -236,7 +236,7 @@ IMPORTING = """
     ("act", "slow"),
     [
         ("connect('sqlite:///x.db')", "penstock.stores.sqlite.store"),
-        ("connect('redis://localhost')", "penstock.stores.redis.scripts"),
+        ("connect('redis://localhost')", "penstock.stores.redis.store"),
         ("connect('memory://')", "penstock.stores.memory.store"),
         ("__import__('penstock').Worker", "penstock.worker.executor.executor"),
     ],

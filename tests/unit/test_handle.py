@@ -16,9 +16,9 @@ from penstock import (
     ConfigError,
     Discard,
     Handle,
-    JobCancelled,
     JobDead,
     JobNotFound,
+    ResultCancelled,
     ResultNotKept,
     ResultTimeout,
     State,
@@ -120,7 +120,7 @@ def test_a_retention_of_zero_keeps_no_result(app: App, ask: Ask) -> None:
     with pytest.raises(ResultNotKept):
         ask(handle, "result")
     with pytest.raises(ResultNotKept):
-        ask(app.handle(handle.id), "result")
+        ask(app.handle(handle.id, "default"), "result")
 
 
 def test_a_retention_keeps_even_nothing(app: App, ask: Ask) -> None:
@@ -149,7 +149,7 @@ def test_a_discarded_job_is_dead_at_once(app: App, ask: Ask) -> None:
 def test_a_cancelled_job_raises_with_its_reason(app: App, ask: Ask) -> None:
     handle = app.tasks["when"].enqueue(2)
     ask(handle, "cancel", "paid in cash")
-    with pytest.raises(JobCancelled, match="was cancelled: paid in cash"):
+    with pytest.raises(ResultCancelled, match="was cancelled: paid in cash"):
         ask(handle, "result")
 
 
@@ -159,15 +159,66 @@ def test_a_job_that_vanishes_is_not_found(app: App, ask: Ask) -> None:
     with pytest.raises(JobNotFound):
         ask(handle, "result")
     with pytest.raises(JobNotFound):
-        ask(app.handle("never-was"), "result")
+        ask(app.handle("never-was", "default"), "result")
 
 
 def test_a_handle_from_elsewhere_has_the_result_as_json(app: App, ask: Ask) -> None:
     handle = app.tasks["when"].using(id="x").enqueue(2)
     asyncio.run(run_one(app, datetime(2030, 1, 2, tzinfo=UTC)))
-    assert ask(app.handle("x"), "result") == "2030-01-02T00:00:00Z"
+    assert ask(app.handle("x", "default"), "result") == "2030-01-02T00:00:00Z"
     assert ask(app.handle("x", task=app.tasks["when"]), "result") == ask(handle, "result")
     assert ask(app.handle("x", task="when"), "result") == ask(handle, "result")
+
+
+# ── a handle without a queue ─────────────────────────────────────────────────────────────────────
+
+Search = Callable[..., Handle[Any]]
+
+
+@pytest.fixture(params=["sync", "async"])
+def search(app: App, request: pytest.FixtureRequest) -> Search:
+    """Get a handle by both doors: `search("x")`."""
+    if request.param == "sync":
+        return app.handle
+    return lambda *args, **kwargs: asyncio.run(app.ahandle(*args, **kwargs))
+
+
+def test_a_job_is_found_in_whichever_queue_it_is(app: App, search: Search) -> None:
+    handle = app.tasks["when"].using(id="x", queue="low").enqueue(2)
+    app.tasks["nothing"].using(id="y", queue="high").enqueue()
+    assert search("x") == handle
+    assert search("x").task == "when"
+    assert search("y").queue == "high"
+    assert search("x", task="of another app").queue == "low"
+
+
+def test_the_search_finds_the_task_and_so_the_type_of_the_result(app: App, search: Search) -> None:
+    app.tasks["when"].using(id="x").enqueue(2)
+    asyncio.run(run_one(app, datetime(2030, 1, 2, tzinfo=UTC)))
+    assert search("x").result() == datetime(2030, 1, 2, tzinfo=UTC)
+    assert App(store=app.store).handle("x").result() == "2030-01-02T00:00:00Z"
+
+
+def test_a_job_that_is_nowhere_is_not_found(search: Search) -> None:
+    with pytest.raises(JobNotFound, match="job never-was is in no queue"):
+        search("never-was")
+
+
+def test_an_id_in_several_queues_needs_the_queue(app: App, search: Search) -> None:
+    for queue in ("low", "high"):
+        app.tasks["when"].using(id="x", queue=queue).enqueue(2)
+    with pytest.raises(ConfigError, match="several queues have a job x: name one of 'high', 'low'"):
+        search("x")
+    assert search("x", "low").queue == "low"
+
+
+def test_with_its_queue_or_task_the_store_is_not_asked(app: App, search: Search) -> None:
+    assert search("x", "mail").queue == "mail"
+    assert search("x", task="when").queue == "default"
+    assert search("x", "mail", task="when").queue == "mail"
+    for wrong in ("", "a b"):
+        with pytest.raises(ConfigError):
+            search("x", wrong, task="when")
 
 
 def test_a_stored_result_that_does_not_fit_is_undecodable(app: App, ask: Ask) -> None:
@@ -208,7 +259,7 @@ def test_cancelling_says_what_became_of_the_job(app: App, ask: Ask) -> None:
     handle = app.tasks["when"].enqueue(2)
     assert ask(handle, "cancel") is State.CANCELLED
     assert ask(handle, "cancel") is State.CANCELLED
-    assert ask(app.handle("never-was"), "cancel") is None
+    assert ask(app.handle("never-was", "default"), "cancel") is None
 
 
 def test_rescheduling_gives_a_new_time(app: App, ask: Ask, clock: ManualClock) -> None:

@@ -14,9 +14,9 @@ from penstock import (
     App,
     ConfigError,
     Handle,
-    JobCancelled,
     JobDead,
     JobNotFound,
+    ResultCancelled,
     ResultNotKept,
     ResultTimeout,
     StoreCorrupt,
@@ -136,10 +136,11 @@ def test_errors_may_come_in_the_places_of_results(app: App, ask: Ask) -> None:
     asyncio.run(play(app, ZeroDivisionError("no")))
     asyncio.run(play(App(store=app.store), "two"))  # a worker in another language
     nothing, late = app.tasks["nothing"].enqueue(), app.tasks["double"].using(delay="1h").enqueue(1)
-    given = [done, dead, called_off, odd, nothing, app.handle(nothing.id), app.handle("nobody"), late, late]
+    unknown = [app.handle(nothing.id, nothing.queue), app.handle("nobody", "default")]
+    given = [done, dead, called_off, odd, nothing, *unknown, late, late]
     found = ask(app, given, timeout=0.05, return_errors=True)
     assert [type(one) for one in found] == [
-        *(int, JobDead, JobCancelled, Undecodable, ResultNotKept, ResultNotKept, JobNotFound),
+        *(int, JobDead, ResultCancelled, Undecodable, ResultNotKept, ResultNotKept, JobNotFound),
         *(ResultTimeout, ResultTimeout),
     ]
     assert str(found[-1]) == f"{repr(late)[11:-1]} has not ended within 50ms: it is scheduled"
@@ -168,9 +169,12 @@ def test_a_result_that_is_not_kept_is_refused_before_any_wait(app: App, ask: Ask
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (lambda app: app.handle("x"), "takes several handles, a list of them, not one: <Handle of job x"),
+        (
+            lambda app: app.handle("x", "default"),
+            "takes several handles, a list of them, not one: <Handle of job x",
+        ),
         (lambda app: 42, "takes handles, a list of them, not 42"),
-        (lambda app: [app.handle("x"), "y"], "takes handles, and number 2 is 'y'"),
+        (lambda app: [app.handle("x", "default"), "y"], "takes handles, and number 2 is 'y'"),
         (lambda app: ["x"], "takes handles, and number 1 is 'x'"),
         (
             lambda app: [App("memory://").handle("x", queue="mail")],
@@ -192,7 +196,7 @@ def test_a_timeout_that_is_none_is_refused(app: App, ask: Ask, each: Ask, timeou
     for call in (
         lambda: ask(app, enqueued(app, 1), timeout=timeout),
         lambda: app.as_completed([], timeout=timeout),
-        lambda: app.handle("x").follow_progress(timeout=timeout),
+        lambda: app.handle("x", "default").follow_progress(timeout=timeout),
     ):
         with pytest.raises(ConfigError, match="timeout="):
             call()
@@ -204,7 +208,7 @@ async def test_blocking_for_results_is_refused_where_a_loop_runs(app: App) -> No
     with pytest.raises(ConfigError, match=r"use `async for … in app\.as_completed\(\)`"):
         list(app.as_completed([]))
     with pytest.raises(ConfigError, match=r"use `async for … in handle\.follow_progress\(\)`"):
-        list(app.handle("x").follow_progress())
+        list(app.handle("x", "default").follow_progress())
 
 
 def test_a_store_that_fails_is_an_error_of_the_call(app: App, ask: Ask) -> None:
@@ -265,7 +269,7 @@ def test_what_ended_already_comes_in_the_order_of_the_list(app: App, each: Ask) 
 def test_a_job_that_keeps_nothing_or_never_was_comes_too(app: App, each: Ask) -> None:
     nothing = app.tasks["nothing"].enqueue()
     asyncio.run(play(app))
-    gone, nobody = each(app.as_completed([nothing, app.handle("nobody")]))
+    gone, nobody = each(app.as_completed([nothing, app.handle("nobody", "default")]))
     with pytest.raises(ResultNotKept):
         gone.result()
     with pytest.raises(JobNotFound):
@@ -358,13 +362,13 @@ def test_following_what_never_was_is_an_error_and_what_left_nothing_is_over(app:
     assert each(nothing.follow_progress()) == []
     assert each(app.handle(nothing.id, task="nothing").follow_progress()) == []
     with pytest.raises(JobNotFound):
-        each(app.handle("nobody").follow_progress())
+        each(app.handle("nobody", "default").follow_progress())
 
 
 @pytest.mark.parametrize("every", [0, 0.01, -1, "often"])
 def test_to_follow_too_closely_is_refused(app: App, every: Any) -> None:
     with pytest.raises(ConfigError, match="every="):
-        app.handle("x").follow_progress(every=every)
+        app.handle("x", "default").follow_progress(every=every)
 
 
 async def test_a_progress_stream_polls_at_most_at_its_interval(app: App) -> None:

@@ -212,6 +212,8 @@ def test_a_file_that_was_not_there_before_is_not_there_afterwards(tmp_path: Path
         (["--minutes", "0"], 2, "--minutes"),
         (["--minutes", "nan"], 2, "--minutes"),
         (["--rate", "nan"], 2, "--rate"),
+        (["--process-share", "nan"], 2, "--process-share"),
+        (["--process-share", "1.5"], 2, "--process-share"),
         (["--report", "nowhere/report.json"], 2, "cannot be written"),
         (["--html", "nowhere/report.html"], 2, "cannot be written"),
     ],

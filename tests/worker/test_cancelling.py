@@ -12,8 +12,8 @@ from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.core.job import State
 from penstock.core.lifecycle import ASK_CANCELLED
-from penstock.errors import JobCancelled
-from penstock.events import JobCancelledEvent
+from penstock.errors import ResultCancelled
+from penstock.events import JobCancelled
 from tests.worker.conftest import Dam, Door, Told, at_work, ended, patient, quick, until
 from tests.worker.task_bodies import act, heed, lines, linger, made, obey, swallow
 
@@ -46,7 +46,7 @@ async def test_a_running_job_is_stopped_within_a_second(
         assert time.monotonic() - before < 4, "it waited for the next heartbeat"
     assert (job.state, job.reason, job.attempt) == (State.CANCELLED, "cancelled while running", 1)
     assert job.errors == ()
-    with pytest.raises(JobCancelled):
+    with pytest.raises(ResultCancelled):
         await handle.aresult(10)
 
 
@@ -58,7 +58,7 @@ async def test_a_cancellation_of_a_running_job_has_a_reason(app: App, run_in: st
         await handle.acancel("by user")
         job = await ended(handle)
     assert (job.state, job.reason) == (State.CANCELLED, "by user")
-    with pytest.raises(JobCancelled, match="by user"):
+    with pytest.raises(ResultCancelled, match="by user"):
         await handle.aresult(10)
 
 
@@ -209,5 +209,5 @@ async def test_listeners_get_an_event_of_a_cancellation(app: App, tmp_path: Path
     async with at_work(app):
         await until(lambda: bool(lines(began)), "it has begun")
         await handle.acancel()
-        event = await told.one(JobCancelledEvent)
+        event = await told.one(JobCancelled)
     assert (event.id, event.reason, event.attempt) == (handle.id, "cancelled while running", 1)

@@ -46,7 +46,7 @@ async def reclaimed(store: Store, worker: str, of: str) -> Job:
 async def reclaim_dead(store: Store, child: str, *table: LeaseEntry, **knobs: str) -> None:
     config, problem_log = load(knobs).config, ProblemLog(logging.getLogger(__name__))
     facts = {"by": mint(), "config": config, "reportable_deaths": lambda: None, "problem_log": problem_log}
-    await LostWork(child, table, {}, "it died", **cast(Any, facts)).take_back(store)
+    await LostWork(child, table, {}, "it died", **cast(Any, facts)).take_back(lambda: store)
 
 
 async def now(store: Store, job: Job) -> Job:

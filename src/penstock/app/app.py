@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from types import SimpleNamespace
-from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
+from penstock.app.app_settings import AppSettings, number_setting
 from penstock.app.outcome_events import emit_outcome, emit_set_aside
-from penstock.app.queue import StoredQueue
+from penstock.app.queue import QueueDefaults, StoredQueue, check_defaults
 from penstock.app.registry import Registry
 from penstock.app.take import Take
 from penstock.app.taken import Taken
 from penstock.app.task import Limits, Task
+from penstock.app.user_modules import check_include, import_module
 from penstock.client.backpressure import FULL_TIMEOUT
 from penstock.client.client import Client
 from penstock.client.handle import Handle
@@ -20,7 +22,6 @@ from penstock.client.job_call import JobCall, Template
 from penstock.client.middleware import MiddlewareStack
 from penstock.client.options import (
     DefaultOptions,
-    Options,
     RawOptions,
     override,
     override_call,
@@ -29,15 +30,13 @@ from penstock.client.options import (
 from penstock.client.outbox import Outbox
 from penstock.client.results import AsCompleted, aresults, results
 from penstock.codec import ANY_RESULT, MAX_BYTES
-from penstock.config import KNOBS, load
 from penstock.core.duration import Duration, milliseconds
 from penstock.core.errors import ArgumentError, ConfigError, PenstockError
 from penstock.core.events import EventBus
 from penstock.core.ids import check_queue, check_task_name
-from penstock.core.job import DEAD_KEPT
+from penstock.core.job import DEAD_KEPT, Job
 from penstock.core.store_guards import guards
 from penstock.core.text import plain
-from penstock.encryption import Cipher, Keyring, read_keys
 from penstock.stores.connect import check_namespace, check_url, connect
 from penstock.stores.contract import Store
 from penstock.stores.encrypted import encrypted_store
@@ -50,7 +49,7 @@ R = TypeVar("R")
 #: Shortest lease (ms): a heartbeat follows every third of a lease, and must reach the store in time.
 _SHORTEST_LEASE = 100
 _OWN_OPTIONS = {"url", "namespace", "name", "max_payload", "max_result", "outbox", "full_timeout", "store"}
-_OWN_OPTIONS |= {"key", "encrypt", "key_required"}
+_OWN_OPTIONS |= {"key", "encrypt", "key_required", "include", "queues"}
 
 
 class App(Registry):
@@ -67,6 +66,8 @@ class App(Registry):
     - `key`: encrypts the contents of jobs: 32 bytes, or those as base64 text. With several keys the first
       encrypts and all decrypt. See docs/encryption.md.
     - `encrypt=False`: only sign. `key_required`: refuse unencrypted jobs.
+    - `queues`: limits of queues, which workers store when they start. See docs/limits.md.
+    - `include`: names of modules with tasks, which workers import when they start. See docs/projects.md.
 
     All other options are defaults for the app's tasks; `retention` applies to tasks with a result. Missing
     options are read from the environment or penstock.toml.
@@ -86,13 +87,18 @@ class App(Registry):
         key: bytes | str | Sequence[bytes | str] | None = None,
         encrypt: bool | None = None,
         key_required: bool | None = None,
+        include: Sequence[str] = (),
+        queues: Mapping[str, QueueDefaults] | None = None,
         **defaults: Unpack[DefaultOptions],
     ) -> None:
-        refuse_unknown(defaults, DefaultOptions.__optional_keys__ | _OWN_OPTIONS, who="App()")
-        settings = _Settings()
+        refuse_unknown(defaults, DefaultOptions.__optional_keys__ | _OWN_OPTIONS, who="App()", place="app")
+        settings = AppSettings()
         self.url: str = settings.or_else(url, "url", "sqlite:///jobs.db")
         self.namespace = check_namespace(settings.or_else(namespace, "namespace", ""))
         self.name = name
+        self.include = check_include(include)
+        #: The limits of queues in code; None: this app says nothing of them.
+        self.queue_defaults = check_defaults(queues)
         self._given = store
         #: Free for the application: hooks fill it, attempts read it.
         self.state = SimpleNamespace()
@@ -101,15 +107,16 @@ class App(Registry):
         self._keep_dead: int = settings.or_else(None, "keep_dead", DEAD_KEPT)
         if store is None:
             check_url(self.url)
-        payload = _number("max_payload", settings.or_else(max_payload, "max_payload", MAX_BYTES))
-        result = _number("max_result", settings.or_else(max_result, "max_result", payload))
-        room = _number("outbox", settings.or_else(outbox, "outbox", 0))
+        payload = number_setting("max_payload", settings.or_else(max_payload, "max_payload", MAX_BYTES))
+        result = number_setting("max_result", settings.or_else(max_result, "max_result", payload))
+        room = number_setting("outbox", settings.or_else(outbox, "outbox", 0))
         wait_ms = settings.or_else(
             None if full_timeout is None else milliseconds(full_timeout, what="full_timeout"),
             "full_timeout",
             FULL_TIMEOUT,
         )
         self._cipher = settings.cipher(key, encrypt, key_required)
+        self._imported = not self.include
         middleware, events = MiddlewareStack(), EventBus()
         super().__init__(
             Client(lambda: self._made_store(store), middleware, events, room, wait_ms),
@@ -118,6 +125,34 @@ class App(Registry):
             override(settings.options(), defaults, who="App()"),
             Limits(payload, result),
         )
+
+    def import_tasks(self) -> None:
+        """Import the modules of `include`, once. Workers and the command line do this when they start.
+
+        A producer needs it only to find a task by name: `handle(task="shop.tasks.send")`, `take` and
+        `enqueue_raw` call it. Raises ConfigError for a module that does not exist, AppBroken for one that
+        fails.
+        """
+        if self._imported:
+            return
+        for name in self.include:
+            self._refuse_foreign_tasks(import_module(name))
+        self._imported = True
+
+    def _task_named(self, name: str) -> Task[..., Any] | None:
+        if name and name not in self.tasks:
+            self.import_tasks()
+        return self.tasks.get(name)
+
+    def _refuse_foreign_tasks(self, module: ModuleType) -> None:
+        """Raise ConfigError if all tasks of an included module are tasks of another App object."""
+        here, found = module.__name__, list(vars(module).values())
+        tasks = [task for task in found if isinstance(task, Task) and task.function.__module__ == here]
+        if tasks and not any(self.tasks.get(task.name) is task for task in tasks):
+            raise ConfigError(
+                f"App(include=...): the tasks of {here!r} belong to another App object. If the file of this "
+                "app runs as a script, importing it makes a second one: put the app into a module of its own"
+            )
 
     @property
     def store(self) -> Store:
@@ -186,6 +221,7 @@ class App(Registry):
                 "App(max_payload=...)"
             )
         queue = check_queue(queue)
+        self.import_tasks()
         handler = self.handlers.get(queue)
         base, codec = (handler.options, handler.result) if handler else (self._defaults, ANY_RESULT)
         chosen = override_call(base, {**options, "queue": queue}, who=who)
@@ -199,16 +235,35 @@ class App(Registry):
     @overload
     def handle(self, id: str, queue: str | None = None, *, task: str | None = None) -> Handle[Any]: ...
     def handle(self, id: str, queue: str | None = None, *, task: Any = None) -> Handle[Any]:
-        """A handle for a job by its id, without asking the store whether it exists.
+        """A handle for a job by its id.
 
-        With its task the result has the task's type; without, it is plain JSON. The default for `queue` is
-        the task's queue, else the app's default queue.
+        With a `queue`, or a task of this app (then in that task's queue), the store is not asked whether the
+        job exists. With neither, all queues are searched: raises JobNotFound if none has the job, and
+        ConfigError if several have one.
+
+        With its task the result has the task's type, otherwise it is plain JSON. A search finds the task.
         """
-        known: Task[..., Any] | None = task if isinstance(task, Task) else self.tasks.get(task or "")
-        if queue is None:
-            queue = self._defaults.queue if known is None else known.queue
-        name = known.name if known is not None else str(task or "")
-        return self._client.handle(id, queue, name, ANY_RESULT if known is None else known.result)
+        return self._known_handle(id, queue, task) or self._found_handle(self._client.find(id), task)
+
+    @overload
+    async def ahandle(self, id: str, queue: str | None = None, *, task: Task[P, R]) -> Handle[R]: ...
+    @overload
+    async def ahandle(self, id: str, queue: str | None = None, *, task: str | None = None) -> Handle[Any]: ...
+    async def ahandle(self, id: str, queue: str | None = None, *, task: Any = None) -> Handle[Any]:
+        """Like `handle`, without blocking the event loop."""
+        return self._known_handle(id, queue, task) or self._found_handle(await self._client.afind(id), task)
+
+    def _known_handle(self, id: str, queue: str | None, task: Any) -> Handle[Any] | None:
+        known = task if isinstance(task, Task) else self._task_named(task or "")
+        if known is not None:
+            queue = known.queue if queue is None else queue
+            return self._client.handle(id, queue, known.name, known.result)
+        return None if queue is None else self._client.handle(id, queue, str(task or ""), ANY_RESULT)
+
+    def _found_handle(self, job: Job, task: str | None) -> Handle[Any]:
+        known = self._task_named(job.task)
+        codec = ANY_RESULT if known is None else known.result
+        return self._client.handle(job.id, job.queue, task or job.task, codec)
 
     @overload
     def results(
@@ -280,6 +335,7 @@ class App(Registry):
             raise ConfigError(f"lease={lease!r} is too short to be extended in time: use 100ms or more")
         wait_ms = None if wait is None else milliseconds(wait, what="wait")
         name = check_queue(self._defaults.queue if queue is None else queue)
+        self.import_tasks()
         return Take(
             self.store,
             self.tasks,
@@ -339,50 +395,9 @@ class App(Registry):
         name = f" {self.name}" if self.name else ""
         return f"<App{name} of {len(set(self.tasks.values()))} tasks on {self.store_url}>"
 
+    if not TYPE_CHECKING:  # type checkers know the attributes, and refuse all others
 
-class _Settings:
-    """The settings of an app from the environment and penstock.toml. Arguments in code take precedence."""
+        def __getattr__(self, name: str) -> Any:
+            from penstock.core.peer_words import no_attribute  # only for this message
 
-    def __init__(self) -> None:
-        loaded = load()
-        self._set = {name for name in KNOBS if loaded.source(name) != "default"}
-        self._config = loaded.config
-
-    def or_else(self, given: Any, name: str, default: Any) -> Any:
-        if given is not None:
-            return given
-        return getattr(self._config, name) if name in self._set else default
-
-    def cipher(self, encryption_key: Any, encrypt: bool | None, required: bool | None) -> Cipher | None:
-        """The cipher of an app; None if it has no key."""
-        encrypts = _flag("encrypt", self.or_else(encrypt, "encrypt", True))
-        refuses = _flag("key_required", self.or_else(required, "key_required", False))
-        given = read_keys(self._config.key) if encryption_key is None and self._config.key else None
-        if encryption_key is not None:
-            given = read_keys(encryption_key, "App(): key")
-        if given is not None:
-            return Cipher(Keyring(given), encrypt=encrypts, required=refuses)
-        if refuses:
-            raise ConfigError(
-                "App(): key_required=True, and there is no key: give one with key= or PENSTOCK_KEY"
-            )
-        return None
-
-    def options(self) -> Options:
-        """The defaults of tasks that are set there."""
-        names = self._set & {"queue", "timeout", "max_attempts", "retention"}
-        return Options(**{name: getattr(self._config, name) for name in names})
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"App(): {name}={value!r} is not True or False")
-    return value
-
-
-def _number(name: str, value: int | str) -> int:
-    try:
-        number: int = KNOBS[name].kind.read(name, value)
-    except ConfigError as error:
-        raise ConfigError(f"App(): {error}") from None
-    return number
+            raise no_attribute(self, "App", name)

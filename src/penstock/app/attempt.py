@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import AttemptCancelled, PenstockError
 from penstock.core.job import Job, Progress
@@ -108,6 +108,13 @@ class Attempt:
 
     def __repr__(self) -> str:
         return f"<Attempt {self.attempt} of {self.task} {self.id}>"
+
+    if not TYPE_CHECKING:  # type checkers know the attributes, and refuse all others
+
+        def __getattr__(self, name: str) -> Any:
+            from penstock.core.peer_words import no_attribute  # only for this message
+
+            raise no_attribute(self, "Attempt", name)
 
 
 #: The running attempt of this task, thread or process; set by the executor around the function.

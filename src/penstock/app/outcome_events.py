@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from penstock.core.events import (
     Event,
     EventBus,
-    JobCancelledEvent,
+    JobCancelled,
     JobCompleted,
     JobDied,
     JobFailed,
@@ -40,7 +40,7 @@ def event_of(job: Job, move: Transition, seconds: float = 0.0) -> Event | None:
     if move.state is State.DEAD:
         return JobDied(*about, error=error or (move.reason or ""))
     if move.state is State.CANCELLED:
-        return JobCancelledEvent(*about, reason=move.reason or "")
+        return JobCancelled(*about, reason=move.reason or "")
     if move.error is not None:
         return JobFailed(*about, error=error, delay=move.delay)
     if move.throttle or move.throttle_partition:

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict, Unpack
 
+import msgspec
+
 from penstock.core.duration import Duration
-from penstock.core.errors import ConfigError
+from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.ids import check_queue
+from penstock.core.limit_layers import LIMIT_NAMES, limits_by_code, limits_reset
 from penstock.core.limits import LimitChange, Rate
 from penstock.stores.contract import QueueInfo, Store
 
-__all__ = ["QueueSettings", "StoredQueue"]
+__all__ = ["QueueDefaults", "QueueSettings", "StoredQueue", "check_defaults"]
+
+
+class QueueDefaults(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of a queue in code, for `App(queues={"mail": QueueDefaults(rate="5/s")})`.
+
+    Each applies to all workers, unless an operator has set another value: `penstock queues set`, or
+    `app.queue("mail").settings(...)`. Raises ConfigError for an invalid value.
+    """
+
+    max_size: int | None = None
+    on_full: str | None = None
+    max_running: int | None = None
+    rate: str | Rate | None = None
+    burst: int | None = None
+    keep_finished: int | None = None
+    keep_dead: int | None = None
+    keep_finished_for: Duration | None = None
+    keep_dead_for: Duration | None = None
+
+    def __post_init__(self) -> None:
+        self.change()
+
+    def change(self) -> LimitChange:
+        """These limits as a change by code."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return limits_by_code(**{name: value for name, value in given.items() if value is not None})
 
 
 class QueueSettings(TypedDict, total=False):
@@ -50,8 +80,39 @@ class StoredQueue:
         paused, closed, limits = _read(changes)
         return await self._store().settings(self.name, paused=paused, closed=closed, limits=limits)
 
+    def reset(self, *names: str) -> QueueInfo:
+        """Forget limits that were set by `settings` or an operator, all or these; the code's apply again."""
+        return self._store().sync.settings(self.name, limits=_reset(names))
+
+    async def areset(self, *names: str) -> QueueInfo:
+        """Like `reset`, without blocking the event loop."""
+        return await self._store().settings(self.name, limits=_reset(names))
+
     def __repr__(self) -> str:
         return f"<StoredQueue {self.name}>"
+
+
+def check_defaults(queues: Mapping[str, QueueDefaults] | None) -> dict[str, LimitChange] | None:
+    """The limits of `App(queues={...})`, by queue. Raises ConfigError."""
+    if queues is None:
+        return None
+    if not isinstance(queues, Mapping):
+        raise ConfigError(
+            f"App(): queues={queues!r:.100} is not a mapping of names to limits: "
+            'write queues={"mail": QueueDefaults(rate="5/s")}'
+        )
+    for name, defaults in queues.items():
+        if not isinstance(defaults, QueueDefaults):
+            raise ConfigError(f"App(): queues[{name!r}] is not a QueueDefaults(...): {defaults!r:.100}")
+    return {check_queue(name): defaults.change() for name, defaults in queues.items()}
+
+
+def _reset(names: Sequence[str]) -> LimitChange:
+    for name in names:
+        if name not in LIMIT_NAMES:
+            near = did_you_mean(name, LIMIT_NAMES) or f"; the limits are {', '.join(LIMIT_NAMES)}"
+            raise ConfigError(f"a queue has no limit {name!r}{near}")
+    return limits_reset(names) if names else limits_reset()
 
 
 def _read(changes: QueueSettings) -> tuple[bool | None, bool | None, LimitChange | None]:

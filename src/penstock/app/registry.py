@@ -192,7 +192,7 @@ class Registry:
         `name` is the task's name. Raises ConfigError, or ArgumentError if the arguments do not fit the task.
         """
         who = "app.periodic()"
-        refuse_unknown(options, PeriodicOptions.__optional_keys__ | {"task"}, who=who)
+        refuse_unknown(options, PeriodicOptions.__optional_keys__ | {"task"}, who=who, place="periodic")
         given: dict[str, Any] = dict(options)
         when = Schedule.of(schedule, every=given.pop("every", None), tz=given.pop("tz", None))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
 
@@ -68,6 +68,13 @@ class _Enqueueable(Generic[P, R]):
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
         """Make a job of this call for `app.enqueue_many`, checked now and stored then."""
         return JobCall(self._template, self._encode(args, kwargs), self._id)
+
+    if not TYPE_CHECKING:  # type checkers know the attributes, and refuse all others
+
+        def __getattr__(self, name: str) -> Any:
+            from penstock.core.peer_words import no_attribute  # only for this message
+
+            raise no_attribute(self, "Task", name)
 
 
 class Limits(msgspec.Struct, frozen=True):

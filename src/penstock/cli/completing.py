@@ -4,12 +4,14 @@ line names."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from penstock.core.errors import PenstockError
+
+if TYPE_CHECKING:  # click imports it to complete
+    from click.shell_completion import CompletionItem
 
 __all__ = ["complete_entry", "complete_queue"]
 

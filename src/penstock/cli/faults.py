@@ -82,8 +82,7 @@ def _in_words(error: BaseException) -> list[str]:
         case click.Abort():
             return [_ABORTED]
         case click.UsageError():
-            hint = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
-            return [_CHOICES.sub(r"\1 ", error.format_message()).rstrip(".") + hint]
+            return [_option_hint(error) or _usage(error)]
         case click.ClickException():
             message = error.format_message()
         case UnicodeEncodeError():
@@ -93,6 +92,23 @@ def _in_words(error: BaseException) -> list[str]:
         case _:
             message = str(error)
     return message.split("\n")[:_MOST] if message else [type(error).__name__]
+
+
+def _usage(error: click.UsageError) -> str:
+    hint = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
+    return _CHOICES.sub(r"\1 ", error.format_message()).rstrip(".") + hint
+
+
+def _option_hint(error: click.UsageError) -> str:
+    """The message for an option that workers of another system have; "" for all other errors."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return ""
+    if error.ctx.parent is not None and error.ctx.command.name != "worker":
+        return ""
+    from penstock.core.peer_words import peer_hint  # only for this message
+
+    known = peer_hint("command option", error.option_name)
+    return known and f"no such option {error.option_name!r}{known}"
 
 
 #: click lists the choices of a missing argument on lines of their own.

@@ -13,13 +13,12 @@ import click
 from penstock.cli.faults import Exit, complain
 from penstock.cli.session import Session, shared_options
 from penstock.cli.show import close_streams, prepare_streams
-from penstock.core.errors import did_you_mean
 
 __all__ = ["cli", "main"]
 
 #: Commands in the order of the help. Each module has its command under the name `command`.
 COMMANDS = (
-    *("demo", "verify", "worker", "serve", "enqueue"),
+    *("init", "demo", "verify", "worker", "serve", "enqueue"),
     *("jobs", "queues", "batches", "periodic", "workers", "stats"),
     *("config", "doctor", "keygen", "completion"),
 )
@@ -42,7 +41,9 @@ class Root(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            near = did_you_mean(name, self.list_commands(ctx))
+            from penstock.core.peer_words import hint  # only for this message
+
+            near = hint("command", name, self.list_commands(ctx))
             ctx.fail(
                 f"no command {name!r}{near or '; the commands are ' + ', '.join(self.list_commands(ctx))}"
             )

@@ -61,11 +61,11 @@ class Session:
             )
         return spec
 
-    def open_app(self, given: str | None = None) -> App:
-        """Import the app and return it."""
+    def open_app(self, given: str | None = None, *, tasks: bool = True) -> App:
+        """Import the app and return it; with `tasks`, also the modules of its `include`."""
         from penstock.app.loading import load_app
 
-        return load_app(self.app_spec(given))
+        return load_app(self.app_spec(given), tasks=tasks)
 
     @contextmanager
     def store(self, *, create: bool = False) -> Iterator[Store]:
@@ -87,11 +87,11 @@ class Session:
 
     def url(self) -> str:
         """The store's URL as it was given, including secrets."""
-        return self.open_app().url if self.uses_app() else self.load().config.url
+        return self.open_app(tasks=False).url if self.uses_app() else self.load().config.url
 
     def _store(self) -> Store:
         if self.uses_app():
-            return self.open_app().store
+            return self.open_app(tasks=False).store
         from penstock.stores.connect import connect
         from penstock.stores.encrypted import encrypted_with_config
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -103,6 +102,8 @@ def note(text: str) -> None:
 
 def status(text: str) -> None:
     """Replace the status line at a terminal, on stderr."""
+    import shutil  # it imports the modules of all archive formats
+
     width = shutil.get_terminal_size().columns - 1
     click.echo(f"\r\x1b[2K{one_line(text)[:width]}", nl=False, err=True)
 

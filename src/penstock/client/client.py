@@ -31,6 +31,7 @@ from penstock.core.errors import (
     EnqueueManyError,
     EnqueueUnknown,
     JobExists,
+    JobNotFound,
     NotReplicated,
     OutboxFull,
     PenstockError,
@@ -41,7 +42,7 @@ from penstock.core.errors import (
 )
 from penstock.core.events import EventBus, JobEnqueued
 from penstock.core.ids import check_id, check_queue, mint_many
-from penstock.core.job import QUEUED, NewJob, State
+from penstock.core.job import QUEUED, Job, NewJob, State
 from penstock.core.per_loop import PerLoop
 from penstock.stores.contract import Enqueued, EnqueueStatus, QueueInfo, Store
 
@@ -166,6 +167,16 @@ class Client:
     def handle(self, id: str, queue: str, task: str, codec: ResultCodec) -> Handle[Any]:
         """A handle for a job by its id, without asking the store."""
         return Handle(self.store, check_queue(queue), check_id(id), task, codec)
+
+    def find(self, id: str) -> Job:
+        """Find the job with this id in all queues. Raises JobNotFound, or ConfigError for several."""
+        if running_loop() is not None:
+            self._warn("app.handle(id), which searches all queues,", "await app.ahandle(id)")
+        return _only_job(id, self.store.sync.find(check_id(id)))
+
+    async def afind(self, id: str) -> Job:
+        """Like `find`, without blocking the event loop."""
+        return _only_job(id, await self.store.find(check_id(id)))
 
     def drained(self, queue: str, timeout: Duration | None) -> bool:
         """Wait until the queue has no queued and no running job.
@@ -359,6 +370,19 @@ def _with_ids(calls: Iterable[JobCall[R]]) -> list[JobCall[R]]:
     for call, id in zip(blank, mint_many(len(blank)), strict=True):
         call.given_id = call.given_id or id  # a call may be in the list twice
     return calls
+
+
+def _only_job(id: str, found: list[Job]) -> Job:
+    if not found:
+        raise JobNotFound(
+            f"job {id} is in no queue: it has ended and was not kept, is not stored yet, or never was"
+        )
+    if len(found) > 1:
+        queues = ", ".join(repr(job.queue) for job in found)
+        raise ConfigError(
+            f"several queues have a job {id}: name one of {queues}, as in app.handle(id, queue)"
+        )
+    return found[0]
 
 
 def _refusal(new: NewJob, answer: Enqueued) -> PenstockError:

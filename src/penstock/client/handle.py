@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -11,9 +11,16 @@ from penstock.client.progress_stream import ProgressStream
 from penstock.client.timeouts import WaitLimit, acall_through_outage, call_through_outage, refuse_in_loop
 from penstock.codec import ANY_RESULT, ResultCodec
 from penstock.core.duration import Duration, instant_ms, milliseconds
-from penstock.core.errors import ConfigError, JobCancelled, JobDead, JobNotFound, ResultNotKept, ResultTimeout
+from penstock.core.errors import (
+    ConfigError,
+    JobDead,
+    JobNotFound,
+    ResultCancelled,
+    ResultNotKept,
+    ResultTimeout,
+)
+from penstock.core.formats import shown_text
 from penstock.core.job import Job, Ref, State, Unkept
-from penstock.encryption import shown_text
 from penstock.stores.contract import Store
 
 __all__ = [
@@ -63,6 +70,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         return _status(self, self.job())
 
     async def astatus(self) -> State | Unkept:
+        """Like `status`, without blocking the event loop."""
         return _status(self, await self.ajob())
 
     def job(self) -> Job | None:
@@ -70,13 +78,14 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         return self._store.sync.get([self.ref])[0]
 
     async def ajob(self) -> Job | None:
+        """Like `job`, without blocking the event loop."""
         return (await self._store.get([self.ref]))[0]
 
     def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for the task's result, for at most `timeout` (None: without a limit), and return it.
 
         Raises ResultNotKept at once if retention keeps nothing; otherwise ResultTimeout, JobDead,
-        JobCancelled or JobNotFound. During an outage of the store it keeps waiting, and raises
+        ResultCancelled or JobNotFound. During an outage of the store it keeps waiting, and raises
         StoreUnavailable if the outage outlasts the timeout. This method blocks the thread, so it is refused
         in an event loop: use `aresult` there.
         """
@@ -94,6 +103,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
                 return outcome_of(self, job, wait_limit)
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
+        """Like `result`, in an event loop: other tasks run while it waits."""
         wait_limit = WaitLimit(timeout)
         if self._end is not None:
             return self._known_result()
@@ -125,6 +135,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         return self._store.sync.cancel([self.ref], **_because(reason))[0]
 
     async def acancel(self, reason: str | None = None) -> State | None:
+        """Like `cancel`, without blocking the event loop."""
         return (await self._store.cancel([self.ref], **_because(reason)))[0]
 
     def reschedule(self, *, run_at: datetime | None = None, delay: Duration | None = None) -> State | None:
@@ -134,6 +145,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
     async def areschedule(
         self, *, run_at: datetime | None = None, delay: Duration | None = None
     ) -> State | None:
+        """Like `reschedule`, without blocking the event loop."""
         return (await self._store.reschedule([self.ref], **_when(run_at, delay)))[0]
 
     def retry(self) -> State | None:
@@ -141,6 +153,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         return self._store.sync.retry([self.ref])[0]
 
     async def aretry(self) -> State | None:
+        """Like `retry`, without blocking the event loop."""
         return (await self._store.retry([self.ref]))[0]
 
     def __eq__(self, other: object) -> bool:
@@ -154,6 +167,13 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
     def __repr__(self) -> str:
         existing = ", existing" if self.existing else ""
         return f"<Handle of {name_of(self)}{existing}>"
+
+    if not TYPE_CHECKING:  # type checkers know the attributes, and refuse all others
+
+        def __getattr__(self, name: str) -> Any:
+            from penstock.core.peer_words import no_attribute  # only for this message
+
+            raise no_attribute(self, "Handle", name)
 
     def _known_result(self) -> R_co:
         """The result of a job whose end is known to this handle."""
@@ -210,7 +230,7 @@ def outcome_of(handle: Handle[R], job: Job | None, wait_limit: WaitLimit | None)
         raise JobDead(shown_text(f"{name_of(handle)} failed for good{note}: {why}"), job.errors)
     if job.state is State.CANCELLED:
         why = shown_text(job.reason or "no reason given")
-        raise JobCancelled(f"{name_of(handle)} was cancelled: {why}")
+        raise ResultCancelled(f"{name_of(handle)} was cancelled: {why}")
     raise ResultTimeout(f"{name_of(handle)} has not ended within {wait_limit}: it is {job.state.value}")
 
 

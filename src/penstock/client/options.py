@@ -27,9 +27,10 @@ from penstock.client.option_readers import (
 from penstock.codec import Upgrade
 from penstock.core.batch import Batch
 from penstock.core.duration import Duration
-from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.errors import ConfigError
 from penstock.core.job import DEFAULT_TIMEOUT, MAX_ATTEMPTS
 from penstock.core.limits import Rate
+from penstock.core.peer_words import WordPlace, hint
 from penstock.core.retry import RetryPolicy
 from penstock.core.unique import Unique
 
@@ -198,12 +199,14 @@ def _refuse_of_batches(base: Options, given: Mapping[str, Any], who: str) -> Non
             )
 
 
-def refuse_unknown(given: Iterable[str], known: Iterable[str], *, who: str) -> None:
+def refuse_unknown(
+    given: Iterable[str], known: Iterable[str], *, who: str, place: WordPlace = "option"
+) -> None:
     """Raise ConfigError for the first unknown option."""
     known = sorted(known)
     for name in given:
         if name not in known:
-            near = did_you_mean(name, known)
+            near = hint(place, name, known)
             raise ConfigError(f"{who} has no option {name!r}{near or '; it has ' + ', '.join(known)}")
 
 

@@ -14,6 +14,7 @@ from penstock.codec.shape import MAX_BYTES, Shape, shown, spell
 from penstock.codec.signature import CallSignature, resolved_signature
 from penstock.codec.tags import Misfit, may_hold_tags
 from penstock.core.errors import ArgumentError, ConfigError, SignatureMismatch, Undecodable
+from penstock.core.peer_words import peer_hint
 
 __all__ = ["ArgsCodec"]
 
@@ -116,7 +117,9 @@ class ArgsCodec:
         try:
             arguments = call.bound(args, kwargs)
         except TypeError as error:
-            raise ArgumentError(f"{self._name}{call.signature}: {error}") from None
+            raise ArgumentError(
+                f"{self._name}{call.signature}: {error}{_option_hint(call, kwargs)}"
+            ) from None
         written = {name: self._write(call, name, value) for name, value in arguments.items()}
         payload = _ENCODE(written)
         if len(payload) > self._max_bytes:
@@ -160,6 +163,12 @@ class ArgsCodec:
             raise Undecodable(
                 f"{self._name}: the argument {name!r} is not a stored {shape}: {error}"
             ) from error
+
+
+def _option_hint(call: CallSignature, kwargs: Mapping[str, Any]) -> str:
+    """The way out for an option among the arguments, as in `send.enqueue(42, countdown=5)`."""
+    hints = (peer_hint("argument", name) for name in kwargs if name not in call.shapes)
+    return next(filter(None, hints), "")
 
 
 _ENCODE = msgspec.json.Encoder(enc_hook=spell).encode

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -100,7 +99,7 @@ def _from_file(file: Path, env: Mapping[str, str], problems: list[str]) -> Itera
     named = env.get(_FILE_VARIABLE)
     path = Path(named) if named else file
     try:
-        table = tomllib.loads(path.read_text("utf-8-sig"))
+        table = _toml(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         if named:
             problems.append(f"{_FILE_VARIABLE}={named!r}: there is no such file")
@@ -117,7 +116,13 @@ def _from_file(file: Path, env: Mapping[str, str], problems: list[str]) -> Itera
         elif isinstance(value, dict):
             problems.append(f"{path}: settings belong at the top level, not in a table [{name}]")
         else:
-            problems.append(f"{path}: {name} is not a setting{did_you_mean(name, KNOBS)}")
+            problems.append(f"{path}: {name} is not a setting{_setting_hint(name)}")
+
+
+def _toml(text: str) -> dict[str, Any]:
+    import tomllib  # most processes have no file to read
+
+    return tomllib.loads(text)
 
 
 def _from_env(env: Mapping[str, str], problems: list[str]) -> Iterator[_Given]:
@@ -127,10 +132,22 @@ def _from_env(env: Mapping[str, str], problems: list[str]) -> Iterator[_Given]:
             if env[variable]:  # an empty variable counts as not set: compose files leave such variables
                 yield _Given(known[variable], variable, variable, env[variable])
         elif variable != _FILE_VARIABLE and not _KUBERNETES.match(variable):
-            # compared without the prefix, which would make all names look similar
-            near = did_you_mean(variable.removeprefix(_PREFIX), [name.upper() for name in KNOBS])
-            near = near.replace("'", f"'{_PREFIX}", 1)
-            problems.append(f"{variable} is not a setting{near}")
+            problems.append(f"{variable} is not a setting{_variable_hint(variable)}")
+
+
+def _setting_hint(name: str) -> str:
+    from penstock.core.peer_words import hint  # only for this message
+
+    return hint("setting", name, KNOBS)
+
+
+def _variable_hint(variable: str) -> str:
+    from penstock.core.peer_words import peer_hint  # only for this message
+
+    # compared without the prefix, which would make all names look similar
+    name = variable.removeprefix(_PREFIX)
+    near = did_you_mean(name, [name.upper() for name in KNOBS]).replace("'", f"'{_PREFIX}", 1)
+    return peer_hint("setting", name.lower()) or near
 
 
 def _from_code(overrides: Mapping[str, Any], problems: list[str]) -> Iterator[_Given]:
@@ -138,7 +155,7 @@ def _from_code(overrides: Mapping[str, Any], problems: list[str]) -> Iterator[_G
         if name in KNOBS:
             yield _Given(name, name, "code", value)
         else:
-            problems.append(f"{name} is not a setting{did_you_mean(name, KNOBS)}")
+            problems.append(f"{name} is not a setting{_setting_hint(name)}")
 
 
 def _option(name: str) -> str:

@@ -28,7 +28,7 @@ PenstockError
 │   ├── ResultTimeout        (TimeoutError) the job has not ended yet
 │   ├── JobNotFound          the job does not exist, or no longer
 │   ├── JobDead              the job failed for good; has errors
-│   └── JobCancelled         the job was cancelled
+│   └── ResultCancelled      the job was cancelled
 └── Undecodable              a stored payload does not fit the task
     └── SignatureMismatch    the stored arguments are not the task's parameters by name or number
 
@@ -49,7 +49,6 @@ BlockingCallWarning          (RuntimeWarning) a sync call blocks the event loop 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -70,7 +69,6 @@ __all__ = [
     "EnqueueManyError",
     "EnqueueUnknown",
     "Interrupted",
-    "JobCancelled",
     "JobDead",
     "JobExists",
     "JobNotFound",
@@ -81,6 +79,7 @@ __all__ = [
     "QueueClosed",
     "QueueFull",
     "RateLimited",
+    "ResultCancelled",
     "ResultError",
     "ResultNotKept",
     "ResultTimeout",
@@ -312,7 +311,7 @@ class JobDead(ResultError):
         self.errors = tuple(errors)
 
 
-class JobCancelled(ResultError):
+class ResultCancelled(ResultError):
     """The job was cancelled before it could complete."""
 
 
@@ -421,5 +420,7 @@ class BlockingCallWarning(RuntimeWarning):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `" (did you mean 'queue'?)"`, or an empty string if no known word is similar."""
+    import difflib  # only for a message; a worker never needs it
+
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" (did you mean {near[0]!r}?)" if near else ""

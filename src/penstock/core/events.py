@@ -20,7 +20,7 @@ from penstock.core.forks import reset_after_fork
 __all__ = [
     "Event",
     "EventBus",
-    "JobCancelledEvent",
+    "JobCancelled",
     "JobCompleted",
     "JobDied",
     "JobEnqueued",
@@ -91,7 +91,7 @@ class JobDied(_JobEvent, frozen=True):
     error: str
 
 
-class JobCancelledEvent(_JobEvent, frozen=True):
+class JobCancelled(_JobEvent, frozen=True):
     """The job was cancelled."""
 
     reason: str

@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.core.batch import BatchTerms
 from penstock.core.errors import Undecodable
+from penstock.core.formats import instant, iso, json_or_base64, seconds, shown_text
 from penstock.core.partition import Partition, Tenant
 from penstock.core.retry import RetryPolicy
 from penstock.core.text import storable
@@ -138,6 +139,16 @@ class AttemptError(msgspec.Struct, frozen=True, array_like=True):
             traceback = "…" + traceback[1 - MAX_TRACEBACK :]
         return cls(attempt, at, kind, message, traceback)
 
+    def to_dict(self, *, traceback: bool = False) -> dict[str, Any]:
+        """The error as a dict for JSON, with its traceback if wanted."""
+        shown = {
+            "attempt": self.attempt,
+            "at": instant(self.at),
+            "kind": self.kind,
+            "message": shown_text(self.message),
+        }
+        return {**shown, "traceback": shown_text(self.traceback)} if traceback else shown
+
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
     """The progress that a running attempt has reported."""
@@ -145,6 +156,10 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     done: float
     of: float | None = None
     note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The progress as a dict for JSON."""
+        return {"done": self.done, "of": self.of, "note": shown_text(self.note)}
 
 
 class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -262,6 +277,54 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         """Whether the job is in a batch that has not ended, and ends with it."""
         return self.batch is not None and self.state is State.COLLECTING
 
+    def to_dict(self, *, payload: bool = False, tracebacks: bool = False) -> dict[str, Any]:
+        """The job as a dict for JSON: instants in ISO 8601, durations in seconds. See docs/job.md.
+
+        `payload` adds the arguments, `tracebacks` those of the errors. Both may have data that a caller of
+        your API should not see.
+        """
+        spec, last = self.spec, self.errors[-1] if self.errors else None
+        result, result_base64 = _json_value(self.result)
+        facts = {
+            "id": spec.id,
+            "queue": spec.queue,
+            "task": spec.task,
+            "state": self.state.value,
+            "priority": spec.priority,
+            "attempt": self.attempt,
+            "max_attempts": spec.max_attempts,
+            "lost": self.lost,
+            "delivery": "at-most-once" if spec.at_most_once else "at-least-once",
+            "enqueued_at": instant(self.enqueued_at),
+            "due_at": instant(self.run_at),
+            "fetched_at": iso(self.fetched_at),
+            "ended_at": iso(self.ended_at),
+            "expires_at": iso(self.expires_at),
+            "deadline": iso(spec.deadline),
+            "waited": seconds(self.run_at, self.fetched_at),
+            "ran": seconds(self.fetched_at, self.ended_at),
+            "timeout": seconds(0, spec.timeout),
+            "retention": seconds(0, spec.retention),
+            "keep_dead": seconds(0, spec.keep_dead),
+            "worker": self.worker,
+            "cancel_asked": self.cancel_asked,
+            "progress": None if self.progress is None else self.progress.to_dict(),
+            "result": result,
+            "result_base64": result_base64,
+            "reason": self.reason and shown_text(self.reason),
+            "error": None if last is None else f"{last.kind}: {shown_text(last.message)}".partition("\n")[0],
+            "errors": [error.to_dict(traceback=tracebacks) for error in self.errors],
+            "headers": dict(spec.headers or {}),
+            "concurrency_key": None if spec.partition is None else spec.partition.key,
+            "tenant": None if spec.tenant is None else spec.tenant.key,
+            "batch_key": None if spec.batch_terms is None else spec.batch_terms.key,
+            "batch": self.batch,
+            "members": list(self.members),
+        }
+        if payload:
+            facts["payload"], facts["payload_base64"] = _json_value(spec.payload)
+        return facts
+
 
 class RawJob(msgspec.Struct, frozen=True):
     """A job as a raw handler gets it, with the bytes of its payload as they were enqueued."""
@@ -284,6 +347,12 @@ def read_json(payload: bytes, id: str) -> Any:
         return msgspec.json.decode(payload)
     except Exception as error:  # boundary: any error means that it is not JSON
         raise Undecodable(f"the payload of job {id} is not JSON: {error}") from error
+
+
+def _json_value(data: bytes | None) -> tuple[Any, str | None]:
+    """The value of JSON bytes; other bytes as base64, in the second place."""
+    raw, base64 = json_or_base64(data)
+    return (None if raw is None else msgspec.json.decode(raw)), base64
 
 
 def stand_in(ref: Ref, raw: bytes) -> NewJob:

@@ -147,10 +147,12 @@ NO_LIMITS = QueueLimits()
 
 
 class LimitChange(msgspec.Struct, frozen=True):
-    """Changes of a queue's limits: UNSET leaves a limit as it is, None removes it.
+    """Changes of a queue's limits by an operator: UNSET leaves a limit as it is, None means no limit.
 
-    `throttle`: the time (ms from now) for which the queue starts no jobs; None ends a throttle. `keep_burst`:
-    the new rate keeps the burst of the old one, if there was one.
+    - `throttle`: the time (ms from now) for which the queue starts no jobs; None ends a throttle.
+    - `keep_burst`: the new rate keeps the burst of the old one, if there was one.
+    - `by_code`: these are all limits that the app's code sets; they apply where no operator has set one.
+    - `reset`: limits that the operator no longer sets, so that the code's value applies.
     """
 
     max_size: int | UnsetType | None = UNSET
@@ -163,14 +165,8 @@ class LimitChange(msgspec.Struct, frozen=True):
     keep_dead_for: int | UnsetType | None = UNSET
     throttle: int | UnsetType | None = UNSET
     keep_burst: bool = False
-
-    def applied(self, limits: QueueLimits) -> QueueLimits:
-        """Apply this change to limits."""
-        changes = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
-        changes.pop("throttle", None)
-        if changes.pop("keep_burst") and self.rate and limits.rate is not None:
-            changes["rate"] = msgspec.structs.replace(self.rate, burst=limits.rate.burst)
-        return msgspec.structs.replace(limits, **changes)
+    by_code: bool = False
+    reset: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, **given: Any) -> LimitChange:
@@ -183,7 +179,9 @@ class LimitChange(msgspec.Struct, frozen=True):
             reader = _READERS.get(name)
             if reader is None:
                 known = [*_READERS, "burst"]
-                near = did_you_mean(name, known)
+                from penstock.core.peer_words import hint  # only for this message
+
+                near = hint("queue", name, known)
                 raise ConfigError(f"a queue has no setting {name!r}{near or '; it has ' + ', '.join(known)}")
             read[name] = reader(name, value)
         if burst is not None:

@@ -10,7 +10,6 @@ from penstock.encryption.envelope import (
     Unreadable,
     is_encrypted_text,
     is_envelope,
-    shown_text,
     why_not_here,
     why_unreadable,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "is_envelope",
     "new_key",
     "read_keys",
-    "shown_text",
     "why_not_here",
     "why_unreadable",
 ]

@@ -23,7 +23,6 @@ __all__ = [
     "is_encrypted_text",
     "is_envelope",
     "key_id",
-    "shown_text",
     "why_not_here",
     "why_unreadable",
 ]
@@ -33,7 +32,6 @@ SIGNED_PREFIX = b'{"$signed":"1.'
 TEXT_PREFIX = "$sealed:1."
 _MARKS = (ENCRYPTED_PREFIX, SIGNED_PREFIX)
 _ID = re.compile(rb"[0-9a-f]{8}")
-_TEXT = re.compile(r"\$sealed:1\.([0-9a-f]{8})\.[A-Za-z0-9+/=]+")
 
 
 class Unreadable(bytes):
@@ -83,11 +81,6 @@ def why_not_here(data: bytes) -> str | None:
     if isinstance(data, Unreadable):
         return data.why
     return _away(data) if data.startswith(_MARKS) else None
-
-
-def shown_text(text: str) -> str:
-    """A text for people: encrypted parts are replaced by a note that names their key."""
-    return _TEXT.sub(r"(encrypted with the key \1)", text) if "$sealed:" in text else text
 
 
 def _elements(batch: bytes) -> list[bytes]:

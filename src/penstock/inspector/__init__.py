@@ -1,6 +1,6 @@
 """The operator's view of a store: queries and operations for the command line, the dashboard and HTTP."""
 
-from penstock.inspector.formats import iso
+from penstock.core.formats import iso
 from penstock.inspector.inspector import Inspector
 from penstock.inspector.job_views import ErrorView, JobPage, JobRow, JobView, PartitionView, UniqueView
 from penstock.inspector.queue_views import (

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from itertools import islice
 
 from penstock.core.errors import ConfigError
+from penstock.core.formats import iso
 from penstock.core.ids import check_queue
 from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
 from penstock.core.lifecycle import OPERATOR_CANCELLED
+from penstock.core.limit_layers import LIMIT_NAMES, limits_reset
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
-from penstock.inspector.formats import iso
 from penstock.inspector.job_views import JobPage, JobView, job_row, job_view
 from penstock.inspector.queue_views import (
     BatchView,
@@ -179,6 +180,10 @@ class Inspector:
     async def set_limits(self, queue: str, change: LimitChange) -> QueueView:
         """Change limits of the queue, throttle it, or end a throttle. In effect at once, for all workers."""
         return queue_view(await self._store.settings(queue, limits=change))
+
+    async def reset_limits(self, queue: str, names: Sequence[str] = LIMIT_NAMES) -> QueueView:
+        """Forget the operator's value of these limits: those of the app's code are in effect again."""
+        return queue_view(await self._store.settings(queue, limits=limits_reset(names)))
 
     async def purge(self, queue: str, states: Sequence[State] = _WITHOUT_RUNNING) -> int:
         """Delete all jobs in these states (never running ones) in steps; returns how many."""

@@ -9,12 +9,11 @@ from typing import Any
 
 import msgspec
 
+from penstock.core.formats import instant, iso, json_or_base64, seconds, shown_text
 from penstock.core.job import Job, Progress
 from penstock.core.retry import DEFAULT, DURATIONS, RetryPolicy
 from penstock.core.unique import UniqueKey
 from penstock.core.unique_rules import until
-from penstock.encryption import shown_text
-from penstock.inspector.formats import instant, iso, json_or_base64, seconds
 from penstock.stores.contract import PartitionInfo
 
 __all__ = [
@@ -51,6 +50,11 @@ class ProgressView(msgspec.Struct, frozen=True):
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     """A job in a list: without its payload, result and tracebacks."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The view as a dict for JSON, with the names of docs/job.md."""
+        shown: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return shown
 
     queue: str
     id: str

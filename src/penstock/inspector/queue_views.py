@@ -5,13 +5,17 @@ Instants are ISO 8601 in UTC to the millisecond, durations are seconds; lease to
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from penstock.core.errors import ConfigError
+from penstock.core.formats import instant, iso, json_or_base64
 from penstock.core.job import State
 from penstock.core.lifecycle import UNREADABLE
+from penstock.core.limit_layers import LimitLayers
+from penstock.core.limits import QueueLimits
 from penstock.core.schedule import Entry
-from penstock.inspector.formats import instant, iso, json_or_base64
 from penstock.stores.contract import BatchInfo, QueueInfo, QueueStats
 
 __all__ = [
@@ -55,6 +59,10 @@ class QueueView(msgspec.Struct, frozen=True):
     throttled_until: str | None
     waits_for: str | None  # why no ready job starts, as text
     away: str = ""  # why the queue cannot be read now
+    #: Who has set each limit, "operator" or "code"; others have their default.
+    set_by: dict[str, str] = {}
+    #: The limits that the app's code sets, also where an operator's are in effect.
+    by_code: dict[str, Any] = {}
 
 
 class ParkedView(msgspec.Struct, frozen=True):
@@ -122,29 +130,50 @@ class EntryView(msgspec.Struct, frozen=True, kw_only=True):
 def queue_view(info: QueueInfo) -> QueueView:
     """A queue's counts in the order of the lifecycle, its switches and limits."""
     counts = {state.value: info.counts[state] for state in State if info.counts.get(state)}
-    limits = info.limits
-    rate = limits.rate
     return QueueView(
         info.name,
         counts,
         info.paused,
         info.closed,
         iso(info.oldest_available),
-        LimitsView(
-            limits.max_size,
-            limits.on_full.value,
-            limits.max_running,
-            None if rate is None else str(rate),
-            None if rate is None else rate.burst,
-            limits.keep_finished,
-            limits.keep_dead,
-            None if limits.keep_finished_for is None else limits.keep_finished_for / 1000,
-            None if limits.keep_dead_for is None else limits.keep_dead_for / 1000,
-        ),
+        _limits(info.limits),
         iso(info.throttled_until),
         _waits_for(info),
         info.away,
+        _sources(info.layers),
+        _by_code(info.layers),
     )
+
+
+def _limits(limits: QueueLimits) -> LimitsView:
+    rate = limits.rate
+    return LimitsView(
+        limits.max_size,
+        limits.on_full.value,
+        limits.max_running,
+        None if rate is None else str(rate),
+        None if rate is None else rate.burst,
+        limits.keep_finished,
+        limits.keep_dead,
+        None if limits.keep_finished_for is None else limits.keep_finished_for / 1000,
+        None if limits.keep_dead_for is None else limits.keep_dead_for / 1000,
+    )
+
+
+def _sources(layers: LimitLayers) -> dict[str, str]:
+    found = {name: layers.source(_limit_of(name)) for name in LimitsView.__struct_fields__}
+    return {name: source for name, source in found.items() if source != "default"}
+
+
+def _by_code(layers: LimitLayers) -> dict[str, Any]:
+    only = LimitLayers(code=layers.code)
+    shown = msgspec.structs.asdict(_limits(only.limits()))
+    return {name: value for name, value in shown.items() if only.source(_limit_of(name)) == "code"}
+
+
+def _limit_of(name: str) -> str:
+    """The limit that a name of the view belongs to: a burst is part of its rate."""
+    return "rate" if name == "burst" else name
 
 
 def stats_view(stats: QueueStats) -> QueueStatsView:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.core.formats import instant, iso
 from penstock.core.job import Job
-from penstock.inspector.formats import instant, iso
 from penstock.inspector.job_views import ProgressView, progress_view
 from penstock.stores.contract import WorkerInfo
 

@@ -81,7 +81,7 @@ class VerbTable:
     reclaim: AsyncOperation[[Sequence[str], int, int, str, str, Sequence[str] | None], Fetched]
     # operating
     list_jobs: AsyncOperation[[str | None, State | None, str | None, str | None, str | None, int], Page]
-    find: AsyncOperation[[str], list[Job]]
+    find: Operation[[str], list[Job]]
     queues: Operation[[], list[QueueInfo]]
     parked: AsyncOperation[[], list[Parked]]
     stats: AsyncOperation[[int], list[QueueStats]]
@@ -271,6 +271,9 @@ class SyncFacade:
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]:
         return self._verbs.reschedule.run_sync(refs, delay, run_at)
+
+    def find(self, id: str) -> list[Job]:
+        return self._verbs.find.run_sync(id)
 
     def queues(self) -> list[QueueInfo]:
         return self._verbs.queues.run_sync()

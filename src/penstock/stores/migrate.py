@@ -8,11 +8,11 @@ named `0001_what_it_does.sql`, without gaps. The statements of a released file a
 from __future__ import annotations
 
 import re
-from importlib import resources
 
 import msgspec
 
 from penstock.core.errors import StoreCorrupt, StoreTooNew
+from penstock.stores.package_files import file_names, read_text
 
 __all__ = ["Migration", "migrations", "missing"]
 
@@ -30,10 +30,11 @@ class Migration(msgspec.Struct, frozen=True):
 def migrations(package: str, folder: str = "migrations") -> list[Migration]:
     """Return all migrations of a store, in order."""
     found = []
-    for entry in (resources.files(package) / folder).iterdir():
-        match = _FILE.match(entry.name)
+    for name in file_names(package, folder):
+        match = _FILE.match(name)
         if match:
-            found.append(Migration(int(match[1]), match[2], _statements(entry.read_text("utf-8"))))
+            text = read_text(package, f"{folder}/{name}")
+            found.append(Migration(int(match[1]), match[2], _statements(text)))
     found.sort(key=lambda m: m.number)
     if [m.number for m in found] != list(range(1, len(found) + 1)):
         raise ValueError(f"the migrations of {package} are not numbered 1 … {len(found)} without gaps")

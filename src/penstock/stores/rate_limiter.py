@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from penstock.core.limit_layers import NO_LAYERS, LimitLayers
 from penstock.core.limits import NO_LIMITS, LimitChange, QueueLimits, bounded_throttle
 
 __all__ = ["Drain", "ExactRateLimiter", "RateLimiter"]
@@ -53,7 +54,7 @@ class Drain:
 class RateLimiter:
     """The rate limiter of one queue: its limits, its throttle, and its recent starts."""
 
-    __slots__ = ("drain", "limits", "next_start", "throttled_until")
+    __slots__ = ("drain", "layers", "limits", "next_start", "throttled_until")
 
     ahead: float = _AHEAD
     lead = _LEAD
@@ -66,6 +67,8 @@ class RateLimiter:
         drain: Drain | None = None,
     ) -> None:
         self.limits = limits
+        #: Who has set the limits; only for `change` and for operators.
+        self.layers = NO_LAYERS
         self.throttled_until = throttled_until
         self.next_start = (
             next_start  # theoretical arrival time (ms): when the next start is due at an even rate
@@ -75,7 +78,8 @@ class RateLimiter:
     def change(self, change: LimitChange, now: int) -> bool:
         """Apply a change of limits or throttle; return True if anything has changed."""
         before = self.limits, self.throttled(now)
-        self.limits = change.applied(self.limits)
+        self.layers = self.known_layers().changed(change, self.limits)
+        self.limits = self.layers.limits()
         rate = self.limits.rate
         if self.limits == NO_LIMITS:
             self.next_start = 0.0  # a queue without limits stores no starts
@@ -86,6 +90,10 @@ class RateLimiter:
         elif change.throttle is None:
             self.throttled_until = 0
         return before != (self.limits, self.throttled(now))
+
+    def known_layers(self) -> LimitLayers:
+        """Return who has set the limits; an operator, if that was not stored."""
+        return self.layers if self.layers != NO_LAYERS else LimitLayers.by_operator(self.limits)
 
     def throttle(self, ms: int, now: int) -> None:
         """Throttle the queue for `ms`. A throttle that already lasts longer stays."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from importlib import resources
+
+from penstock.stores.package_files import file_names, read_text
 
 __all__ = ["Statements"]
 
@@ -25,7 +26,7 @@ class Statements:
     def __init__(
         self, package: str, folder: str, suffix: str = ".sql", *, words: Mapping[str, str] | None = None
     ) -> None:
-        self._folder = resources.files(package) / folder
+        self._package, self._folder = package, folder
         self._suffix = suffix
         self._words = words
         self._files: dict[str, dict[str, str]] = {}
@@ -39,15 +40,15 @@ class Statements:
 
     def __iter__(self) -> Iterator[str]:
         """The keys of all statements, in the order of the files' names."""
-        for entry in sorted(self._folder.iterdir(), key=lambda e: e.name):
-            if entry.name.endswith(self._suffix):
-                file = entry.name.removesuffix(self._suffix)
-                yield from (f"{file}.{name}" for name in self._read(file))
+        for name in file_names(self._package, self._folder):
+            if name.endswith(self._suffix):
+                file = name.removesuffix(self._suffix)
+                yield from (f"{file}.{statement}" for statement in self._read(file))
 
     def _read(self, file: str) -> dict[str, str]:
         found = self._files.get(file)
         if found is None:
-            text = (self._folder / f"{file}{self._suffix}").read_text("utf-8")
+            text = read_text(self._package, f"{self._folder}/{file}{self._suffix}")
             if self._words is not None:
                 text = _expanded(text, self._words, file)
             found = self._files[file] = _split(file, text)

@@ -98,6 +98,9 @@ class Inline(Box):
     # ── the block ────────────────────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> Inline:
+        self.app.import_tasks()
+        for queue, limits in (self.app.queue_defaults or {}).items():
+            self._store.sync.settings(queue, limits=limits)
         self._before = self.app.swap_store(self._store)
         self._entered = True
         self.enter(self.app)
@@ -354,6 +357,7 @@ async def arun_all(app: App, *, concurrency: int = 20) -> None:
     if isinstance(box, Inline):
         await box.arun_all()
         return
+    app.import_tasks()
     names = list(dict.fromkeys([*app.queues(), *(info.name for info in await app.store.queues())]))
     if names:
         await Worker(app, names, concurrency=concurrency, burst=True).run()

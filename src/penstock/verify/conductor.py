@@ -88,7 +88,13 @@ class _Run:
             power.start_tracking(environment.file)
         self._app = App(environment.url, namespace=folder.namespace, name="verify")
         self._ledger.watch(self._app)
-        self._fleet = Fleet(folder, seed=request.seed, workers=request.workers, rate=request.rate)
+        self._fleet = Fleet(
+            folder,
+            seed=request.seed,
+            workers=request.workers,
+            rate=request.rate,
+            process_share=request.process_share,
+        )
         self._run = ChaosRun(
             self._fleet,
             self._ledger,

@@ -78,7 +78,14 @@ class Fleet:
     """The processes of a run. Any thread may call `replace_dead`."""
 
     def __init__(
-        self, folder: RunFolder, *, seed: int, workers: int, rate: float, producers: int = 2
+        self,
+        folder: RunFolder,
+        *,
+        seed: int,
+        workers: int,
+        rate: float,
+        producers: int = 2,
+        process_share: float | None = None,
     ) -> None:
         self._folder = folder
         self._seed = seed
@@ -91,6 +98,7 @@ class Fleet:
         self._orphaned: list[int] = []  # sessions of dead processes in which a child still drains
         self._producer_starts = 0  # each start of a producer draws its load from its own seed
         self._rate = rate / producers
+        self._process_share = process_share
         self._wanted = (workers, producers)
 
     @property
@@ -143,6 +151,7 @@ class Fleet:
             "penstock.verify.workload.producer",
             f"{self._seed}/{self._producer_starts}",
             str(self._rate),
+            *([] if self._process_share is None else [str(self._process_share)]),
         ]
 
     def _begin(self, role: str, number: int, command: Sequence[str], version: str) -> Member:

@@ -1,6 +1,7 @@
 """One worker process under a supervisor: `python -m penstock.worker.process`.
 
-It receives its orders as JSON in the environment, and its lease table and a control socket as open files.
+It is a fork of the supervisor or a new program. A new program receives its orders as JSON in the environment,
+and in both cases its lease table and a control socket are open files.
 Over the socket it sends `Hello` with the address of its store, because the supervisor never imports
 user code, or `Refusal` with the reason why it cannot work; the supervisor reports the same reason only once
 for several children. When the socket closes, the supervisor is dead and the process drains.
@@ -23,31 +24,22 @@ from penstock.app.loading import load_app
 from penstock.config import Config
 from penstock.core.errors import PenstockError, StoreError, StoreFull, StoreUnavailable
 from penstock.worker.logs import configure_logs, report_refusal
-from penstock.worker.queues import Queue
+from penstock.worker.orders import (
+    AWAY,
+    ORDERS,
+    REFUSED,
+    REPLACE,
+    UNUSABLE,
+    ChildHello,
+    ChildMessage,
+    Orders,
+    Refusal,
+)
 from penstock.worker.shared_lease_table import LeaseTable
 from penstock.worker.signals import dump_stacks_on_request, ignore_interrupts, listen
 from penstock.worker.worker import Worker
 
-__all__ = [
-    "AWAY",
-    "ORDERS",
-    "REFUSED",
-    "REPLACE",
-    "UNUSABLE",
-    "ChildHello",
-    "ChildMessage",
-    "Death",
-    "Orders",
-    "Refusal",
-]
-
-ORDERS = "PENSTOCK_CHILD_ORDERS"
-#: Exit code of a child that can never work (no such module, bad option): it is not restarted.
-REFUSED = 78
-#: Exit codes of a child that found its store unusable, or unreachable for now, when it started.
-UNUSABLE, AWAY = 74, 75
-#: Exit code of a child that has drained because too many of its threads are stuck.
-REPLACE = 79
+__all__ = ["work_in_fork"]
 
 _log = logging.getLogger("penstock.worker")
 
@@ -56,54 +48,23 @@ _log = logging.getLogger("penstock.worker")
 _COLLECT_AFTER = (5_000, 10, 10)
 
 
-class Death(msgspec.Struct):
-    """The end of the worker that this child replaces: its id, the cause, how many jobs it held, and the jobs
-    (queue, id) that are dead because of it. The list is short: it is passed in the environment."""
-
-    worker: str
-    cause: str
-    jobs: int
-    dead: tuple[tuple[str, str], ...] = ()
-
-
-class Orders(msgspec.Struct):
-    """The supervisor's orders to a child, passed at its start."""
-
-    app: str
-    config: Config
-    queues: tuple[Queue, ...] | None
-    burst: bool
-    worker: str
-    supervisor: int
-    control: int
-    table: int
-    death: Death | None = None
-
-
-class ChildHello(msgspec.Struct, tag=True):
-    """Sent by a child that is ready for signals, with the address of its store.
-
-    `has_listeners`: its app has listeners or callbacks, which need to know of each death. Messages of a child
-    are lines of JSON.
-    """
-
-    url: str | None
-    namespace: str
-    has_listeners: bool = False
-
-
-class Refusal(msgspec.Struct, tag=True):
-    """Sent by a child that ends because it cannot work."""
-
-    why: str
-
-
-ChildMessage = ChildHello | Refusal
-
-
 def main() -> int:
+    """Work as a new program; the orders are in the environment. Returns the exit code."""
+    return _work(msgspec.json.decode(os.environ.pop(ORDERS), type=Orders))
+
+
+def work_in_fork(orders: Orders) -> int:
+    """Work in a fork of the supervisor, as a new program would: its main module is this one, and its stdin
+    is empty. Returns the exit code."""
+    sys.modules["__main__"] = sys.modules[__name__]
+    sys.argv[:] = [__file__]
+    with open(os.devnull, "rb") as empty:
+        os.dup2(empty.fileno(), 0)
+    return _work(orders)
+
+
+def _work(orders: Orders) -> int:
     """Work until stopped; returns the exit code."""
-    orders = msgspec.json.decode(os.environ.pop(ORDERS), type=Orders)
     ignore_interrupts()
     dump_stacks_on_request()
     configure_logs(orders.config)

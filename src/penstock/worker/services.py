@@ -15,6 +15,7 @@ from penstock.core.health import Health
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
+from penstock.maintenance.queue_defaults import QueueDefaultsWriter
 from penstock.maintenance.reclaimer import Reclaimer
 from penstock.maintenance.service import ProblemLog, Service
 from penstock.stores.contract import WorkerInfo
@@ -67,13 +68,16 @@ class Services:
     fetcher: Fetcher
     heartbeat: Heartbeat
     maintenance: Maintenance
+    queue_defaults: QueueDefaultsWriter
     #: The fetcher's task, once it has begun.
     fetching: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run all services inside the block, then stop them in an order that loses no job."""
-        services = self._background()
+        defaults = self.queue_defaults
+        await defaults.first()
+        services = [*self._background(), defaults]
         self._share_problem_log(services)
         self.heartbeat.start()
         try:

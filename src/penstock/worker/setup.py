@@ -54,6 +54,7 @@ def worker_setup(
     """Check a worker's options and fill in the missing ones. Raises ConfigError for an invalid option."""
     if not isinstance(app, App):
         raise ConfigError(f"Worker({app!r:.60}) needs the App object itself, imported from its module")
+    app.import_tasks()
     config = config or load().config
     served = as_queues(queues if queues is not None else app.queues())
     if not served:

@@ -24,7 +24,6 @@ import enum
 import mmap
 import os
 import struct
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 
@@ -356,5 +355,7 @@ def _anonymous_file() -> int:
     """Create an anonymous file, in memory if the platform supports that."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("penstock-leases")
+    import tempfile
+
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

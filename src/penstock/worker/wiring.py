@@ -7,6 +7,7 @@ from collections.abc import Callable
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
+from penstock.maintenance.queue_defaults import QueueDefaultsWriter
 from penstock.maintenance.reclaimer import Reclaimer
 from penstock.stores.contract import Fetched, WorkerInfo
 from penstock.worker.announcer import Announcer
@@ -82,6 +83,7 @@ def wire(
         fetcher=fetcher,
         heartbeat=heartbeat,
         maintenance=maintenance,
+        queue_defaults=QueueDefaultsWriter(store, setup.queue_names, app.queue_defaults),
     )
 
 

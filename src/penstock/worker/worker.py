@@ -14,6 +14,7 @@ from penstock.app.app import App
 from penstock.config import Config
 from penstock.core.duration import format_ms
 from penstock.core.events import WorkerLost, WorkerStarted, WorkerStopped
+from penstock.core.version import __version__
 from penstock.stores.contract import Fetched, WorkerInfo
 from penstock.worker.hooks import call_hook, call_last_hooks
 from penstock.worker.locks import LivenessLock, sweep
@@ -238,7 +239,7 @@ class Worker:
             running=running,
             state=self._state,
             supervisor=self._setup.supervisor,
-            version=_version(),
+            version=__version__,
             handled=handled,
         )
 
@@ -254,9 +255,3 @@ class Worker:
     def _emit(self, kind: Callable[[int, str], Any]) -> None:
         if self._app.events.active:
             self._app.events.emit(kind(int(time.time() * 1000), self.id))
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("penstock")

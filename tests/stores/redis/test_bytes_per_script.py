@@ -13,6 +13,7 @@ from penstock.core.lifecycle import Transition
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.errors import StoreUnavailable
 from penstock.stores.contract import EnqueueStatus, HeartbeatRequest, Settled, Settlement, Share
+from penstock.stores.redis.keys import LAYOUT
 from penstock.stores.redis.store import RedisStore
 from penstock.stores.redis.wire import request_batch
 from penstock.stores.redis.wire.calls import Call
@@ -148,4 +149,4 @@ async def test_a_large_batch_for_a_store_that_is_away_says_so_as_a_small_one_doe
 
 def _there(redis: RedisServer, prefix: str, n: int) -> bool:
     with redis.client() as client:
-        return int(client.hlen(f"{prefix}:3:{{/large}}:jobs")) >= n
+        return int(client.hlen(f"{prefix}:{LAYOUT}:{{/large}}:jobs")) >= n

@@ -21,7 +21,8 @@ LAYOUT_1 = {
     b"penstock:{old/mail}:jobs": {"HSET": [b"\0job", b"\x01\0\0\0\0\0\0\x01\x80\x93\x12\x8a\x01[]"]},
 }
 LAYOUT_2 = {key.replace(b"penstock:{", b"penstock:2:{"): value for key, value in LAYOUT_1.items()}
-EARLIER = {1: LAYOUT_1, 2: LAYOUT_2}
+LAYOUT_3 = {key.replace(b"penstock:{", b"penstock:3:{"): value for key, value in LAYOUT_1.items()}
+EARLIER = {1: LAYOUT_1, 2: LAYOUT_2, 3: LAYOUT_3}
 
 
 @pytest.fixture(params=EARLIER)

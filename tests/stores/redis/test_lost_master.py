@@ -75,7 +75,7 @@ def placed(cluster: Cluster, whose: str) -> Place:
     """`whose` slot is lost: that of a queue alone, or of the namespace as well."""
 
     def at(namespace: str, queue: str) -> Any:
-        return cluster.holder(f"penstock:3:{{{namespace}/{queue}}}")
+        return cluster.holder(f"penstock:4:{{{namespace}/{queue}}}")
 
     for n in itertools.count():
         namespace = f"n{n}"
@@ -91,7 +91,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     with redis_cluster("cluster-require-full-coverage no", replicas=0, appendonly=True) as cluster:
         place = placed(cluster, request.param)
         asyncio.run(place.prepare())
-        cluster.holder(f"penstock:3:{{{place.namespace}/{place.lost}}}").kill()
+        cluster.holder(f"penstock:4:{{{place.namespace}/{place.lost}}}").kill()
         yield place
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
 from penstock.core.ids import mint
 from penstock.core.job import Lease, NewJob, State
-from penstock.core.lifecycle import Transition
-from penstock.stores.contract import Settled, Settlement, Share
+from penstock.core.lifecycle import QueuePosition, Transition
+from penstock.core.limits import LimitChange
+from penstock.core.partition import Tenant
+from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share
 from penstock.stores.redis.keys import StoredIds, id_of, packed
+from penstock.stores.redis.layout import counters_of
 from penstock.stores.redis.records import leased, leased_run
 from penstock.stores.redis.store import RedisStore
 from tests.servers import RedisServer
@@ -107,3 +111,68 @@ async def test_the_batch_job_of_a_short_id_is_found_under_its_id(store: RedisSto
     (job,) = await take(store, 1)
     assert job.spec.id == "x" * length + ".batch"
     assert await store.settle([Settlement(job.lease, DONE)]) == [Settled.APPLIED]
+
+
+# ── special queues: an enqueue of a plain job looks at their rules ──
+
+
+async def special(redis: RedisServer, store: RedisStore) -> int:
+    with redis.client() as client:
+        text = client.hget(store._context.redis_keys.queue("default") + b":meta", "counters")
+    return counters_of(cast(bytes | None, text)).special
+
+
+@pytest.mark.parametrize(
+    ("on", "off", "status"),
+    [
+        ({"paused": True}, {"paused": False}, EnqueueStatus.NEW),
+        ({"closed": True}, {"closed": False}, EnqueueStatus.CLOSED),
+        (
+            {"limits": LimitChange.of(max_size=1)},
+            {"limits": LimitChange.of(max_size=None)},
+            EnqueueStatus.FULL,
+        ),
+        (
+            {"limits": LimitChange.of(throttle="1h")},
+            {"limits": LimitChange.of(throttle=None)},
+            EnqueueStatus.NEW,
+        ),
+    ],
+    ids=["paused", "closed", "limits", "throttle"],
+)
+async def test_a_queue_with_a_rule_is_marked_as_special(
+    redis: RedisServer, store: RedisStore, on: dict[str, Any], off: dict[str, Any], status: EnqueueStatus
+) -> None:
+    await add(store, new(), new())
+    assert await special(redis, store) == 0
+    await store.settings("default", **on)
+    assert await special(redis, store) == 1
+    (answer,) = await store.enqueue([new()])
+    assert answer.status is status
+    await store.settings("default", **off)
+    await add(store, new())
+    assert await special(redis, store) == 0
+
+
+async def test_a_queue_throttled_by_a_job_or_fair_is_marked_as_special(
+    redis: RedisServer, store: RedisStore
+) -> None:
+    await add(store, new())
+    (job,) = await take(store, 1)
+    throttled = Transition(
+        State.AVAILABLE, place=QueuePosition.HEAD, charge=False, reason="throttled: 429", throttle=60_000
+    )
+    await store.settle([Settlement(job.lease, throttled)])
+    assert await special(redis, store) == 1
+    await store.settings("default", limits=LimitChange.of(throttle=None))
+    assert await special(redis, store) == 0
+    await add(store, new(tenant=Tenant("a")))
+    assert await special(redis, store) == 1
+
+
+async def test_damaged_counters_cost_no_job(redis: RedisServer, store: RedisStore) -> None:
+    await add(store, new(), new())
+    with redis.client() as client:
+        client.hset(store._context.redis_keys.queue("default") + b":meta", "counters", "garbage")
+    await add(store, new())
+    assert len(await take(store, 5)) == 3

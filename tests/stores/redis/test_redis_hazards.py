@@ -16,6 +16,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import NewJob, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share, Wake, WorkerOffer
+from penstock.stores.redis.keys import LAYOUT
 from penstock.stores.redis.store import RedisStore
 from penstock.stores.redis.subscriber import Subscriber
 from penstock.stores.redis.verbs import fetching, leases, operating, producing, settling
@@ -175,7 +176,9 @@ async def test_news_of_a_due_job_reach_the_next_if_who_waited_is_dead(
     waiter = asyncio.create_task(other.wait(["default"], timeout=60_000))
     await asleep(waiter)
     with redis.patient_client() as client:
-        client.zadd(f"{prefix_of(store)}:3:{{/default}}:waiters", {"nobody": (time.time() + 50) * 1000})
+        client.zadd(
+            f"{prefix_of(store)}:{LAYOUT}:{{/default}}:waiters", {"nobody": (time.time() + 50) * 1000}
+        )
     await add(store, new(delay=40_000))
     async with asyncio.timeout(3):
         assert await waiter == Wake.WORK
@@ -216,7 +219,7 @@ async def test_a_wait_that_had_its_answer_passes_nothing_on() -> None:
 
 
 async def test_those_who_have_waited_in_vain_are_forgotten(store: RedisStore, redis: RedisServer) -> None:
-    key = f"{prefix_of(store)}:3:{{/default}}:waiters"
+    key = f"{prefix_of(store)}:{LAYOUT}:{{/default}}:waiters"
     with redis.patient_client() as client:
         client.zadd(key, {f"gone-{n}": (time.time() - 120) * 1000 for n in range(50)})
         client.hset(key.replace("waiters", "offers"), mapping={f"gone-{n}": "" for n in range(50)})
@@ -367,7 +370,7 @@ async def test_a_queue_whose_slot_is_on_the_move_is_never_two(new_cluster: Any) 
     store = RedisStore(f"{cluster.url}?timeout=20s")
     await add(store, *some(3))
     (leased,) = await take(store, 1)
-    key = "penstock:3:{/default}"
+    key = f"penstock:{LAYOUT}:{{/default}}"
     slot, source = key_slot(key.encode()), cluster.holder(key)
     target = next(server for server in cluster.masters() if server is not source)
     with source.patient_client() as old, target.patient_client() as there:

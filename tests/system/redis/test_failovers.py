@@ -73,7 +73,7 @@ def test_a_cluster_failover_under_load(new_cluster, place_at):
     place = place_at(cluster.url, cluster.url + "?wait_replicas=1&timeout=2s")
     worker = place.worker()
     place.completed([place.tasks.quick.enqueue(0)])
-    old = cluster.holder("penstock:3:{/default}")
+    old = cluster.holder("penstock:4:{/default}")
     with Load(place, producers=4) as load:
         load.more(100)
         place.ledger.fault("store", 0, "failover")

@@ -16,7 +16,7 @@ from tests.system.redis.conftest import SOON, warnings
 def test_the_queues_of_the_other_masters_work_on(new_cluster, place_at, whose):
     cluster = new_cluster("cluster-require-full-coverage no", replicas=0, appendonly=True)
     place = place_at(cluster.url)
-    home = cluster.holder("penstock:3:{/}")
+    home = cluster.holder("penstock:4:{/}")
     other = next(q for q in map("q{}".format, itertools.count()) if _at(cluster, q) is not home)
     same = next(q for q in map("q{}".format, itertools.count()) if _at(cluster, q) is home)
     lost, well = (same, other) if whose == "namespace" else (other, same)
@@ -53,4 +53,4 @@ def test_the_queues_of_the_other_masters_work_on(new_cluster, place_at, whose):
 
 
 def _at(cluster, queue):
-    return cluster.holder(f"penstock:3:{{/{queue}}}")
+    return cluster.holder(f"penstock:4:{{/{queue}}}")

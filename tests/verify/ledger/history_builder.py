@@ -33,13 +33,15 @@ class HistoryBuilder:
 
     # ── producers ────────────────────────────────────────────────────────────────────────────────
 
-    def enqueue(self, id: str, at: float, *, verdict: str = "new", holder: str = "", **more: Any) -> None:
-        """Offered then, answered a ms later; '' for no answer."""
+    def enqueue(
+        self, id: str, at: float, *, verdict: str = "new", holder: str = "", took: float = 1, **more: Any
+    ) -> None:
+        """Offered at `at`, answered `took` ms later; verdict '' for no answer."""
         due = EPOCH + int(at)
         values = {"task": "t", "due": due, "max_attempts": 5, **more}
         self.write(facts.Offered, at, QUEUE, id, **values)
         if verdict:
-            self.write(facts.Answered, at + 1, QUEUE, id, verdict, holder)
+            self.write(facts.Answered, at + took, QUEUE, id, verdict, holder)
 
     def enqueue_together(self, *ids: str, at: float, **more: Any) -> None:
         """In one call, in this order."""
@@ -48,9 +50,11 @@ class HistoryBuilder:
         for id in ids:
             self.write(facts.Answered, at + 1, QUEUE, id, "new")
 
-    def operate(self, verb: str, id: str, at: float, answer: str = "available", due: float = 0) -> None:
+    def operate(
+        self, verb: str, id: str, at: float, answer: str = "available", due: float = 0, took: float = 1
+    ) -> None:
         self.write(facts.OperationAsked, at, QUEUE, id, verb, EPOCH + int(due))
-        self.write(facts.OperationAnswered, at + 1, QUEUE, id, verb, answer)
+        self.write(facts.OperationAnswered, at + took, QUEUE, id, verb, answer)
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────
 
@@ -67,14 +71,21 @@ class HistoryBuilder:
         return token
 
     def settle(
-        self, id: str, at: float, token: str, state: str = "completed", answer: str = "applied", **more: Any
+        self,
+        id: str,
+        at: float,
+        token: str,
+        state: str = "completed",
+        answer: str = "applied",
+        took: float = 1,
+        **more: Any,
     ) -> None:
-        """By whoever has this token; answered a ms later."""
-        pid = int(token.split("/")[1])
+        """By whoever has this token; answered `took` ms later."""
+        pid = int(token.split("/")[-2])
         self.write(facts.Ended, at - 0.1, QUEUE, id, token, "returned", pid=pid)
         self.write(facts.Settling, at, QUEUE, id, token, state, pid=pid, **more)
         if answer:
-            self.write(facts.SettleAnswered, at + 1, QUEUE, id, token, answer, pid=pid)
+            self.write(facts.SettleAnswered, at + took, QUEUE, id, token, answer, pid=pid)
 
     def run(self, id: str, at: float, until: float, *, pid: int = 2, **more: Any) -> None:
         """Leased, started, and completed."""

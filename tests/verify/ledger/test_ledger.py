@@ -9,15 +9,17 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from penstock import App, StoreFull, StoreUnavailable, Worker, current_job
-from penstock.core.job import Ref
-from penstock.stores.contract import Share, WorkerOffer
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.stores.contract import Fetched, Share, Store, Wake, WorkerOffer
 from penstock.testing import FaultyStore
 from penstock.verify.ledger import Ledger, acheck, check
 from penstock.verify.ledger.reading.history import read
+from penstock.verify.ledger.recording.recorded_store import recorded_store
 
 VICTIM = """
 import os, signal, sys
@@ -35,7 +37,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def _facts(directory: Path) -> list[dict[str, object]]:
+def _facts(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in directory.glob("*.jsonl") for line in path.read_text().splitlines()]
 
 
@@ -163,7 +165,6 @@ async def test_an_id_may_have_a_second_life(tmp_path: Path) -> None:
 
 
 async def test_jobs_that_follow_are_accounted_for(tmp_path: Path) -> None:
-    from penstock.core.job import NewJob, State
     from penstock.core.lifecycle import Transition
     from penstock.stores.contract import Settlement, Share
 
@@ -202,3 +203,28 @@ async def test_a_fetch_under_a_token_that_was_offered_says_since_when(tmp_path: 
     await app.store.fetch([share], limit=1, lease=15_000, worker="w", token=offer.token)
     (leased,) = [fact for fact in _facts(tmp_path) if fact["fact"] == "leased"]
     assert (0 < leased.get("offered", 0) < leased["sent"]) is waits
+
+
+def test_a_stall_is_recorded_with_its_length(tmp_path: Path) -> None:
+    Ledger(tmp_path).stalled(1.5)
+    (stall,) = read(tmp_path).stalls
+    assert (stall.pid, stall.seconds) == (os.getpid(), 1.5)
+
+
+async def test_a_dispatched_job_says_since_when_its_worker_offered_a_slot(tmp_path: Path) -> None:
+    store = recorded_store(cast(Store, _Dispatching()), Ledger(tmp_path))
+    await store.wait(["default"], timeout=1, offer=WorkerOffer("w", "t" * 24, 15_000, take=lambda _: None))
+    (leased,) = (fact for fact in _facts(tmp_path) if fact["fact"] == "leased")
+    assert (leased["by"], leased.get("sent", 0)) == ("wait", 0)
+    assert 0 < leased["offered"] < leased["mono"]
+
+
+class _Dispatching:
+    """A store that dispatches a job to whoever waits."""
+
+    sync = None
+
+    async def wait(self, queues: object, *, offer: WorkerOffer, **options: object) -> Wake:
+        assert offer.take is not None
+        offer.take(Fetched([Job(NewJob("a", "t"), State.RUNNING)], 0))
+        return Wake.WORK

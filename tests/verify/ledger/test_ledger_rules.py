@@ -6,7 +6,6 @@ import pytest
 
 from penstock.core.job import State
 from penstock.verify.ledger import facts
-from penstock.verify.ledger.rules.lost_shards import LostShard
 from penstock.verify.ledger.summary import summary
 from tests.verify.ledger.history_builder import EPOCH, QUEUE, HistoryBuilder
 
@@ -808,95 +807,3 @@ def test_a_lost_shard_excuses_two_of_a_key_at_once_in_its_own_queues_only(
     history.run("b", 16_000, 16_010, pid=3)
     history.settle("a", 16_020, first)
     assert history.promises() == promises
-
-
-def _ready(history: HistoryBuilder, n: int, *, at: float = 900) -> list[str]:
-    """Jobs of a queue whose worker has worked before."""
-    history.enqueue(f"before {at}", 0)
-    history.run(f"before {at}", 10, 20)
-    ids = [f"{at}/{i}" for i in range(n)]
-    for id in ids:
-        history.enqueue(id, at)
-        history.keep(id, State.COMPLETED)
-    return ids
-
-
-_AWAY = LostShard(EPOCH + 1_000, EPOCH + 7_000, (QUEUE,))
-
-
-def test_a_queue_that_stands_still_while_another_part_is_away_is_found(history: HistoryBuilder) -> None:
-    for id in _ready(history, 20):
-        history.run(id, 7_100, 7_200)
-    (finding,) = history.verdict_on(lost_shards=[_AWAY]).findings
-    assert (finding.promise, finding.queue) == ("lost shard", QUEUE)
-    assert "20 job(s) were ready" in finding.says
-    assert "6.0 s" in finding.says
-
-
-def test_a_queue_with_progress_during_a_lost_shard_is_fine(history: HistoryBuilder) -> None:
-    first, *others = _ready(history, 20)
-    history.run(first, 5_000, 5_100)
-    for id in others:
-        history.run(id, 7_100, 7_200)
-    assert history.promises(lost_shards=[_AWAY]) == []
-
-
-def test_the_end_of_a_job_that_was_leased_before_the_loss_was_noticed_is_no_progress(
-    history: HistoryBuilder,
-) -> None:
-    first, *others = _ready(history, 21)
-    history.run(first, 1_200, 5_000)
-    for id in others:
-        history.run(id, 7_100, 7_200)
-    (finding,) = history.verdict_on(lost_shards=[_AWAY]).findings
-    assert (finding.promise, finding.queue) == ("lost shard", QUEUE)
-
-
-def test_an_outcome_that_was_not_answered_is_no_end_while_another_part_is_away(
-    history: HistoryBuilder,
-) -> None:
-    for id in _ready(history, 20):
-        token = history.start(id, 950)
-        history.settle(id, 5_000, token, answer="unknown")
-        history.settle(id, 7_100, token)
-    history.enqueue("after", 7_100)
-    history.run("after", 7_200, 7_210)
-    (finding,) = history.verdict_on(lost_shards=[_AWAY]).findings
-    assert (finding.promise, finding.queue) == ("lost shard", QUEUE)
-
-
-def test_a_queue_with_nothing_to_do_while_another_part_is_away_is_fine(history: HistoryBuilder) -> None:
-    for id in _ready(history, 20):
-        history.run(id, 950, 960)
-    for id in _ready(history, 20, at=6_500):
-        history.run(id, 7_100, 7_200)
-    assert history.promises(lost_shards=[_AWAY]) == []
-
-
-def test_queues_with_few_jobs_are_checked_together(history: HistoryBuilder) -> None:
-    for id in _ready(history, 5):
-        history.run(id, 7_100, 7_200)
-    (finding,) = history.verdict_on(lost_shards=[_AWAY]).findings
-    assert (finding.promise, finding.queue) == ("lost shard", "")
-
-
-@pytest.mark.parametrize("kind", ["kill", "stop-worker"])
-def test_a_queue_whose_workers_all_had_faults_meanwhile_is_not_checked(
-    history: HistoryBuilder, kind: str
-) -> None:
-    for id in _ready(history, 20):
-        history.run(id, 7_100, 7_200)
-    history.fault(kind, 4_000, target=2, seconds=0 if kind == "kill" else 2.0)
-    assert history.promises(lost_shards=[_AWAY]) == []
-
-
-def test_a_queue_whose_only_worker_started_later_is_not_checked(history: HistoryBuilder) -> None:
-    for id in _ready(history, 20):
-        history.run(id, 7_100, 7_200, pid=3)
-    assert history.promises(lost_shards=[_AWAY]) == []
-
-
-def test_a_queue_that_is_away_itself_is_owed_nothing(history: HistoryBuilder) -> None:
-    for id in _ready(history, 20):
-        history.run(id, 7_100, 7_200)
-    assert history.promises(lost_shards=[_AWAY._replace(queues=("other",))]) == []

@@ -1,8 +1,8 @@
-"""`penstock queues`: list, limit, pause, close, purge and delete queues."""
+"""`penstock queues`: list, show, limit, pause, close, purge and delete queues."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,7 +30,7 @@ _NAMES = click.argument("names", metavar="QUEUE...", nargs=-1, required=True, sh
 
 @click.group("queues")
 def command() -> None:
-    """List, limit, pause, close, purge and delete queues."""
+    """List, show, limit, pause, close, purge and delete queues."""
 
 
 @command.command("list", cls=Command)
@@ -53,6 +53,39 @@ def list_() -> None:
 def _line(queue: QueueView, states: Sequence[str]) -> tuple[str, ...]:
     counts = [f"{queue.counts.get(state, 0) or '-'}" for state in states]
     return (queue.name, *counts, age(queue.oldest_available_at), _status(queue))
+
+
+@command.command("show", cls=Command)
+@click.argument("name", metavar="QUEUE", shell_complete=complete_queue)
+def show(name: str) -> None:
+    """Show all settings of a queue, and where each comes from: operator, code, or default."""
+    session = Session.current()
+
+    async def acting(inspector: Inspector) -> QueueView:
+        return (await _known(inspector, [name]))[0]
+
+    queue = session.run(acting)
+    if session.json:
+        emit({"queue": queue})
+        return
+    table(("SETTING", "VALUE", "SET BY", "IN CODE"), list(_settings(queue)), empty="")
+
+
+def _settings(queue: QueueView) -> Iterator[tuple[str, ...]]:
+    for name, on in (("paused", queue.paused), ("closed", queue.closed)):
+        yield name, "yes" if on else "no", "operator" if on else "default", "-"
+    if queue.throttled_until is not None:
+        yield "throttled until", queue.throttled_until, "operator", "-"
+    for name in queue.limits.__struct_fields__:
+        given = getattr(queue.limits, name)
+        in_code = _shown(name, queue.by_code[name]) if name in queue.by_code else "-"
+        yield name.replace("_", "-"), _shown(name, given), queue.set_by.get(name, "default"), in_code
+
+
+def _shown(name: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    return str(_span(value) if name.endswith("_for") else value)
 
 
 @command.command("parked", cls=Command)
@@ -214,6 +247,36 @@ def set_(names: tuple[str, ...], create: bool, **given: Any) -> None:
         say(f"{queue.name}: {_status(queue) or 'no limits'}")
 
 
+@command.command("reset", cls=Command)
+@_NAMES
+@click.option("--max-size", is_flag=True, help="Reset the maximum number of queued jobs.")
+@click.option("--on-full", is_flag=True, help="Reset what an enqueue into a full queue does.")
+@click.option("--max-running", is_flag=True, help="Reset the maximum number of running jobs.")
+@click.option("--rate", is_flag=True, help="Reset the rate and its burst.")
+@click.option("--keep-finished", is_flag=True, help="Reset the number of completed jobs to keep.")
+@click.option("--keep-dead", is_flag=True, help="Reset the maximum number of dead jobs.")
+@click.option("--keep-finished-for", is_flag=True, help="Reset the age of completed jobs to keep.")
+@click.option("--keep-dead-for", is_flag=True, help="Reset the maximum age of dead jobs.")
+def reset(names: tuple[str, ...], **chosen: bool) -> None:
+    """Reset limits to those of the app's code, or to their defaults.
+
+    Forgets what `penstock queues set` has set: the limits that are named, or all of them.
+    """
+    session = Session.current()
+    limits = [name for name, on in chosen.items() if on] or list(chosen)
+
+    async def acting(inspector: Inspector) -> list[QueueView]:
+        await _known(inspector, names)
+        return [await inspector.reset_limits(queue, limits) for queue in names]
+
+    queues = session.run(acting)
+    if session.json:
+        emit({"queues": queues})
+        return
+    for queue in queues:
+        say(f"{queue.name}: {_status(queue) or 'no limits'}")
+
+
 @command.command("purge", cls=Command)
 @_NAMES
 @click.option(
@@ -287,7 +350,7 @@ def delete(names: tuple[str, ...], force: bool, yes: bool) -> Exit:
     return Exit.OK if all(deleted.values()) else Exit.FAILED
 
 
-async def _known(inspector: Inspector, names: Sequence[str], way_out: str = "") -> list[Any]:
+async def _known(inspector: Inspector, names: Sequence[str], way_out: str = "") -> list[QueueView]:
     """The queues of these names; raises CommandError if one does not exist."""
     queues = {queue.name: queue for queue in await inspector.queues()}
     for name in names:

@@ -68,6 +68,12 @@ _PRIVATE = ("sqlite", "redis", "redis-always", "redis-everysec", "redis-sentinel
     help="Jobs per second of all producers together.",
 )
 @click.option(
+    "--process-share",
+    type=click.FloatRange(0, 1),
+    metavar="N",
+    help="Share of jobs that run in a process of their own, e.g. 0.5.  [default: 0.03]",
+)
+@click.option(
     "--private",
     type=click.Choice(_PRIVATE),
     help="Start a private store for the run, which adds faults of the server.",
@@ -95,6 +101,7 @@ def command(
     seed: int | None,
     workers: int,
     rate: float,
+    process_share: float | None,
     private: str | None,
     report_file: Path | None,
     html: Path | None,
@@ -116,7 +123,8 @@ def command(
     session = Session.current()
     if "namespace" in session.options:
         raise click.UsageError("verify creates its own namespace: leave --namespace out")
-    for option, number in (("--minutes", minutes), ("--rate", rate)):
+    numbers = (("--minutes", minutes), ("--rate", rate), ("--process-share", process_share or 0.0))
+    for option, number in numbers:
         if math.isnan(number):
             raise click.UsageError(f"{option} {number} is not a number")
     for file in (report_file, html):
@@ -126,7 +134,7 @@ def command(
         place = _place(folder, environment)
         environment.check()
         seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
-        request = RunRequest(minutes * 60, chosen, seed, workers, rate)
+        request = RunRequest(minutes * 60, chosen, seed, workers, rate, process_share)
         note(f"seed {seed}, namespace {place.namespace}, {len(chosen)} kinds of faults; logs in {folder}")
         try:
             with _display(request.seconds) as show:

@@ -86,7 +86,7 @@ def command(spec: str | None, queues: str | None, burst: bool, reload: bool, **k
 
         return run_reloading(sys.argv[1:], config)
     from penstock.worker.logs import configure_logs
-    from penstock.worker.process import AWAY, REFUSED, UNUSABLE
+    from penstock.worker.orders import AWAY, REFUSED, UNUSABLE
     from penstock.worker.supervisor import supervise
 
     configure_logs(config)

@@ -167,6 +167,9 @@ class Operating(Protocol):
         - `fetch` takes no jobs from a paused queue, and `enqueue` adds no jobs to a closed queue. Other verbs
           ignore both switches.
         - Limits apply from now on. Jobs that already exceed a limit stay.
+        - `limits` are an operator's, or with `by_code` those of the app's code. The operator's value of a
+          limit is in effect, else the code's, else none. Both are kept: `reset` forgets the operator's, and a
+          change by code replaces all of the code's. Neither changes what the other has set.
 
         Answer: the queue after the change.
         """
@@ -248,6 +251,10 @@ class SyncOperating(Protocol):
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]:
         """As `Operating.reschedule`."""
+        ...
+
+    def find(self, id: str) -> list[Job]:
+        """As `Operating.find`."""
         ...
 
     def queues(self) -> list[QueueInfo]:

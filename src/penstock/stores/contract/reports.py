@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.core.job import Job, State
+from penstock.core.limit_layers import NO_LAYERS, LimitLayers
 from penstock.core.limits import NO_LIMITS, QueueLimits
 
 __all__ = [
@@ -35,6 +36,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
 
     - `counts`: jobs by state, exact; states without jobs are absent.
     - `oldest_available`: the earliest `run_at` of its available jobs; None if there are none.
+    - `layers`: who has set the limits.
     - `throttled_until`: when the queue's throttle ends; None if the queue is not throttled. A throttled queue
       gives no jobs.
     - `away`: why the store cannot report on this queue now, though it can report on others; "" if it can.
@@ -48,6 +50,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     limits: QueueLimits = NO_LIMITS
     throttled_until: int | None = None
     away: str = ""
+    layers: LimitLayers = NO_LAYERS
 
 
 class Parked(msgspec.Struct, frozen=True):

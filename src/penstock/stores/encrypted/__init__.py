@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.config import Config
+from penstock.core.forks import importing
 from penstock.core.job import Job
 from penstock.encryption import Cipher, Keyring, read_keys, why_unreadable
 from penstock.stores.contract import Store
-from penstock.stores.encrypted.field_cipher import FieldCipher
-from penstock.stores.encrypted.store import EncryptedStore
 
 __all__ = ["encrypted_store", "encrypted_with_config", "unreadable_check"]
 
@@ -25,6 +24,9 @@ def encrypted_store(store: Store, cipher: Cipher, namespace: str = "") -> Store:
 
     `namespace` is the app's: data encrypted in one namespace cannot be decrypted in another.
     """
+    with importing():  # most apps have no key
+        from penstock.stores.encrypted.field_cipher import FieldCipher
+        from penstock.stores.encrypted.store import EncryptedStore
     return EncryptedStore(store, FieldCipher(cipher, namespace))
 
 

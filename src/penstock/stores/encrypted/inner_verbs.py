@@ -66,7 +66,7 @@ def verbs_of(store: Store) -> VerbTable:
                 queue=queue, state=state, task=task, worker=worker, after=after, limit=limit
             )
         ),
-        find=_InnerOperation(store.find),
+        find=_AskedBoth(store.find, sync.find),
         queues=_AskedBoth(store.queues, sync.queues),
         parked=_InnerOperation(store.parked),
         stats=_InnerOperation(lambda days: store.stats(days=days)),

@@ -134,7 +134,7 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
         fetch=_Decrypting(inner.fetch, cipher.decrypt_fetched),
         reclaim=_Decrypting(inner.reclaim, cipher.decrypt_fetched),
         list_jobs=_Decrypting(inner.list_jobs, page),
-        find=_Decrypting(inner.find, cipher.decrypt_jobs),
+        find=_DecryptingBoth(inner.find, cipher.decrypt_jobs),
         partition=_Decrypting(inner.partition, partition),
         entries=_Decrypting(inner.entries, timetable),
         pause_entries=_Decrypting(inner.pause_entries, paused),

@@ -1,8 +1,8 @@
 """The names of keys, stored ids, and generations.
 
-Everything of one queue begins with `PREFIX:3:{NAMESPACE/QUEUE}`; the braces make it one slot of a Cluster.
-The keys of the whole namespace begin with `PREFIX:3:{NAMESPACE/}`. Neither name can contain a brace or a
-slash. The 3 is the version of the layout: versions of Penstock with different layouts never use the same
+Everything of one queue begins with `PREFIX:4:{NAMESPACE/QUEUE}`; the braces make it one slot of a Cluster.
+The keys of the whole namespace begin with `PREFIX:4:{NAMESPACE/}`. Neither name can contain a brace or a
+slash. The 4 is the version of the layout: versions of Penstock with different layouts never use the same
 keys.
 
 A *generation* counts 4096 per millisecond since 2020. So it orders jobs over queues, servers and a `drop`,
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 __all__ = ["EPOCH", "LAYOUT", "PER_MS", "RedisKeys", "StoredIds", "id_of", "ms_of", "packed"]
 
 #: The version of the layout of keys and records; a change that other versions would misread increments it.
-LAYOUT = 3
+LAYOUT = 4
 
 EPOCH = 1_577_836_800_000  # 2020-01-01, ms
 PER_MS = 4_096
@@ -36,7 +36,7 @@ class RedisKeys:
         #: The lists of queues of earlier layouts, by their version; the keys of layout 1 named none.
         self.queues_of_earlier = {
             1: f"{prefix}:{{{namespace}/}}:queues".encode(),
-            2: f"{prefix}:2:{{{namespace}/}}:queues".encode(),
+            **{n: f"{prefix}:{n}:{{{namespace}/}}:queues".encode() for n in range(2, LAYOUT)},
         }
         self.queues = f"{shared}:queues".encode()  # set: the names of all queues
         #: How messages name the namespace.

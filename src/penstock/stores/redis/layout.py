@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,6 +29,8 @@ __all__ = [
     "STATES",
     "UNDECODABLE",
     "UNWRITABLE",
+    "Counters",
+    "counters_of",
 ]
 
 #: The stored value of a missing number.
@@ -63,3 +66,26 @@ BATCH_TERMS = struct.Struct("<HddH")
 UNDECODABLE = (struct.error, IndexError, TypeError, ValueError, OverflowError, msgspec.DecodeError)
 #: Exceptions of writing values of wrong types.
 UNWRITABLE = (*UNDECODABLE, AttributeError)
+
+_COUNTERS = struct.Struct("<dddddB")
+
+
+class Counters(NamedTuple):
+    """The counters of a queue that scripts read and write together."""
+
+    generation: int = 0
+    fresh: int = 0
+    enqueued: int = 0
+    head: int = 0
+    segments: int = 0
+    special: int = 0
+
+
+def counters_of(text: bytes | None) -> Counters:
+    """Parse stored counters; all are 0 if they are missing or damaged."""
+    if text is None or len(text) != _COUNTERS.size:
+        return Counters()
+    try:
+        return Counters(*map(int, _COUNTERS.unpack(text)))
+    except (ValueError, OverflowError):  # not a number, or infinite
+        return Counters()

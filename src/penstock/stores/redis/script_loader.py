@@ -54,7 +54,7 @@ class Scripts(dict[str, Script]):
     def __init__(self) -> None:
         super().__init__()
         self._files = Statements("penstock.stores.redis", "scripts", ".lua")
-        self._parts = Statements("penstock.stores.redis.scripts", "lib", ".lua")
+        self._parts = Statements("penstock.stores.redis", "scripts/lib", ".lua")
 
     def __missing__(self, name: str) -> Script:
         text = self._files[name]

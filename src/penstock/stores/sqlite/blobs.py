@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from penstock.core.job import AttemptError, Progress, Ref
-from penstock.core.limits import NO_LIMITS, QueueLimits
+from penstock.core.limit_layers import NO_LAYERS, LimitLayers
+from penstock.core.limits import NO_LIMITS, LimitChange, QueueLimits
 from penstock.core.schedule import Entry, NewEntry, unreadable_entry
 from penstock.stores.contract import WorkerInfo
 from penstock.stores.text_encoding import storable_error, storable_progress
@@ -22,6 +23,8 @@ __all__ = [
     "entry_of",
     "errors_blob",
     "errors_of",
+    "layers_blob",
+    "layers_of",
     "limits_of",
     "progress_blob",
     "progress_of",
@@ -41,6 +44,7 @@ _blob = msgspec.msgpack.Encoder().encode
 _errors_of = msgspec.msgpack.Decoder(tuple[AttemptError, ...]).decode
 _progress_of = msgspec.msgpack.Decoder(Progress).decode
 _limits_of = msgspec.msgpack.Decoder(QueueLimits).decode
+_layers_of = msgspec.msgpack.Decoder(tuple[LimitChange, LimitChange]).decode
 worker_blob = _blob
 _worker_of = msgspec.msgpack.Decoder(WorkerInfo).decode
 _entry_of = msgspec.msgpack.Decoder(NewEntry).decode
@@ -93,6 +97,20 @@ def limits_of(blob: bytes | None) -> QueueLimits:
             _said.add(blob)
             _log.warning("the settings of a queue cannot be read and count as not set: %s", error)
         return NO_LIMITS
+
+
+def layers_of(blob: bytes | None, limits: QueueLimits) -> LimitLayers:
+    """Decode who has set these limits; an operator, for NULL or an unreadable value."""
+    try:
+        if blob is not None:
+            return LimitLayers(*_layers_of(blob))
+    except CANNOT_DECODE:
+        pass
+    return LimitLayers.by_operator(limits)
+
+
+def layers_blob(layers: LimitLayers) -> bytes | None:
+    return None if layers == NO_LAYERS else _blob(layers.to_dicts())
 
 
 def why_no_limits(blob: bytes | None) -> str | None:

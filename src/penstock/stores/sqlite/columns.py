@@ -81,6 +81,7 @@ class QueueRow(NamedTuple):
     processed: int
     failed: int
     limits: bytes | None
+    limit_layers: bytes | None
     throttled_until: int
 
     @property

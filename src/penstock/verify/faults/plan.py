@@ -22,13 +22,14 @@ _OFTEN = {"kill-worker": 4, "restart-store": 2}
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The parameters of a run."""
+    """The parameters of a run; `process_share`: the share of jobs in processes of their own (0 to 1)."""
 
     seconds: float
     asked: Sequence[str]  # fault types
     seed: int
     workers: int = 2
     rate: float = 100.0
+    process_share: float | None = None
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from penstock.verify.ledger.rules.lost_shards import LostShard, went_on
 from penstock.verify.ledger.rules.partitions import partitions, queue_limits
 from penstock.verify.ledger.rules.periodic import periods
 from penstock.verify.ledger.rules.recovery import crashes, lateness, restarts
+from penstock.verify.ledger.rules.supervisor_kills import SUPERVISOR_KILL
 from penstock.verify.ledger.rules.unique import uniqueness
 from penstock.verify.ledger.verdict import Duplicate, Verdict, Violation
 
@@ -133,7 +134,7 @@ def _verdict_on(
     forgiven: ForgivenSpans,
     lost_shards: Sequence[LostShard],
 ) -> Verdict:
-    injected = Counter(map(word_of, history.faults))
+    injected = Counter(word_of(fault) for fault in history.faults if fault.kind != SUPERVISOR_KILL)
     case = Case(
         history,
         seen.jobs,

@@ -28,6 +28,7 @@ __all__ = [
     "OperationAsked",
     "SettleAnswered",
     "Settling",
+    "Stalled",
     "Started",
     "TickAnswered",
     "Ticking",
@@ -77,6 +78,12 @@ class Healed(Fact, frozen=True):
 
     kind: str
     target: int
+
+
+class Stalled(Fact, frozen=True):
+    """This process did not run for so many seconds until now, although a thread of it wanted to."""
+
+    seconds: float
 
 
 class Limited(Fact, frozen=True):
@@ -135,6 +142,7 @@ class Offered(JobFact, frozen=True):
     ordered: bool = False
     collected: bool = False  # collected for a batch
     entry: str = ""  # the periodic entry that enqueued it
+    timeout: int = 0  # of an attempt (ms; 0: none, or unknown)
 
 
 class Answered(JobFact, frozen=True):
@@ -153,7 +161,8 @@ class Answered(JobFact, frozen=True):
 class Leased(JobFact, frozen=True):
     """A worker has leased the job; `by` is fetch, reclaim, or wait (direct dispatch).
 
-    - `sent`: when the worker sent its call (mono; 0: unknown). `lease`: the length of the lease (ms).
+    - `sent`: when the worker sent its call (mono; 0: unknown, or none for direct dispatch). `lease`: the
+      length of the lease (ms).
     - `offered`: when the worker offered its slots for direct dispatch under the same token (mono; 0: not).
       The store may have leased the job at any time since then, even to a worker that was stopped meanwhile.
     - `members`: the jobs of a batch.
@@ -175,9 +184,9 @@ class Leased(JobFact, frozen=True):
 
     @property
     def asked(self) -> int:
-        """When the worker sent its call (mono); if unknown, when it got the job. With a store that was away
-        the call was sent long before the lease."""
-        return self.sent or self.mono
+        """The earliest moment (mono) at which the store can have leased it; if unknown, when the worker got
+        the job. With a store that was away, or a worker that read the answer late, that is much later."""
+        return self.since or self.mono
 
 
 class Started(JobFact, frozen=True):
@@ -234,7 +243,7 @@ class OperationAnswered(JobFact, frozen=True):
     answer: str = ""
 
 
-_Outside = Opened | Fault | Healed | Limited | Ticking | TickAnswered
+_Outside = Opened | Fault | Healed | Stalled | Limited | Ticking | TickAnswered
 _AnyFact = (
     _Outside
     | Offered

@@ -17,7 +17,7 @@ from penstock.verify.faults.chaos_run import ChaosRun
 from penstock.verify.faults.plan import RunRequest
 from penstock.verify.faults.task_faults import REPORTED_BY_TASKS
 from penstock.verify.ledger import Verdict, Violation
-from penstock.verify.ledger.reading.history import History
+from penstock.verify.ledger.reading.history import History, Story
 from penstock.verify.ledger.summary import summary
 
 __all__ = ["Account", "FaultSeen", "Report", "ReportedDuplicate", "Second", "Spread", "report_of"]
@@ -95,6 +95,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
     unknown: int
     completed: int
+    process_jobs: int = 0
     cancelled: int
     dead: int
     deleted: int
@@ -153,6 +154,7 @@ def report_of(account: Account) -> Report:
         "asked": list(request.asked),
         "injected": injected,
         "faults": _faults(account),
+        "process_jobs": sum(1 for story in account.history.stories if _ran_in_process(story)),
         "reruns": verdict.reruns,
         "recovery": Spread.of(_recoveries(account, True) + _recoveries(account, False)),
         "recovery_lone": Spread.of(_recoveries(account, True)),
@@ -162,6 +164,11 @@ def report_of(account: Account) -> Report:
         "reasons": reasons,
     }
     return msgspec.convert({**numbers, **mine}, Report, from_attributes=True)
+
+
+def _ran_in_process(story: Story) -> bool:
+    """Whether a process of its own, besides the worker, recorded a start of the job."""
+    return any(len(run.pids) > 1 for run in story.runs)
 
 
 def _broken(findings: Sequence[Violation]) -> Iterator[str]:

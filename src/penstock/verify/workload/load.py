@@ -1,4 +1,8 @@
-"""The load of a run, drawn from the seed: the jobs to enqueue, cancel and reschedule."""
+"""The load of a run, drawn from the seed: the jobs to enqueue, cancel and reschedule.
+
+Without a share of process jobs, 3 of 100 jobs run in a process of their own. With one, each job is drawn from
+the process shapes with that probability, else from the others.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import Any
 
 from penstock.client.job_call import JobCall
 
-__all__ = ["SHAPES", "PlannedJob", "Shape", "draw"]
+__all__ = ["PROCESS_SHAPES", "SHAPES", "PlannedJob", "Shape", "draw"]
 
 
 @dataclass(frozen=True)
@@ -26,9 +30,12 @@ class PlannedJob:
 Shape = Callable[[random.Random, Any], PlannedJob]
 
 
-def draw(rng: random.Random, tasks: Any) -> PlannedJob:
+def draw(rng: random.Random, tasks: Any, process_share: float | None = None) -> PlannedJob:
     """Draw the next job of a producer."""
-    (shape,) = rng.choices(_SHAPES, _WEIGHTS)
+    shapes = SHAPES
+    if process_share is not None:
+        shapes = PROCESS_SHAPES if rng.random() < process_share else _OTHER_SHAPES
+    (shape,) = rng.choices(list(shapes), list(shapes.values()))
     return shape(rng, tasks)
 
 
@@ -114,4 +121,41 @@ SHAPES: dict[Shape, int] = {
     _two_at_once: 3,
     _collected: 4,
 }
-_SHAPES, _WEIGHTS = list(SHAPES), list(SHAPES.values())
+_OTHER_SHAPES = {shape: share for shape, share in SHAPES.items() if shape is not _in_process}
+
+
+def _delayed_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
+    delay = round(rng.uniform(0.1, 4.0), 3)
+    return PlannedJob(tasks.in_process.using(delay=delay).job(rng.randrange(5)))
+
+
+def _retried_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.fails_at_first_in_process.job(rng.randint(1, 3)))
+
+
+def _long_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.slow_in_process.job(round(rng.uniform(0.3, 1.0), 3)))
+
+
+def _cancelled_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.slow_in_process.job(1.0), "cancel", rng.uniform(0.0, 1.2))
+
+
+def _at_most_once_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.once_in_process.job(rng.randrange(1_000)))
+
+
+def _in_order_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.in_order_in_process.job(rng.randrange(8), rng.randrange(1_000)))
+
+
+#: Shapes of jobs that run in a process of their own, with their share in percent.
+PROCESS_SHAPES: dict[Shape, int] = {
+    _in_process: 60,
+    _delayed_in_process: 12,
+    _retried_in_process: 10,
+    _long_in_process: 1,
+    _cancelled_in_process: 2,
+    _at_most_once_in_process: 8,
+    _in_order_in_process: 7,
+}

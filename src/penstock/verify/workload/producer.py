@@ -1,4 +1,4 @@
-"""Enqueues jobs until SIGTERM: `python -m penstock.verify.workload.producer SEED RATE`."""
+"""Enqueues jobs until SIGTERM: `python -m penstock.verify.workload.producer SEED RATE [PROCESS_SHARE]`."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ _AWAY_SHARE = 0.02
 class Producer:
     """Draws jobs, enqueues them in one or two calls, and later cancels or reschedules some of them."""
 
-    def __init__(self, seed: str, rate: float) -> None:
+    def __init__(self, seed: str, rate: float, process_share: float | None = None) -> None:
         self._rng = random.Random(seed)  # noqa: S311 (chaos by lot, no secret)
         # a second generator: the number of jobs per round depends on the machine, and must not change the
         # jobs
         self._call_rng = random.Random(f"{seed}/ways")  # noqa: S311 (chaos by lot, no secret)
         self._rate = rate
+        self._process_share = process_share
         self._number = itertools.count()
         self._later: list[tuple[float, int, str, Handle[Any]]] = []
         self._looked, self._backlogged = float("-inf"), False
@@ -95,7 +96,7 @@ class Producer:
 
     def next_jobs(self, n: int) -> list[PlannedJob]:
         """Draw the next n jobs; they depend on the seed alone."""
-        return [draw(self._rng, tasks) for _ in range(n)]
+        return [draw(self._rng, tasks, self._process_share) for _ in range(n)]
 
     def enqueue(self, planned: list[PlannedJob]) -> None:
         """Enqueue these jobs in one or two calls, now and then from an event loop."""
@@ -131,10 +132,10 @@ class Producer:
                 handle.reschedule(delay=0.5)
 
 
-def main(seed: str, rate: str) -> None:
+def main(seed: str, rate: str, process_share: str = "") -> None:
     """Run the producer until SIGTERM."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
-    producer = Producer(seed, float(rate))
+    producer = Producer(seed, float(rate), float(process_share) if process_share else None)
     signal.signal(signal.SIGTERM, lambda *_: producer.stop.set())
     _log.info("enqueues %s jobs/s from the seed %s", rate, seed)
     producer.run()

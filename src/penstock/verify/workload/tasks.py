@@ -30,6 +30,8 @@ _VERSION = os.environ.get(VERSION, "1")
 power.track_syncs()
 #: Target of a fault that costs no other process an attempt; no process has this id.
 _NO_PROCESS = -1
+#: How often a worker looks whether it gets to run (s), and how much later it must wake up to be stalled (s).
+_LOOK, _STALL = 0.2, 0.2
 #: Memory (bytes) that a task allocates before it is killed: visible, but harmless for the machine.
 _MEMORY = 192 * 1024 * 1024
 
@@ -50,14 +52,19 @@ if LEDGER in os.environ:
 
 @app.on_startup
 def end_with_conductor() -> None:
-    """Watch the conductor, so that a killed run leaves no worker behind."""
+    """Watch the conductor, so that a killed run leaves no worker behind; and record when no thread runs."""
     if OWNER in os.environ:
         threading.Thread(target=_watch, args=(int(os.environ[OWNER]),), daemon=True).start()
 
 
 def _watch(owner: int) -> None:
+    looked = time.monotonic()
     while _lives(owner):
-        time.sleep(1.0)
+        time.sleep(_LOOK)
+        looked, before = time.monotonic(), looked  # from look to look: no moment goes unmeasured
+        late = looked - before - _LOOK
+        if late > _STALL and LEDGER in os.environ:
+            ledger.stalled(late)
     if os.environ.get(ROLE) == "supervised":
         with contextlib.suppress(ProcessLookupError):
             os.kill(os.getppid(), signal.SIGTERM)
@@ -96,6 +103,32 @@ def in_process(milliseconds: int) -> int:
     time.sleep(milliseconds / 1000)
     ledger.ended(job)
     return os.getpid()
+
+
+@app.task(run_in="process")
+def fails_at_first_in_process(times: int) -> int:
+    job = current_job()
+    ledger.started(job)
+    if job.attempt <= times:
+        raise PlannedFailure(f"attempt {job.attempt} of {times} that fail")
+    return job.attempt
+
+
+@app.task(queue="slow", run_in="process")
+def slow_in_process(seconds: float) -> None:
+    ledger.started(current_job())
+    time.sleep(seconds)
+
+
+@app.task(delivery="at-most-once", run_in="process")
+def once_in_process(n: int) -> None:
+    ledger.started(current_job())
+
+
+@app.task(queue="keys", concurrency_key="device", ordered=True, run_in="process")
+def in_order_in_process(device: int, n: int) -> None:
+    ledger.started(current_job())
+    time.sleep(0.01)
 
 
 @app.task
@@ -209,7 +242,7 @@ def hangs_in_process() -> None:
 
 @app.task(queue="harm")
 async def blocks_the_loop(seconds: float) -> None:
-    ledger.fault("task", _NO_PROCESS, "block-loop")
+    ledger.fault("task", _NO_PROCESS, "block-loop", seconds=seconds)
     time.sleep(seconds)  # noqa: ASYNC251 (that is the fault)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from penstock.config import Config
 from penstock.core import clock
@@ -40,7 +41,7 @@ class LeaseKeeper:
         #: marks that it runs every 20 ms while a job waits, else every third of `block_report`.
         self._slot_wait = max(0.08, config.slot_wait / 1000 + 0.03)
 
-    def check(self, store: Store, child: WorkerProcess, group: asyncio.TaskGroup) -> None:
+    def check(self, open_store: Callable[[], Store], child: WorkerProcess, group: asyncio.TaskGroup) -> None:
         """Check this child once. Never waits for the store: store calls are tasks in `group`."""
         now = time.monotonic_ns()
         header = child.table.header()
@@ -67,7 +68,7 @@ class LeaseKeeper:
         if to_extend or to_release:
             child.extended_ns = now if to_extend else child.extended_ns
             child.extending = group.create_task(
-                self._extend_and_release(store, child, to_extend, silent, to_release)
+                self._extend_and_release(open_store(), child, to_extend, silent, to_release)
             )
 
     async def _extend_and_release(

@@ -52,11 +52,11 @@ class LostWork:
         #: Jobs (queue, id) that became dead here; the next worker process reports them.
         self.dead: list[tuple[str, str]] = []
 
-    async def take_back(self, store: Store) -> None:
+    async def take_back(self, open_store: Callable[[], Store]) -> None:
         """Reclaim and decide all its jobs, retrying for some seconds if the store does not answer."""
         for pause in (0.05, 0.2, 1.0, 5.0, None):
             try:
-                return await self._reclaim(store)
+                return await self._reclaim(open_store())
             except StoreError as error:
                 self._problem_log.report(f"the jobs of worker {self._worker} cannot be reclaimed yet", error)
                 if pause is None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
 import time
+import traceback
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -22,11 +24,13 @@ from penstock.stores.contract import Store
 from penstock.worker.exits import how_it_ended
 from penstock.worker.locks import LivenessLock
 from penstock.worker.logs import report_refusal
-from penstock.worker.process import AWAY, REFUSED, UNUSABLE, ChildHello, Death
+from penstock.worker.orders import AWAY, REFUSED, UNUSABLE, ChildHello, Death, Orders
 from penstock.worker.queues import Queue
 from penstock.worker.signals import DRAIN, listen, listen_for_stacks
 from penstock.worker.supervisor.lease_keeper import LeaseKeeper
 from penstock.worker.supervisor.lost_work import LostWork
+from penstock.worker.supervisor.orphans import orphan_reaper
+from penstock.worker.supervisor.process_start import can_fork
 from penstock.worker.supervisor.worker_process import WorkerProcess
 
 __all__ = ["supervise"]
@@ -42,6 +46,8 @@ _STORE_TIMEOUT = 3.0
 #: Maximum number of dead jobs that are reported to the next child: they are passed in its environment.
 _MAX_REPORTED = 200
 _NO_STORE = (UNUSABLE, AWAY)
+#: The class of the worker processes; a chaos run records their kills.
+process_class = WorkerProcess
 
 
 def supervise(
@@ -57,7 +63,22 @@ def supervise(
     74: the store is unusable. 75: the store was unreachable at the start.
     """
     supervisor = Supervisor(app, config, queues, burst)
+    orders = supervisor.fork_children() if can_fork() else None
+    if orders is not None:
+        del supervisor  # this is a worker process now
+        sys.exit(_work(orders))
     return asyncio.run(supervisor.run())
+
+
+def _work(orders: Orders) -> int:
+    """Be a worker process; an error ends it as it ends a new program."""
+    from penstock.worker.process import work_in_fork
+
+    try:
+        return work_in_fork(orders)
+    except Exception:  # noqa: BLE001  # boundary: the caller is the command line, which would report it as its own
+        traceback.print_exc()
+        return 1
 
 
 class Supervisor:
@@ -70,6 +91,7 @@ class Supervisor:
         self._burst = burst
         self._id = mint()
         self._children: list[WorkerProcess] = []
+        self._forked: list[WorkerProcess] = []  # those of them that `_keep_alive` does not know yet
         self._stopping = False
         self._stopped = asyncio.Event()
         self._is_quiet = False
@@ -77,10 +99,27 @@ class Supervisor:
         self._code = 0
         self._reported: set[str] = set()
         self._has_listeners = False  # whether the app has listeners or callbacks
+        self._address: tuple[str, str] | None = None  # the URL and namespace of the app's store
         self._store: Store | None = None
         self._store_hangs = False  # it did not answer in time, so closing it could hang too
         self._problem_log = ProblemLog(_log)
         self._keeper = LeaseKeeper(config, self._problem_log)
+
+    def fork_children(self) -> Orders | None:
+        """Start all worker processes as forks: returns None here, and its orders in each of them.
+
+        Call it before `run`, while `can_fork()`.
+        """
+        for _ in range(self._config.processes):
+            child = self._new_child(None)
+            orders = child.fork()
+            if orders is not None:
+                for other in self._children:
+                    other.close_in_fork()
+                return orders
+            self._children.append(child)
+            self._forked.append(child)
+        return None
 
     async def run(self) -> int:
         listen(self._on_stop_signal, self._quiet, drain=DRAIN)
@@ -106,9 +145,8 @@ class Supervisor:
         """Keep one child running: start it, and restart it when it dies."""
         failures, began = 0, False
         death: Death | None = None
-        while not self._stopping:
-            child = WorkerProcess(self._app, self._config, self._queues, self._burst, death)
-            self._children.append(child)
+        while self._forked or not self._stopping:
+            child = self._forked.pop() if self._forked else self._start_child(death)
             started = time.monotonic()
             code = await child.wait(self._on_hello)
             self._children.remove(child)
@@ -129,6 +167,15 @@ class Supervisor:
             elif not self._stopping and failures > 1:
                 await self._unless_stopped(min(10.0, 0.1 * 2 ** min(failures, 7)))
 
+    def _new_child(self, death: Death | None) -> WorkerProcess:
+        return process_class(self._app, self._config, self._queues, self._burst, death)
+
+    def _start_child(self, death: Death | None) -> WorkerProcess:
+        child = self._new_child(death)
+        child.start()
+        self._children.append(child)
+        return child
+
     def _report_refusal(self, why: str) -> None:
         """Report why children cannot work; the same reason is reported once."""
         if why not in self._reported:
@@ -144,8 +191,16 @@ class Supervisor:
 
     def _on_hello(self, hello: ChildHello) -> None:
         self._has_listeners |= hello.has_listeners
-        if self._store is None and hello.url is not None and not hello.url.startswith("memory:"):
-            self._store = connect(hello.url, namespace=hello.namespace)
+        if self._address is None and hello.url is not None and not hello.url.startswith("memory:"):
+            self._address = hello.url, hello.namespace
+
+    def _open_store(self) -> Store:
+        """The app's store. It is opened at its first use, because its code takes 2 MB, and a supervisor whose
+        worker processes neither hang nor die never needs it."""
+        if self._store is None:
+            assert self._address is not None
+            self._store = connect(self._address[0], namespace=self._address[1])
+        return self._store
 
     async def _reclaim_jobs(self, child: WorkerProcess, code: int) -> Death | None:
         """Reclaim the dead child's jobs at once; returns the death to report to the next child."""
@@ -164,8 +219,8 @@ class Supervisor:
             reportable_deaths=self._reportable_deaths,
             problem_log=self._problem_log,
         )
-        if self._store is not None:
-            await self._run_unless_stopped(lost.take_back(self._store))
+        if self._address is not None:
+            await self._run_unless_stopped(lost.take_back(self._open_store))
         if self._stopping:  # also if the stop came while the store was waited for
             self._code = self._code or 1
         return Death(child.id, cause, len(held), tuple(lost.dead[:_MAX_REPORTED]))
@@ -191,13 +246,15 @@ class Supervisor:
 
     async def _watch(self) -> None:
         """Watch the children and kill them when they must be. Store calls are tasks, so this never waits."""
+        reap_orphans = orphan_reaper(lambda: {child.pid for child in self._children})
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(_TICK)
+                reap_orphans()
                 for child in list(self._children):
                     try:
-                        if self._store is not None:
-                            self._keeper.check(self._store, child, group)
+                        if self._address is not None:
+                            self._keeper.check(self._open_store, child, group)
                     except Exception as error:  # noqa: BLE001  # boundary: a bug here must not stop the children
                         self._problem_log.report(f"worker {child.id} cannot be checked", error)
                 if time.monotonic() > self._stop_by:

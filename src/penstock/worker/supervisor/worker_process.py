@@ -9,8 +9,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 
@@ -19,9 +17,10 @@ import msgspec
 from penstock.config import Config
 from penstock.core.ids import mint
 from penstock.worker.exits import oom_kills
-from penstock.worker.process import ORDERS, REPLACE, ChildHello, ChildMessage, Death, Orders, Refusal
+from penstock.worker.orders import REPLACE, ChildHello, ChildMessage, Death, Orders, Refusal
 from penstock.worker.queues import Queue
 from penstock.worker.shared_lease_table import LeaseTable
+from penstock.worker.supervisor.process_start import StartedProcess, fork, spawn
 
 __all__ = ["WorkerProcess"]
 
@@ -46,29 +45,44 @@ class WorkerProcess:
         self.extending: asyncio.Task[None] | None = None  # the task that extends its leases
         self.oom_kills_before = oom_kills()
         self.table = LeaseTable.create(config.concurrency)
-        self._control, child_end = socket.socketpair()
-        # orders are visible in the environment, so without the encryption key: the child reads its own
-        # configuration
+        self._control, self._child_end = socket.socketpair()
+        # orders are visible in the environment of a new program, so without the encryption key: the child
+        # reads its own configuration
         child_config = dataclasses.replace(config, key="")
-        orders = Orders(
+        self._orders = Orders(
             app,
             child_config,
             queues,
             burst,
             self.id,
             os.getpid(),
-            child_end.fileno(),
+            self._child_end.fileno(),
             self.table.fileno(),
             death,
         )
-        env = {**os.environ, ORDERS: msgspec.json.encode(orders).decode()}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.worker.process"],
-            env=env,
-            pass_fds=[child_end.fileno(), self.table.fileno()],
-            stdin=subprocess.DEVNULL,
-        )
-        child_end.close()
+        self._process: StartedProcess
+
+    def start(self) -> None:
+        """Start it as a new program."""
+        self._process = spawn(self._orders)
+        self._child_end.close()
+
+    def fork(self) -> Orders | None:
+        """Start it as a fork of this process: returns None here, and its orders in the child."""
+        child = fork()
+        if child is None:
+            self._control.close()
+            self._child_end.detach()  # the child opens it again, from its orders
+            return self._orders
+        self._process = child
+        self._child_end.close()
+        return None
+
+    def close_in_fork(self) -> None:
+        """In the fork for another child: close this child's socket, or it would not notice the supervisor's
+        death, and its table."""
+        self._control.close()
+        self.table.close()
 
     @property
     def pid(self) -> int:

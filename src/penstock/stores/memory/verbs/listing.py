@@ -80,6 +80,7 @@ def info_of(queue: MemoryQueue, now: int) -> QueueInfo:
         oldest and oldest[0],
         rate_limiter.limits,
         rate_limiter.throttled(now),
+        layers=rate_limiter.layers,
     )
 
 

@@ -7,26 +7,29 @@
 -- tail: flags, then the tail of the record.
 -- Returns {the highest generation, numbers of the queues that were new, one status code per job (NEW, EXISTS,
 -- CLOSED, DUPLICATE, REPLACED or FULL of status_codes.lua), then for each DUPLICATE and REPLACED the id of the holder
--- of the unique key, and for each FULL the answer of `full` (see limits.lua)}.
+-- of the unique key, and for each FULL the answer of `full` (see limits.lua)}; or for a plain job that was stored
+-- without more to do, its generation.
 -- include: clock states status_codes dispatch
 
 -- Append one plain job to the ready list of its queue, or dispatch it. Returns its generation, or nothing if there is
--- more to do: the queue is new, closed, fair, has limits, or a waiter without an offer, its list is full, or the clock
--- was set back.
+-- more to do: the queue is new or special (see queue.lua), or has a waiter without an offer, its list is full, or the
+-- clock was set back.
 local function append(queue, digest, profile, id, form, tail)
-  local tail_field = 'tail' .. string.byte(form, 2) - 100
-  local v = redis.call('HMGET', queue .. ':meta', 'generation', 'fresh', 'enqueued', tail_field, 'closed', 'limits',
-    'throttled_until', 'fair', 'paused')
-  local last, fresh, enqueued, list = tonumber(v[1] or nil), tonumber(v[2] or nil) or 0, tonumber(v[3] or nil), v[4]
-  if not (last and enqueued) or v[5] == '1' or v[6] or v[7] or v[8] then return nil end
+  local priority = string.byte(form, 2)
+  local tail_field = priority == 100 and 'tail0' or 'tail' .. priority - 100
+  local stored = redis.call('HMGET', queue .. ':meta', 'counters', tail_field)
+  local counters, list = stored[1], stored[2]
+  if not counters or #counters ~= COUNTERS_SIZE then return nil end
+  local last, fresh, enqueued, head, segments, special = struct.unpack(COUNTERS, counters)
   local by_time = (now - EPOCH) * PER_MS
-  local generation = math.max(last + 1, tonumber(ARGV[2]) + 1, by_time)
-  if generation >= by_time + PER_MS or redis.call('HGET', queue .. ':profiles', digest) ~= profile then return nil end
-  local record = struct.pack('>BI7B', AVAILABLE + FRESH + string.byte(tail), generation, string.byte(form, 2) + 28)
+  local generation = math.max(last + 1, ARGV[2] + 1, by_time)
+  if special ~= 0 or generation >= by_time + PER_MS then return nil end
+  if redis.call('HGET', queue .. ':profiles', digest) ~= profile then return nil end
+  local record = struct.pack('>BI7B', AVAILABLE + FRESH + string.byte(tail), generation, priority + 28)
     .. string.sub(tail, 2)
   local channel, offer
   if redis.call('EXISTS', queue .. ':waiters') == 1 then
-    if v[9] ~= '1' then channel, offer = offer_for(queue, record) end
+    channel, offer = offer_for(queue, record)
     if not offer then return nil end
   elseif not list or list == '' or string.sub(list, -2) == '/m' then
     return nil
@@ -34,19 +37,21 @@ local function append(queue, digest, profile, id, form, tail)
   if redis.call('HSETNX', queue .. ':jobs', id, record) == 0 then return nil end
   if offer then
     dispatch(queue, id, record, channel, offer)
-    redis.call('HSET', queue .. ':meta', 'generation', generation, 'enqueued', enqueued + 1)
-    return generation
+  else
+    fresh = fresh + 1
+    if redis.call('RPUSH', queue .. ':ready/' .. list, id) >= SEGMENT then
+      redis.call('HSET', queue .. ':meta', tail_field, '')
+    end
   end
-  local size = redis.call('RPUSH', queue .. ':ready/' .. list, id)
-  redis.call('HSET', queue .. ':meta', 'generation', generation, 'fresh', fresh + 1, 'enqueued', enqueued + 1,
-    tail_field, size < SEGMENT and list or '')
+  redis.call('HSET', queue .. ':meta', 'counters',
+    struct.pack(COUNTERS, generation, fresh, enqueued + 1, head, segments, 0))
   return generation
 end
 
 -- Before the other parts, whose functions a plain job would pay for: half of the server's time for a call.
 if #ARGV == 9 and #ARGV[8] == 2 and ARGV[3] == '' then
   local generation = append(KEYS[1], ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9])
-  if generation then return {string.format('%.0f', generation), {}, NEW} end
+  if generation then return generation end
 end
 
 -- include: queue profiles

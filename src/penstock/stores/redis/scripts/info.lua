@@ -1,6 +1,6 @@
 -- Count the jobs of a queue by state, and read its settings.
 -- KEYS: the queue.  ARGV: clock.  Returns {whether the queue exists (1, 0), paused, closed, the earliest run_at of its
--- available jobs ('' if none), limits, throttled until ('' if not), then the count of each state, by its number}.
+-- available jobs ('' if none), limits, those by an operator, those by code, throttled until ('' if not), then the count of each state, by its number}.
 -- include: clock states queue record partitions places listing
 local queue = KEYS[1]
 local m = meta(queue)
@@ -26,6 +26,8 @@ for _, id in ipairs(redis.call('ZRANGE', queue .. ':state/' .. AVAILABLE, 0, 999
 local answer = {
   redis.call('EXISTS', queue .. ':meta'), m.paused and 1 or 0, m.closed and 1 or 0,
   oldest and string.format('%.0f', oldest) or '', m.limits or '',
+  redis.call('HGET', queue .. ':meta', 'limits_by_operator') or '',
+  redis.call('HGET', queue .. ':meta', 'limits_by_code') or '',
   m.throttled_until and m.throttled_until > now and string.format('%.0f', m.throttled_until) or '',
 }
 for state = SCHEDULED, PARKED do

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from penstock.stores.redis.context import CallPlan, Context, command, int_or_zero
+from penstock.stores.redis.context import CallPlan, Context, command
 from penstock.stores.redis.isolation import AWAY, each
+from penstock.stores.redis.layout import counters_of
 from penstock.stores.redis.outages import SHARED
 from penstock.stores.redis.wire.calls import Call
 
@@ -43,9 +44,9 @@ def highest(context: Context) -> CallPlan[None]:
     calls = []
     for name in names:
         key = context.redis_keys.queue(name)
-        calls.append((name, command(key, "HGET", key + b":meta", "generation")))
+        calls.append((name, command(key, "HGET", key + b":meta", "counters")))
     found = (yield from each(context, calls)) if calls else []
-    context.floor = max([context.floor, *(int_or_zero(one) for one in found if one is not AWAY)])
+    context.floor = max([context.floor, *(counters_of(one).generation for one in found if one is not AWAY)])
 
 
 def register(context: Context, queues: set[str]) -> CallPlan[None]:

@@ -22,9 +22,9 @@ from penstock.stores.redis.batching import jobs_from
 from penstock.stores.redis.context import CallPlan, Context, command, int_or_zero, raise_errors
 from penstock.stores.redis.isolation import AWAY, alone, any_of, isolated
 from penstock.stores.redis.keys import packed
-from penstock.stores.redis.layout import NUMBER, STATES
+from penstock.stores.redis.layout import NUMBER, STATES, counters_of
 from penstock.stores.redis.reading import shown
-from penstock.stores.redis.stored_limits import limits_of
+from penstock.stores.redis.stored_limits import layers_of, limits_of
 from penstock.stores.redis.verbs.known_queues import known, now_of
 from penstock.stores.redis.verbs.producing import get
 
@@ -153,18 +153,20 @@ def infos_of(context: Context, names: Sequence[str]) -> CallPlan[list[QueueInfo 
 
 def _info(name: str, answer: list[Any]) -> QueueInfo | None:
     """Read the answer of info.lua."""
-    there, paused, closed, oldest, limits, held, *numbers = answer
+    there, paused, closed, oldest, limits, by_operator, by_code, held, *numbers = answer
     if not there:
         return None
     counts = {state: n for state, n in zip(STATES, numbers, strict=True) if n}
+    in_effect = limits_of(limits)
     return QueueInfo(
         name,
         counts,
         bool(paused),
         bool(closed),
         int(oldest) if oldest else None,
-        limits_of(limits),
+        in_effect,
         int(held) if held else None,
+        layers=layers_of(by_operator, by_code, in_effect),
     )
 
 
@@ -193,18 +195,20 @@ def stats(context: Context, days: int) -> CallPlan[list[QueueStats]]:
     calls = []
     for name in names:
         key = context.redis_keys.queue(name)
-        calls.append(
-            (name, command(key, "HMGET", key + b":meta", "enqueued", "processed", "failed", "generation"))
-        )
+        calls.append((name, command(key, "HMGET", key + b":meta", "counters", "processed", "failed")))
         calls.append((name, command(key, "HGETALL", key + b":days")))
     answers = (yield from any_of(context, calls)) if names else []
     oldest = int(now) // 86_400_000 - min(days, 90)
     return [
         QueueStats(
-            name, int_or_zero(totals[0]), int_or_zero(totals[1]), int_or_zero(totals[2]), _days(daily, oldest)
+            name,
+            counters_of(totals[0]).enqueued,
+            int_or_zero(totals[1]),
+            int_or_zero(totals[2]),
+            _days(daily, oldest),
         )
         for name, totals, daily in zip(names, answers[0::2], answers[1::2], strict=True)
-        if totals is not AWAY and daily is not AWAY and totals[3] is not None
+        if totals is not AWAY and daily is not AWAY and totals[0] is not None
     ]
 
 

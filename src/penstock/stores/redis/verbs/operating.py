@@ -31,6 +31,7 @@ def settings(
     wanted: list[Any] = ["" if value is None else int(value) for value in (paused, closed)]
     change = limits or LimitChange()
     wanted.append("" if change.throttle is UNSET else change.throttle or 0)
+    wanted.append("code" if change.by_code else "operator")
     wanted += [value if value == "" else repr(value) for value in limit_values(change)]
     yield from register(context, {queue})
     (answer,) = raise_errors((yield [context.call("settings", [queue], wanted)]))

@@ -183,7 +183,10 @@ def _answers(context: Context, jobs: Sequence[NewJob], answer: Any, new: set[str
         kept = answer.replicas >= context.replicas
         cause = f"{answer.replicas} of {context.replicas} replicas have confirmed it in time"
         answer = answer.reply
-    highest, new_queues, codes, *holders = answer
+    if isinstance(answer, int):  # the generation of a plain job
+        highest, new_queues, codes, holders = answer, (), b"n", []
+    else:
+        highest, new_queues, codes, *holders = answer
     context.floor = max(context.floor, int(highest))
     if new_queues:
         names = list(dict.fromkeys(job.queue for job in jobs))

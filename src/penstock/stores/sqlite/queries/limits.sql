@@ -1,8 +1,12 @@
 -- Limits of queues and the state of their rate limiters.
 
 -- name: set
--- ?1 qid  ?2 limits (NULL: none)  ?3 throttled until  ?4 next_start
-UPDATE penstock_queue SET limits = ?2, throttled_until = ?3, next_start = ?4 WHERE qid = ?1
+-- ?1 qid  ?2 limits (NULL: none)  ?3 throttled until  ?4 next_start  ?5 layers (NULL: none)
+UPDATE penstock_queue SET limits = ?2, throttled_until = ?3, next_start = ?4, limit_layers = ?5 WHERE qid = ?1
+
+-- name: layers
+-- ?1 qid
+SELECT limit_layers FROM penstock_queue WHERE qid = ?1
 
 -- name: throttle
 -- ?1 qid  ?2 until

@@ -10,6 +10,7 @@ from penstock.core.job import QUEUED, Job, NewJob
 from penstock.core.limits import NO_LIMITS, LimitChange, OnFull
 from penstock.stores.contract import Enqueued, EnqueueStatus
 from penstock.stores.rate_limiter import RateLimiter
+from penstock.stores.sqlite.blobs import layers_blob, layers_of
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import AVAILABLE, CODE, PARKED, RUNNING
@@ -18,6 +19,7 @@ from penstock.stores.sqlite.transaction_context import TransactionContext
 __all__ = ["change", "full", "gives", "opens", "passed", "refusal", "room", "started", "throttle"]
 
 _SET = SQL["limits.set"]
+_LAYERS = SQL["limits.layers"]
 _THROTTLE = SQL["limits.throttle"]
 _PASSED = SQL["limits.passed"]
 _STARTS = SQL["limits.starts"]
@@ -119,10 +121,13 @@ def change(tx: TransactionContext, queue: QueueContext, wanted: LimitChange) -> 
     # a throttle that has ended is changed too: it would count again if the clock were set back
     rate_limiter = queue.rate_limiter or RateLimiter(throttled_until=queue.ended_throttle)
     throttled_until = rate_limiter.throttled_until
+    (stored,) = tx.execute(_LAYERS, (queue.qid,)).fetchone()
+    layers = rate_limiter.layers = layers_of(stored, rate_limiter.limits)
     changed = rate_limiter.change(wanted, tx.now)
-    if not changed and rate_limiter.throttled_until == throttled_until:
+    if not changed and (rate_limiter.throttled_until, rate_limiter.layers) == (throttled_until, layers):
         return False
     limits = None if rate_limiter.limits == NO_LIMITS else _blob(rate_limiter.limits)
-    tx.execute(_SET, (queue.qid, limits, rate_limiter.throttled_until, rate_limiter.next_start))
+    layers_now = layers_blob(rate_limiter.layers)
+    tx.execute(_SET, (queue.qid, limits, rate_limiter.throttled_until, rate_limiter.next_start, layers_now))
     queue.rate_limiter = rate_limiter
     return changed

@@ -18,7 +18,7 @@ from penstock.stores.contract import (
     unreadable_settings_of,
 )
 from penstock.stores.sqlite import partitions
-from penstock.stores.sqlite.blobs import limits_of, why_no_limits
+from penstock.stores.sqlite.blobs import layers_of, limits_of, why_no_limits
 from penstock.stores.sqlite.columns import QueueRow
 from penstock.stores.sqlite.rows import numbers
 from penstock.stores.sqlite.sql import SQL
@@ -250,7 +250,10 @@ def _info(tx: TransactionContext, row: QueueRow) -> QueueInfo:
     if State.AVAILABLE in counts:
         (oldest,) = tx.execute(_OLDEST, (row.qid, _LOOKED_AT)).fetchone()
     held = row.throttled_until if row.throttled_until > tx.now else None
-    return QueueInfo(row.name, counts, row.paused == 1, row.closed == 1, oldest, limits_of(row.limits), held)
+    limits = limits_of(row.limits)
+    layers = layers_of(row.limit_layers, limits)
+    paused, closed = row.paused == 1, row.closed == 1
+    return QueueInfo(row.name, counts, paused, closed, oldest, limits, held, layers=layers)
 
 
 def parked(tx: TransactionContext) -> list[Parked]:

@@ -31,6 +31,7 @@ from penstock.verify.ledger.facts import (
     OperationAsked,
     SettleAnswered,
     Settling,
+    Stalled,
     Started,
     TickAnswered,
     Ticking,
@@ -67,6 +68,7 @@ class History:
     torn: int  # lines that a full disk cut off
     limits: dict[str, list[Limited]] = field(default_factory=dict)  # by queue
     ticks: list[Ticking | TickAnswered] = field(default_factory=list)
+    stalls: list[Stalled] = field(default_factory=list)
     #: Difference between the monotonic clock and the wall clock of most processes (ns).
     offset: int | None = None
 
@@ -166,6 +168,8 @@ def _add_outside_facts(history: History, facts: Iterable[Fact]) -> None:
                 history.faults.append(fact)
             case Healed():
                 _heal(history.faults, fact)
+            case Stalled():
+                history.stalls.append(fact)
             case Limited():
                 history.limits.setdefault(fact.queue, []).append(fact)
             case Ticking() | TickAnswered():
@@ -221,13 +225,17 @@ def _lives(facts: list[JobFact]) -> Iterator[list[JobFact]]:
 def _story(ref: Ref, facts: list[JobFact]) -> Story:
     story = Story(ref)
     runs: dict[str, Run] = {}
+    unanswered: dict[int, list[int]] = defaultdict(list)
     for fact in facts:
         match fact:
             case Offered():
                 story.offers += 1
                 story.offer = story.offer or fact
+                unanswered[fact.pid].append(fact.mono)
             case Answered():
+                sent = unanswered[fact.pid]
                 story.verdicts.append(fact)
+                story.calls.append((sent.pop(0) if sent else story.began or fact.mono, fact.mono))
             case Leased():
                 story.leases.append(fact)
             case Started():
@@ -273,8 +281,8 @@ def _place(runs: list[Run], late: Run) -> int:
 def _was_first(late: Run, other: Run) -> bool:
     """Whether `late`, which began after `other`, was leased before it.
 
-    It was if its worker received it first; or if its worker asked first and its attempt number is lower. The
-    time of the request alone proves nothing: all requests wait together for a store that is away.
+    It was if its worker received it first; or if it may have been leased first and its attempt number is
+    lower. The time of the request alone proves nothing: all requests wait together for a store that is away.
     """
     if late.granted < other.granted:
         return late.attempt <= other.attempt

@@ -27,6 +27,11 @@ class Act:
         return self.answer == "applied"
 
     @property
+    def call(self) -> tuple[int, int]:
+        """When the call was sent and when it was answered (mono): the store executed it in between."""
+        return self.asked.mono, self.answered
+
+    @property
     def perhaps(self) -> bool:
         """Whether it may have been applied: the worker was killed, or the reply was lost."""
         return self.answer in (None, "unknown")
@@ -51,7 +56,7 @@ class Run:
 
     @property
     def asked(self) -> int:
-        """When its worker asked for a job (mono), as far as recorded."""
+        """The earliest moment (mono) at which the store can have leased the job, as far as recorded."""
         return self.start.mono if self.lease is None else self.lease.asked
 
     @property
@@ -69,9 +74,20 @@ class OperatorAction:
     answered: int = 0  # mono
 
     @property
+    def call(self) -> tuple[int, int]:
+        """When the call was sent and when it was answered (mono)."""
+        return self.asked.mono, self.answered
+
+    @property
     def accepted(self) -> bool:
         """Whether it was applied, or may have been: the answer does not say that there was nothing to do."""
         return self.answer not in ("", "running")
+
+    def may_lie(self, after: int, before: int) -> bool:
+        """Whether the store may have applied it between these moments (mono); without an answer at any time
+        since the call."""
+        answered = before if self.answer is None else self.answered
+        return self.accepted and self.asked.mono <= before and after <= max(answered, self.asked.mono)
 
 
 @dataclass(slots=True)
@@ -86,6 +102,8 @@ class Story:
     offer: Offered | None = None
     offers: int = 0
     verdicts: list[Answered] = field(default_factory=list)
+    #: For each verdict: when its call was sent and when it was answered (mono).
+    calls: list[tuple[int, int]] = field(default_factory=list)
     leases: list[Leased] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     acts: list[Act] = field(default_factory=list)
@@ -103,7 +121,14 @@ class Story:
     @property
     def acknowledged_at(self) -> int | None:
         """When the store first acknowledged the job (mono); None: never."""
-        return min((v.mono for v in self.verdicts if v.verdict in _TAKEN), default=None)
+        call = self.acknowledged_call
+        return None if call is None else call[1]
+
+    @property
+    def acknowledged_call(self) -> tuple[int, int] | None:
+        """When the call was sent and answered (mono) by which the store first acknowledged the job."""
+        taken = [call for v, call in zip(self.verdicts, self.calls, strict=True) if v.verdict in _TAKEN]
+        return min(taken, key=lambda call: call[1], default=None)
 
     @property
     def unknown(self) -> bool:
@@ -117,9 +142,14 @@ class Story:
         """When the first enqueue call began (mono)."""
         return self.offer.mono if self.offer else 0
 
+    def call_of(self, lease: Leased) -> tuple[int, int]:
+        """The earliest and the latest moment (mono) at which the store can have leased the job.
+
+        A process may read an answer long after the store gave it. So only what lies outside of this span is
+        certain.
+        """
+        return min(max(lease.asked, self.began), lease.mono), lease.mono
+
     def operated(self, verb: str, after: int, before: int) -> bool:
-        """Whether this operation was requested between two moments (mono) and may have been applied."""
-        return any(
-            op.asked.verb == verb and after <= op.asked.mono <= before and op.accepted
-            for op in self.operations
-        )
+        """Whether this operation may have been applied between two moments (mono)."""
+        return any(op.asked.verb == verb and op.may_lie(after, before) for op in self.operations)

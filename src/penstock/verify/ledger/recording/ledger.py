@@ -21,6 +21,7 @@ from penstock.verify.ledger.facts import (
     Opened,
     OperationAnswered,
     OperationAsked,
+    Stalled,
     Started,
     encode,
 )
@@ -94,6 +95,10 @@ class Ledger:
     def healed(self, kind: str, target: int = 0) -> None:
         """Record that the last fault of this kind on this target is over."""
         self.write(Healed(*_now(), kind, target))
+
+    def stalled(self, seconds: float) -> None:
+        """Record that this process did not run for so many seconds until now: its slowness proves nothing."""
+        self.write(Stalled(*_now(), seconds))
 
     def operation_asked(self, verb: str, ref: Ref, *, due: int = 0) -> None:
         """Record a cancel, retry, reschedule or delete of this job that does not go through the app."""

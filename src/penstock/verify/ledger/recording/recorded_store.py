@@ -288,7 +288,8 @@ class _CallRecorder:
             return offer
 
         def noted(dispatched: Fetched) -> WorkerOffer | None:
-            following = take(self.leased("wait", dispatched, 0, lease))
+            offered = self.offered.get(offer.token, 0)
+            following = take(self.leased("wait", dispatched, 0, lease, offered))
             return None if following is None else self.recorded_offer(following)
 
         return replace(offer, take=noted)

@@ -63,6 +63,7 @@ def offered(job: NewJob, *, follows: bool = False, entry: str = "") -> facts.Off
         ordered=partition is not None and partition.ordered,
         collected=job.batch_terms is not None,
         entry=entry,
+        timeout=job.timeout or 0,
     )
 
 

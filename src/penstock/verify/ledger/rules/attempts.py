@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from penstock.verify.ledger.reading.story import Act, Run, Story
 from penstock.verify.ledger.rules.case import Case, broken
-from penstock.verify.ledger.rules.causes import cause_of, effective
+from penstock.verify.ledger.rules.causes import cause_of, effective, was_read_late
 from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["attempts", "cause_of", "early", "fencing"]
@@ -23,11 +23,11 @@ def fencing(story: Story, case: Case) -> Iterator[Violation]:
     Outcomes and leases that the store may have lost are ignored.
     """
     applied = [act for act in story.acts if act.applied and act.asked.token]
-    for token, n in Counter(act.asked.token for act in applied if not case.forgiven(act.answered)).items():
+    for token, n in Counter(act.asked.token for act in applied if not case.forgiven(*act.call)).items():
         if n > 1:
             yield broken(story, "fencing", f"{n} outcomes under the same lease were applied ({token})")
     granted = {lease.token: lease for lease in reversed(story.leases)}
-    lasting = [lease for lease in granted.values() if not case.forgiven(lease.mono)]
+    lasting = [lease for lease in granted.values() if not case.forgiven(*story.call_of(lease))]
     for act in applied:
         mine = granted.get(act.asked.token)
         # leases may arrive out of order: only a lease that was requested later is certainly newer
@@ -53,8 +53,9 @@ def attempts(story: Story, case: Case) -> Iterator[Violation]:
         if story.operated("retry", before.granted, after.start.mono) or _was_undone(story, before, case):
             continue
         given_back = any(not act.asked.charge and not _refused(act) for act in before.acts)
-        forgotten = case.forgiven.lease(before.granted) or case.forgiven.lease(before.start.mono)
-        if after.attempt <= before.attempt and not given_back and not forgotten:
+        forgotten = case.forgiven.lease(before.asked, before.start.mono)
+        late = was_read_late(story, before, after, case.forgiven)
+        if after.attempt <= before.attempt and not (given_back or forgotten or late):
             says = f"attempt {before.attempt} had started and did not count: the next one was {after.attempt}"
             yield broken(story, "attempts", says)
         snoozed = any(act.asked.state == "scheduled" for act in before.acts)
@@ -70,19 +71,26 @@ def _was_undone(story: Story, run: Run, case: Case) -> bool:
     """Whether the store may have lost the lease or the end of this run."""
     if not case.forgiven:
         return False
-    granted = [lease.mono for lease in story.leases if lease.token == run.token] or [run.start.mono]
-    return any(map(case.forgiven, [*granted, *(act.answered for act in run.acts if act.applied)]))
+    calls = [story.call_of(lease) for lease in story.leases if lease.token == run.token]
+    calls = calls or [(run.start.mono, run.start.mono)]
+    calls += [act.call for act in run.acts if act.applied]
+    return any(case.forgiven(*call) for call in calls)
 
 
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def early(story: Story, case: Case) -> Iterator[Violation]:
-    """Check that no run starts before its due time: after its delay, or after the delay of a retry."""
+    """Check that no run starts before its due time: after its delay, or after the delay of a retry.
+
+    A run whose lease the store may have granted before the run before it, and lost, is ignored.
+    """
     if story.offer is None:
         return
     due, since = story.offer.due, story.began
-    for run in story.runs:
+    for before, run in zip([None, *story.runs], story.runs, strict=False):
+        if before is not None and was_read_late(story, before, run, case.forgiven):
+            continue
         at, least = case.history.at(run.start), due
         if at < least - case.slack:
             least = min([due, *_moved(story, since, run.start.mono)])
@@ -91,7 +99,7 @@ def early(story: Story, case: Case) -> Iterator[Violation]:
         own = effective(run)
         waits = own is not None and own.applied and own.asked.state in ("retryable", "scheduled")
         due = 0
-        if own is not None and waits and not case.forgiven(own.answered):
+        if own is not None and waits and not case.forgiven(*own.call):
             due = case.history.at(own.asked) + own.asked.delay
         since = run.start.mono
 
@@ -99,5 +107,5 @@ def early(story: Story, case: Case) -> Iterator[Violation]:
 def _moved(story: Story, since: int, until: int) -> Iterator[int]:
     """New due times from operations between these moments."""
     for op in story.operations:
-        if op.asked.verb in ("reschedule", "retry") and since <= op.asked.mono <= until and op.accepted:
+        if op.asked.verb in ("reschedule", "retry") and op.may_lie(since, until):
             yield op.asked.due if op.asked.verb == "reschedule" else 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import combinations
 
 from penstock.core.job import Ref
+from penstock.verify.ledger.facts import Leased
 from penstock.verify.ledger.reading.story import Story
 from penstock.verify.ledger.rules.case import Case, broken
 from penstock.verify.ledger.verdict import Violation
@@ -30,7 +32,7 @@ def _of_batch(batch: Story, case: Case, exclusive: bool) -> Iterator[Violation]:
     if twice:
         n = Counter(batch.members)[twice[0]]
         yield broken(batch, "batches", f"the batch has its member {twice[0]} {n} times")
-    if any(lease.members != batch.members and not case.forgiven(lease.mono) for lease in batch.leases):
+    if any(_has_changed(batch, one, other, case) for one, other in combinations(batch.leases, 2)):
         yield broken(batch, "batches", "its members have changed from one lease to the next")
     unknown = [id for id in batch.members if Ref(batch.ref.queue, id) not in case.last]
     if unknown and exclusive:
@@ -41,6 +43,18 @@ def _of_batch(batch: Story, case: Case, exclusive: bool) -> Iterator[Violation]:
             yield broken(batch, "batches", f"its member {id} is not a job to be collected")
 
 
+def _has_changed(batch: Story, one: Leased, other: Leased, case: Case) -> bool:
+    """Whether the batch kept the lease `one`, and then had other members at the lease `other`.
+
+    A batch may be formed again if the store has lost a lease, also a lease that a worker reads later than
+    that of the new batch.
+    """
+    if one.members == other.members or case.forgiven(*batch.call_of(one)):
+        return False
+    sent, received = batch.call_of(other)
+    return sent >= one.mono or not case.forgiven(sent, received)
+
+
 def _of_member(member: Story, case: Case) -> Iterator[Violation]:
     """Check that a job is in one batch only.
 
@@ -48,7 +62,13 @@ def _of_member(member: Story, case: Case) -> Iterator[Violation]:
     """
     if any(op.asked.verb in ("retry", "reschedule") for op in member.operations):
         return
-    lasting = [b for b in member.batches if not all(case.forgiven(lease.mono) for lease in b.leases)]
+    lasting = [batch for batch in member.batches if _had_certainly(batch, member, case)]
     if len(lasting) > 1:
         names = " and ".join(batch.ref.id for batch in lasting)
         yield broken(member, "batches", f"the job is in more than one batch: {names}")
+
+
+def _had_certainly(batch: Story, member: Story, case: Case) -> bool:
+    """Whether the batch had this member at a lease that the store cannot have lost."""
+    having = [lease for lease in batch.leases if member.ref.id in lease.members]
+    return any(not case.forgiven(*batch.call_of(lease)) for lease in having)

@@ -12,7 +12,7 @@ from penstock.verify.ledger.reading.story import Act, Run, Story
 from penstock.verify.ledger.rules.faults import FaultIndex, ForgivenSpans, LostLease, fault_index_of, word_of
 from penstock.verify.ledger.verdict import Duplicate, Violation
 
-__all__ = ["SecondRun", "cause_of", "effective", "reruns"]
+__all__ = ["SecondRun", "cause_of", "effective", "reruns", "was_read_late"]
 
 #: Errors that mean the death of a process, not a failure of the function.
 _CRASH_ERRORS = {"WorkerLost", "LeaseLost", "ChildDied"}
@@ -65,15 +65,18 @@ def _cause_of(
     """The cause of the run `after`.
 
     One of: failure, timeout, crash (of the process of the run), snooze, release, operator, undone (the store
-    may have lost the job's end), or the type of the fault (kill, stop, store …) that cost the lease.
+    may have lost the job's end, or the lease of this run), or the type of the fault (kill, stop, store …)
+    that cost the lease.
     """
     if story.operated("retry", before.granted, after.start.mono):
         return _Cause("operator")
     own = effective(before)
     fault = faults_by_target.cause(_lost_lease(story, before, after))
+    if was_read_late(story, before, after, forgiven):
+        return _Cause("undone", fault)
     if own is not None and own.applied and own.asked.mono <= after.start.mono:
         if own.terminal:
-            undone = forgiven(own.answered)
+            undone = forgiven(*own.call)
             return _Cause("undone", fault) if undone else _Cause(f"ended as {own.asked.state}")
         word = _of_outcome(own)
         return _Cause(word, fault if word == "crash" else None)
@@ -88,6 +91,18 @@ def effective(run: Run) -> Act | None:
         if act.applied:
             return act
     return next((act for act in run.acts if act.perhaps), None)
+
+
+def was_read_late(story: Story, before: Run, after: Run, forgiven: ForgivenSpans) -> bool:
+    """Whether the store may have granted the lease of `after` before that of `before`, and then lost it.
+
+    The worker of `after` read the answer late and does not know that: its run proves nothing about what came
+    in between.
+    """
+    if after.lease is None:
+        return False
+    sent, received = story.call_of(after.lease)
+    return sent < before.granted and forgiven(sent, received)
 
 
 def _of_outcome(act: Act) -> str:

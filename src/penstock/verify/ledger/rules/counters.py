@@ -18,13 +18,13 @@ def counters(
     jobs: Mapping[Ref, Job],
     queues: Iterable[QueueInfo],
     stats: Iterable[QueueStats],
-    forgiven: Callable[[int], bool] = lambda _: False,
+    forgiven: Callable[[int, int], bool] = lambda *_: False,
 ) -> Iterator[Violation]:
     """Compare, per queue, the jobs per state and the totals of enqueued, processed and failed.
 
     Totals are exact if all ends were recorded. Each lease without a recorded end (its worker was killed, and
-    the supervisor, which writes no ledger, settled it) widens the bounds by one. An answer in a span whose
-    writes may be lost (`forgiven`) widens them too.
+    the supervisor, which writes no ledger, settled it) widens the bounds by one. A call whose write may be
+    lost (`forgiven`) widens them too.
     """
     by_queue: dict[str, list[Story]] = {}
     for story in stories:
@@ -52,7 +52,7 @@ def _per_state(name: str, info: QueueInfo, jobs: Mapping[Ref, Job]) -> Iterator[
 
 
 def _totals(
-    name: str, shown: QueueStats, stories: list[Story], forgiven: Callable[[int], bool]
+    name: str, shown: QueueStats, stories: list[Story], forgiven: Callable[[int, int], bool]
 ) -> Iterator[Violation]:
     certain = sum(1 for s in stories if _was_new(s, forgiven))
     perhaps = sum(1 for s in stories if s.acknowledged or s.unknown)
@@ -64,14 +64,16 @@ def _totals(
         ("failed", shown.failed, [act for act in acts if act.asked.error]),
     ):
         applied = [act for act in counted if act.applied]
-        low = sum(1 for act in applied if not forgiven(act.answered))
+        low = sum(1 for act in applied if not forgiven(*act.call))
         high = len(applied) + unsaid + sum(1 for act in counted if act.perhaps)
         yield from _within(name, what, value, low, high)
 
 
-def _was_new(story: Story, forgiven: Callable[[int], bool]) -> bool:
-    new = any(v.verdict == "new" and not forgiven(v.mono) for v in story.verdicts)
-    return new or (story.acknowledged and any(not forgiven(lease.mono) for lease in story.leases))
+def _was_new(story: Story, forgiven: Callable[[int, int], bool]) -> bool:
+    told = zip(story.verdicts, story.calls, strict=True)
+    if any(v.verdict == "new" and not forgiven(*call) for v, call in told):
+        return True
+    return story.acknowledged and any(not forgiven(*story.call_of(lease)) for lease in story.leases)
 
 
 def _unsaid(story: Story) -> int:

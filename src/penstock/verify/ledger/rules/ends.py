@@ -21,13 +21,14 @@ def end_of(story: Story, case: Case) -> tuple[str, list[Violation]]:
     job = case.job(story)
     if not _taken(story):
         return "never", _there_though_refused(story, job)
-    if story.batches and not _ends(story) and not _cancels(story):
-        return _end_of_member(story, case, job)
+    batches = [batch for batch in story.batches if not _was_left_out(story, batch, case)]
+    if batches and not _ends(story) and not _cancels(story):
+        return _end_of_member(story, batches, case, job)
     ends, undone = _certain_ends(story, case)
     told = {act.asked.state for act in ends}
     perhaps = {act.asked.state for act in undone}
     for cancel in _cancels(story):
-        (perhaps if case.forgiven(cancel.answered) else told).add("cancelled")
+        (perhaps if case.forgiven(*cancel.call) else told).add("cancelled")
     wrong = _ended_twice(story, ends, told)
     if job is not None:
         return _kept_end(story, job, told, perhaps, wrong)
@@ -40,37 +41,40 @@ def end_of(story: Story, case: Case) -> tuple[str, list[Violation]]:
         return _gone(story, case, wrong)
     if ends and case.is_last(story) and not case.is_purged(story) and not case.clock_skewed:
         until = case.history.at(ends[-1].asked) + ends[-1].asked.keep - _ABOUT
-        if case.now < until and not case.forgiven(ends[-1].answered):
+        if case.now < until and not case.forgiven(*ends[-1].call):
             says = f"the job ended as {end} and must still be kept, but is not in the store"
             wrong.append(broken(story, "kept", says))
     return end, wrong
 
 
 def is_forgiven(story: Story, case: Case) -> bool:
-    """Whether the store may have lost this job: every answer that proves it was stored is in a forgiven span.
+    """Whether the store may have lost this job: every call that proves it was stored touches a forgiven span.
 
-    If its producer got no answer, the time of the enqueue call counts instead. The store may have executed a
-    call as early as it was sent: an answer that a process reads late does not prove that the job was there
-    after the loss.
+    If its producer got no answer, the enqueue call counts until the job was first seen.
     """
-    calls = [(lease.offered or lease.sent or lease.mono, lease.mono) for lease in story.leases]
-    calls += [(act.asked.mono, act.answered) for act in story.acts if act.applied]
-    if not all(case.forgiven(answered) or case.forgiven(sent) for sent, answered in calls):
+    calls = [story.call_of(lease) for lease in story.leases]
+    calls += [act.call for act in story.acts if act.applied]
+    if not all(case.forgiven(*call) for call in calls):
         return False
-    told = [v for v in story.verdicts if v.verdict in ("new", "follows", "unreplicated")]
+    told = [
+        (v, call)
+        for v, call in zip(story.verdicts, story.calls, strict=True)
+        if v.verdict in ("new", "follows", "unreplicated")
+    ]
     if told:
-        return all(_may_be_forgotten(story, one, case) for one in told)
-    return story.unknown and case.forgiven(story.began)
+        return all(_may_be_forgotten(story, v, call, case) for v, call in told)
+    seen = min((answered for _, answered in [*story.calls, *calls]), default=story.began)
+    return story.unknown and case.forgiven(story.began, seen)
 
 
-def _may_be_forgotten(story: Story, told: Answered, case: Case) -> bool:
+def _may_be_forgotten(story: Story, told: Answered, call: tuple[int, int], case: Case) -> bool:
     """Whether the store may lose an acknowledged enqueue.
 
     A producer's enqueue waits for replicas. Jobs enqueued by a tick or a settlement do not, nor does one
     whose producer got `unreplicated`.
     """
     by_producer = told.verdict == "new" and story.offer is not None and not story.offer.entry
-    return case.forgiven.enqueue(told.mono) if by_producer else case.forgiven(told.mono)
+    return case.forgiven.enqueue(*call) if by_producer else case.forgiven(*call)
 
 
 def _taken(story: Story) -> bool:
@@ -112,7 +116,7 @@ def _certain_ends(story: Story, case: Case) -> tuple[list[Act], list[Act]]:
     ends = _ends(story)
     if not case.forgiven:
         return ends, []
-    undone = [act for act in ends if case.forgiven(act.answered)]
+    undone = [act for act in ends if case.forgiven(*act.call)]
     return [act for act in ends if act not in undone], undone
 
 
@@ -182,9 +186,19 @@ def _presumed(story: Story, case: Case) -> str | None:
     return "cancelled" if expires is not None and expires <= case.now else None
 
 
-def _end_of_member(story: Story, case: Case, job: Job | None) -> tuple[str, list[Violation]]:
+def _was_left_out(story: Story, batch: Story, case: Case) -> bool:
+    """Whether the store lost the batch with this member, and formed it again without it."""
+    having = [lease for lease in batch.leases if story.ref.id in lease.members]
+    if len(having) == len(batch.leases) or not all(case.forgiven(*batch.call_of(one)) for one in having):
+        return False
+    return any(not case.forgiven(*batch.call_of(one)) for one in batch.leases if one not in having)
+
+
+def _end_of_member(
+    story: Story, batches: Sequence[Story], case: Case, job: Job | None
+) -> tuple[str, list[Violation]]:
     """How a collected job ended: as its batch did."""
-    fates = [end_of(batch, case)[0] for batch in story.batches]
+    fates = [end_of(batch, case)[0] for batch in batches]
     if job is None:
         if _deleted(story) or "deleted" in fates or case.is_purged(story):
             return "deleted", []
@@ -195,7 +209,7 @@ def _end_of_member(story: Story, case: Case, job: Job | None) -> tuple[str, list
     state = job.state.value
     if state not in TERMINAL_STATES:
         ended = sorted(set(fates) & TERMINAL_STATES)
-        if ended and job.batch in {batch.ref.id for batch in story.batches}:
+        if ended and job.batch in {batch.ref.id for batch in batches}:
             says = f"its batch ended as {' and '.join(ended)}; in the store the job is {state}"
             return "unfinished", [broken(story, "batches", says)]
         return "unfinished", []

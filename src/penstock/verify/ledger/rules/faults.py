@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from penstock.verify.ledger.facts import Fault
 from penstock.verify.ledger.reading.history import History
+from penstock.verify.ledger.rules.supervisor_kills import SUPERVISOR_KILL, is_confirmed
 
 __all__ = [
     "ENDS_A_PROCESS",
@@ -23,7 +24,7 @@ __all__ = [
 ]
 
 #: Kinds of faults that end a process at once.
-ENDS_A_PROCESS = frozenset({"kill", "kill-worker", "kill-producer"})
+ENDS_A_PROCESS = frozenset({"kill", "kill-worker", "kill-producer", SUPERVISOR_KILL})
 #: Types of faults that cost no lease.
 _HARMLESS = frozenset(
     {
@@ -140,13 +141,16 @@ class FaultIndex:
     """All faults of a history that may cost a lease, by target.
 
     A fault of a process also hits its child processes. A fault of some queues hits only their jobs. The
-    `immediate` faults lose a lease at once; the others lose it only when it has expired.
+    `immediate` faults lose a lease at once; the others lose it only when it has expired. A worker that its
+    supervisor killed counts if the ledger confirms the reason.
     """
 
     def __init__(self, history: History, *, immediate: bool = False) -> None:
         self._parents = history.parents
         by_target: dict[int, list[Fault]] = defaultdict(list)
         for fault in history.faults:
+            if fault.kind == SUPERVISOR_KILL and not is_confirmed(fault, history):
+                continue
             if word_of(fault) not in (_HARMLESS | _STARVES if immediate else _HARMLESS):
                 by_target[fault.target].append(fault)
         self._everybodys = by_target.pop(0, [])
@@ -217,6 +221,10 @@ def with_parents(pids: Iterable[int], parents: dict[int, int]) -> set[int]:
 class ForgivenSpans:
     """Spans (wall clock, ms) whose writes the store may lose.
 
+    A call is given by when it was sent and when it was answered (mono). The store executed it at some moment
+    in between, and a process may read the answer late. So its write may be lost if any part of the call lies
+    in a span.
+
     In `undone` spans it may lose all writes but enqueues, which wait for a replica; in `unleased` spans only
     leases.
     """
@@ -235,17 +243,17 @@ class ForgivenSpans:
     def __bool__(self) -> bool:
         return bool(self._spans)
 
-    def __call__(self, mono: int) -> bool:
-        """Whether a write that was acknowledged at this moment (mono) may be lost."""
-        return _lies_in(mono, self._spans)
+    def __call__(self, sent: int, answered: int) -> bool:
+        """Whether the write of this call may be lost."""
+        return _touches(sent, answered, self._spans)
 
-    def enqueue(self, mono: int) -> bool:
-        """Whether an enqueue that was acknowledged at this moment (mono) may be lost."""
-        return _lies_in(mono, self._of_enqueues)
+    def enqueue(self, sent: int, answered: int) -> bool:
+        """Whether the enqueue of this call may be lost."""
+        return _touches(sent, answered, self._of_enqueues)
 
-    def lease(self, mono: int) -> bool:
-        """Whether a lease that was granted at this moment (mono) may be lost, and its attempt with it."""
-        return _lies_in(mono, self._of_leases)
+    def lease(self, sent: int, answered: int) -> bool:
+        """Whether the lease of this call may be lost, and its attempt with it."""
+        return _touches(sent, answered, self._of_leases)
 
 
 def _monotonic(spans: Iterable[tuple[int, int]], history: History) -> Iterator[tuple[int, int]]:
@@ -255,5 +263,5 @@ def _monotonic(spans: Iterable[tuple[int, int]], history: History) -> Iterator[t
             yield first, last
 
 
-def _lies_in(mono: int, spans: Iterable[tuple[int, int]]) -> bool:
-    return any(begin <= mono < end for begin, end in spans)
+def _touches(sent: int, answered: int, spans: Iterable[tuple[int, int]]) -> bool:
+    return any(begin <= answered and sent < end for begin, end in spans)

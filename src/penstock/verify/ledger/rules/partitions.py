@@ -167,10 +167,11 @@ def _ordered_job(story: Story, case: Case) -> _OrderedJob | None:
         return None
     if any(op.asked.verb in ("retry", "reschedule") for op in story.operations):
         return None  # the operation gave the job another place
-    leased = story.leases[0].mono
-    if any(map(case.forgiven, (leased, story.acknowledged_at or leased))):
+    leased, enqueued = story.leases[0].mono, story.acknowledged_call
+    calls = [story.call_of(story.leases[0]), *([] if enqueued is None else [enqueued])]
+    if any(case.forgiven(*call) for call in calls):
         return None
-    again = max(lease.asked for lease in story.leases)
+    again = max(story.call_of(lease)[0] for lease in story.leases)
     at = story.acknowledged_at
     if not offer.delayed:
         pid = next((v.pid for v in story.verdicts if v.mono == at), 0)

@@ -24,7 +24,7 @@ class _EntryMove(NamedTuple):
     revision: int
     watermark: int
     to: int
-    mono: int  # of the answer
+    call: tuple[int, int]  # when it was sent and answered (mono)
     certain: bool
 
 
@@ -57,23 +57,24 @@ def _moves(ticks: Iterable[Ticking | TickAnswered]) -> list[_EntryMove]:
         key = (tick.pid, tick.revision, tick.watermark)
         if isinstance(tick, Ticking):
             if key in asked:
-                moves.append(_move(asked[key], asked[key].mono, certain=False))
+                moves.append(_move(asked[key], tick.mono, certain=False))
             asked[key] = tick
             continue
         asking = asked.pop(key, None)
         if asking is not None and tick.answer in ("applied", "unknown", "stale"):
             moves.append(_move(asking, tick.mono, certain=tick.answer == "applied"))
     moves += [_move(asking, asking.mono, certain=False) for asking in asked.values()]
-    return sorted(moves, key=lambda move: (move.watermark, move.mono))
+    return sorted(moves, key=lambda move: (move.watermark, move.call[1]))
 
 
-def _move(asking: Ticking, mono: int, *, certain: bool) -> _EntryMove:
-    return _EntryMove(asking.revision, asking.watermark, asking.to, mono, certain)
+def _move(asking: Ticking, answered: int, *, certain: bool) -> _EntryMove:
+    call = (asking.mono, answered)
+    return _EntryMove(asking.revision, asking.watermark, asking.to, call, certain)
 
 
 def _broken_chain(moves: list[_EntryMove], case: Case) -> Iterator[str]:
-    certain = [move for move in moves if move.certain and not case.forgiven(move.mono)]
-    uncertain = {move.watermark for move in moves if not move.certain or case.forgiven(move.mono)}
+    certain = [move for move in moves if move.certain and not case.forgiven(*move.call)]
+    uncertain = {move.watermark for move in moves if not move.certain or case.forgiven(*move.call)}
     for before, after in pairwise(certain):
         if after.watermark < before.to:
             yield (
@@ -88,5 +89,5 @@ def _enqueued_once(story: Story, case: Case) -> Iterator[Violation]:
     """Check that an instant has one job: a second story with its id would be a second job."""
     if any(op.asked.verb in ("delete", "retry") for op in story.operations) or case.is_purged(story):
         return
-    if not case.is_last(story) and not any(case.forgiven(v.mono) for v in story.verdicts):
+    if not case.is_last(story) and not any(case.forgiven(*call) for call in story.calls):
         yield broken(story, "periodic", "its instant enqueued a second job later")

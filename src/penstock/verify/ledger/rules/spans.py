@@ -30,7 +30,7 @@ def open_until(story: Story, case: Case) -> int:
     """Until when the job had certainly not ended."""
     retried = min((op.asked.mono for op in story.operations if op.asked.verb == "retry"), default=FOR_EVER)
     leases = [lease for lease in story.leases if lease.mono < retried]
-    leased = max((lease.asked for lease in leases), default=story.began)
+    leased = max((story.call_of(lease)[0] for lease in leases), default=story.began)
     # the enqueue may be acknowledged after the job has ended
     seen = max(story.acknowledged_at or story.began, leased)
     if case.is_purged(story):
@@ -40,7 +40,11 @@ def open_until(story: Story, case: Case) -> int:
         for act in story.acts
         if act.terminal and act.answer not in ("stale", "gone") and act.asked.mono >= leased
     ]
-    ends += [op.asked.mono for op in story.operations if _may_end(op.asked.verb) and op.accepted]
+    ends += [
+        max(op.asked.mono, leased)
+        for op in story.operations
+        if _may_end(op.asked.verb) and op.may_lie(leased, FOR_EVER)
+    ]
     ends += [max(seen, mono) for mono in (_expiry(story, case), retried) if mono is not None]
     ends += _unrecorded_ends(story, leases, seen, case)
     return min((mono for mono in ends if mono >= leased), default=FOR_EVER)
@@ -82,31 +86,33 @@ def leases_of(story: Story, case: Case) -> Iterator[Span]:
     for lease in story.leases:
         first.setdefault(lease.token, lease)
     # with two masters at a time, each one enforces the limits by itself
-    known = [lease for lease in first.values() if not case.forgiven(lease.mono)]
+    known = [lease for lease in first.values() if not case.forgiven(*story.call_of(lease))]
     said = {act.asked.token: act.asked.mono for act in reversed(story.acts)}
     runs = {run.token: run for run in story.runs}
     for lease in known:
         run = runs.get(lease.token)
-        limit = _safe_until(lease, {lease.pid} if run is None else {lease.pid, *run.pids}, case)
+        asked = story.call_of(lease)[0]
+        limit = _safe_until(lease, asked, {lease.pid} if run is None else {lease.pid, *run.pids}, case)
         ends = [_held_at_least_until(lease, run, said), limit]
         for other in known:
             if other.mono > lease.mono:
-                ends.append(other.since or (lease.mono if other.mono < ends[0] else ends[0]))
+                # an offer of slots is long before a dispatch: it would end every span
+                since = 0 if other.by == "wait" else other.since
+                ends.append(since or (lease.mono if other.mono < ends[0] else ends[0]))
         if min(ends) > lease.mono:
-            yield Span(lease.mono, min(ends), lease.asked, story)
+            yield Span(lease.mono, min(ends), asked, story)
 
 
-def _safe_until(lease: Leased, pids: Set[int], case: Case) -> int:
-    """Until when the lease was certainly not lost, given the faults of its worker and the store."""
+def _safe_until(lease: Leased, asked: int, pids: Set[int], case: Case) -> int:
+    """Until when the lease, granted at `asked` or later, was certainly not lost by a fault."""
     faults_by_target, mono, queue = case.faults_by_target, lease.mono, lease.queue
-    asked = lease.asked
     if faults_by_target.immediate.within(pids, mono, queue):
         return mono
     limits = [
         faults_by_target.immediate.next(pids, asked, queue),
         mono if faults_by_target.within(pids, mono, queue) else faults_by_target.next(pids, mono, queue),
     ]
-    if lease.sent and lease.lease:
+    if lease.since and lease.lease:
         if mono - asked > lease.lease * 500_000:
             return mono  # at least half of the lease had passed before its worker received it
         if limits[1] is not None:  # a worker that cannot extend its lease holds it until it expires

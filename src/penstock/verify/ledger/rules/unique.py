@@ -122,8 +122,8 @@ def _released_at(holder: Story, case: Case) -> int | None:
     if offer is None or any(op.asked.verb in ("retry", "reschedule") for op in holder.operations):
         return None
     for act in holder.acts:
-        if act.applied and act.terminal and not case.forgiven(act.answered):
+        if act.applied and act.terminal and not case.forgiven(*act.call):
             kept = act.asked.state == "completed" and offer.unique_states & WHILE_FINISHED
             return None if kept else act.answered
-    told = [op.answered for op in holder.operations if op.asked.verb == "cancel" and op.answer == "cancelled"]
-    return min((mono for mono in told if not case.forgiven(mono)), default=None)
+    told = [op for op in holder.operations if op.asked.verb == "cancel" and op.answer == "cancelled"]
+    return min((op.answered for op in told if not case.forgiven(*op.call)), default=None)

@@ -126,6 +126,7 @@ end
 local function throttle(queue, m, ms)
   m.throttled_until = math.max(m.throttled_until or 0, now + math.min(math.max(ms, SHORTEST_THROTTLE), LONGEST_THROTTLE))
   m.limited = true
+  save()
   redis.call('HSET', queue .. ':meta', 'throttled_until', string.format('%.0f', m.throttled_until))
 end
 

@@ -167,6 +167,7 @@ local function become_fair(queue, job)
   local m = meta(queue)
   if not m.fair then
     m.fair = job.place
+    save()
     redis.call('HSET', queue .. ':meta', 'fair', m.fair)
   end
 end

@@ -22,24 +22,33 @@ local function get_many(key, fields)
   return found
 end
 
--- The counters of a queue, read once and written back by `save`.
-local COUNTERS = {'generation', 'fresh', 'head', 'segments', 'enqueued'}
+-- The counters of a queue, read once and written back by `save`. They are stored together (COUNTERS in states.lua), with
+-- `special`: 1 if the queue is paused, closed or fair, or has limits or a throttle; an enqueue reads nothing else then.
+-- It may be 1 although none of them is left, but never 0 while there is one: scripts change `m`, save, then store the new
+-- value itself, so that an error between the two leaves no hidden one.
 local metas = {}
+
+local function packed_counters(m)
+  local special = (m.paused or m.closed or m.limits or m.throttled_until or m.fair) and 1 or 0
+  return struct.pack(COUNTERS, m.generation, m.fresh, m.enqueued, m.head, m.segments, special)
+end
 
 local function meta(queue)
   local m = metas[queue]
   if m then return m end
-  local v = redis.call('HMGET', queue .. ':meta', 'generation', 'fresh', 'head', 'segments', 'enqueued',
-    'paused', 'closed', 'tail0', 'limits', 'throttled_until', 'fair', 'ghosts')
+  local v = redis.call('HMGET', queue .. ':meta', 'counters', 'paused', 'closed', 'tail0', 'limits', 'throttled_until',
+    'fair', 'ghosts')
+  local counters = v[1]
   m = {
-    paused = v[6] == '1', closed = v[7] == '1', new = not v[1], tails = {[0] = v[8]}, was = {},
-    limits = v[9], throttled_until = tonumber(v[10] or nil), limited = v[9] or v[10], fair = tonumber(v[11] or nil),
-    ghosts = v[12], queue = queue,
+    paused = v[2] == '1', closed = v[3] == '1', new = not counters, tails = {[0] = v[4]}, limits = v[5],
+    throttled_until = tonumber(v[6] or nil), limited = v[5] or v[6], fair = tonumber(v[7] or nil), ghosts = v[8],
+    queue = queue, generation = 0, fresh = 0, enqueued = 0, head = 0, segments = 0, counters = counters,
   }
-  if m.limits and #m.limits ~= 80 then m.limits, m.limited = false, v[10] end    -- wrong size
-  for i, name in ipairs(COUNTERS) do
-    m[name] = tonumber(v[i]) or 0
-    m.was[name] = m[name]
+  if m.limits and #m.limits ~= 80 then m.limits, m.limited = false, v[6] end    -- wrong size
+  if counters and #counters == COUNTERS_SIZE then
+    m.generation, m.fresh, m.enqueued, m.head, m.segments = struct.unpack(COUNTERS, counters)
+  elseif m.new then
+    m.counters = packed_counters(m)
   end
   metas[queue] = m
   return m
@@ -47,12 +56,9 @@ end
 
 local function save()
   for queue, m in pairs(metas) do
-    local changed, n = {}, 0
-    for _, name in ipairs(COUNTERS) do
-      if m[name] ~= m.was[name] then
-        changed[n + 1], changed[n + 2] = name, m[name]
-        n = n + 2
-      end
+    local changed, n, counters = {}, 0, packed_counters(m)
+    if counters ~= m.counters then
+      changed[1], changed[2], n, m.counters = 'counters', counters, 2, counters
     end
     if m.tail_changed then
       for priority, tail in pairs(m.tails) do

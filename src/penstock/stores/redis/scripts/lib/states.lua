@@ -20,3 +20,6 @@ end
 
 local SEGMENT = 1000   -- ids per list of the ready index; bounds the cost of removing one from the middle
 local EXPIRED = 'expired: not started in time'    -- lifecycle.EXPIRED
+
+-- The counters of a queue, in its meta (Counters in layout.py): generation, fresh, enqueued, head, segments, special.
+local COUNTERS, COUNTERS_SIZE = '<dddddB', 41

@@ -1,13 +1,17 @@
-"""Formats instants, durations and bytes for operators."""
+"""Formats instants, durations, bytes and texts for people and for JSON."""
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from datetime import UTC, datetime
 
 import msgspec
 
-__all__ = ["instant", "iso", "json_or_base64", "seconds"]
+__all__ = ["instant", "iso", "json_or_base64", "seconds", "shown_text"]
+
+#: Text that was encrypted with the key of this id.
+_ENCRYPTED = re.compile(r"\$sealed:1\.([0-9a-f]{8})\.[A-Za-z0-9+/=]+")
 
 
 def iso(ms: int | None) -> str | None:
@@ -22,6 +26,11 @@ def instant(ms: int) -> str:
         return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
     except (ValueError, OverflowError, OSError):  # a foreign producer may have stored any number
         return f"{ms} ms since 1970"
+
+
+def shown_text(text: str) -> str:
+    """A text for people: encrypted parts are replaced by a note that names their key."""
+    return _ENCRYPTED.sub(r"(encrypted with the key \1)", text) if "$sealed:" in text else text
 
 
 def seconds(begin: int | None, end: int | None) -> float | None:

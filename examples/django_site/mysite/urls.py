@@ -1,0 +1,9 @@
+from django.urls import path
+
+from newsletter import views
+
+urlpatterns = [
+    path("subscribers", views.subscribe),
+    path("jobs/<str:id>", views.show_job),
+    path("healthz", views.health),
+]

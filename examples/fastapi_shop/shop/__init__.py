@@ -1,0 +1,1 @@
+"""A web shop with background jobs: FastAPI, SQLAlchemy and Penstock."""

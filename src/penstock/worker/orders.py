@@ -1,0 +1,77 @@
+"""What a supervisor and its worker processes send each other, and the exit codes of a worker process.
+
+A module of its own, so that a supervisor does not import what only a worker process needs.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.config import Config
+from penstock.worker.queues import Queue
+
+__all__ = [
+    "AWAY",
+    "ORDERS",
+    "REFUSED",
+    "REPLACE",
+    "UNUSABLE",
+    "ChildHello",
+    "ChildMessage",
+    "Death",
+    "Orders",
+    "Refusal",
+]
+
+ORDERS = "PENSTOCK_CHILD_ORDERS"
+#: Exit code of a child that can never work (no such module, bad option): it is not restarted.
+REFUSED = 78
+#: Exit codes of a child that found its store unusable, or unreachable for now, when it started.
+UNUSABLE, AWAY = 74, 75
+#: Exit code of a child that has drained because too many of its threads are stuck.
+REPLACE = 79
+
+
+class Death(msgspec.Struct):
+    """The end of the worker that this child replaces: its id, the cause, how many jobs it held, and the jobs
+    (queue, id) that are dead because of it. The list is short: it is passed in the environment."""
+
+    worker: str
+    cause: str
+    jobs: int
+    dead: tuple[tuple[str, str], ...] = ()
+
+
+class Orders(msgspec.Struct):
+    """The supervisor's orders to a child, passed at its start."""
+
+    app: str
+    config: Config
+    queues: tuple[Queue, ...] | None
+    burst: bool
+    worker: str
+    supervisor: int
+    control: int
+    table: int
+    death: Death | None = None
+
+
+class ChildHello(msgspec.Struct, tag=True):
+    """Sent by a child that is ready for signals, with the address of its store.
+
+    `has_listeners`: its app has listeners or callbacks, which need to know of each death. Messages of a child
+    are lines of JSON.
+    """
+
+    url: str | None
+    namespace: str
+    has_listeners: bool = False
+
+
+class Refusal(msgspec.Struct, tag=True):
+    """Sent by a child that ends because it cannot work."""
+
+    why: str
+
+
+ChildMessage = ChildHello | Refusal
