@@ -193,7 +193,7 @@ async def test_a_call_whose_lease_was_revoked_is_refused_and_one_that_starts_is_
         entries = [(slot, table.number(slot)) for slot in slots]
         refused = submit(pool, tasks.add, 1, entry=entries[0])
         runs = submit(pool, tasks.add, 2, entry=entries[1], seconds=100)
-        late = submit(pool, tasks.add, 3, lease=-1.0)
+        late = submit(pool, tasks.add, 3, until=0.0)
         pool.dispatch()
         await ends.until([refused, runs, late])
         assert isinstance(ends.of[refused], CallRefused)

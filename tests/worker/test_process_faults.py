@@ -90,7 +90,7 @@ async def test_a_successor_that_cannot_be_spawned_costs_no_job(
     quick, crash = made(app, tasks.add), made(app, tasks.die, max_attempts=1)
     async with at_work(app, config=config()):
         assert await (await quick.aenqueue(1)).aresult(20) == 2
-        spawn, refused = process._spawn, 0
+        spawn, refused = process.spawn, 0
 
         def limited(*fds: int) -> Any:
             nonlocal refused
@@ -99,7 +99,7 @@ async def test_a_successor_that_cannot_be_spawned_costs_no_job(
                 raise OSError(11, os.strerror(11))
             return spawn(*fds)
 
-        monkeypatch.setattr(process, "_spawn", limited)
+        monkeypatch.setattr(process, "spawn", limited)
         dead = await crash.aenqueue("kill")
         handles = [await quick.aenqueue(n) for n in range(NEIGHBOURS)]
         for handle in handles:

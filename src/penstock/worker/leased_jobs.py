@@ -29,6 +29,7 @@ class LeasedJob(msgspec.Struct, eq=False, gc=False):
     plan: Plan
     fetched: float  #: `clock.lease_seconds()` before the fetch was sent: the lease counts from here
     now: int  #: the store's clock at the fetch
+    extended: float = 0.0  #: `clock.lease_seconds()` before its lease was last extended; 0: never
     arrived: float = 0.0  #: monotonic: when it began to wait for a slot
     started: float = 0.0  #: monotonic: when its function started; 0: not yet
     ends: float | None = None  #: monotonic instant of its timeout or deadline

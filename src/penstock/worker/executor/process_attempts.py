@@ -85,9 +85,8 @@ class ProcessAttempts(PoolEvents):
                 leased.plan.reference,
                 epoch_of(leased.store_now()),
                 starter.seconds_left(leased),
-                starter.lease,
-                starter.entry(leased),
-                expected,
+                entry=starter.entry(leased),
+                expected=expected,
             )
         )
         if not self._dispatching:
@@ -134,6 +133,10 @@ class ProcessAttempts(PoolEvents):
 
     def started(self, call: ProcessCall) -> None:
         self._starter.seen(call.ticket, call.started)
+
+    def lease_end(self, call: ProcessCall) -> float:
+        leased: LeasedJob = call.ticket
+        return max(leased.fetched, leased.extended) + self._starter.lease
 
     def progressed(self, call: ProcessCall, progress: Progress) -> None:
         call.ticket.report(call.job, progress)

@@ -30,7 +30,8 @@ class Arena:
 
     def __init__(self, fd: int, offset: int) -> None:
         self._map = mmap.mmap(fd, SIZE, offset=offset)
-        self._read = memoryview(self._map)[:_MARKS].cast("Q")
+        self._marks = memoryview(self._map)[:_MARKS]
+        self._read = self._marks.cast("Q")
         self._taken: list[Region] = []  # of the arguments, sorted
         self._written = [0, 0]  # the call whose result was last written into each half
         self._half = 0
@@ -39,6 +40,12 @@ class Arena:
     def fits(fd: int, offset: int) -> bool:
         """Whether the file has room for an arena."""
         return os.fstat(fd).st_size >= offset + SIZE
+
+    def close(self) -> None:
+        """Unmap the memory."""
+        self._read.release()
+        self._marks.release()
+        self._map.close()
 
     # ── arguments ────────────────────────────────────────────────────────────────────────────────
 

@@ -23,6 +23,10 @@ class PoolEvents:
     def progressed(self, call: ProcessCall, progress: Progress) -> None:
         """A call has reported progress."""
 
+    def lease_end(self, call: ProcessCall) -> float:
+        """`clock.lease_seconds()` until which the call may start, now that it is dispatched."""
+        return call.until
+
     def ended(self, batch: list[CallEnd]) -> None:
         """These calls have ended."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 import tempfile
 import time
 
@@ -11,16 +12,18 @@ from penstock.worker.pools.arena import SIZE, Arena
 
 __all__ = ["CallPage"]
 
-_NUMBER, _STARTED = 0, 1  # 8-byte words
+_NUMBER, _STARTED, _CHECK, _BEGUN = range(4)  # 8-byte words
+_as_float = struct.Struct("=d").unpack
+_as_bytes = struct.Struct("=Q").pack
 
 
 class CallPage:
-    """The child writes `begin` and `end`; the worker reads `current`, also after the child's death."""
+    """The child writes `note_begun`, `begin` and `end`; the worker reads, also after the child's death."""
 
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, mmap.PAGESIZE)
-        view = memoryview(self._map)
-        self._numbers, self._times = view.cast("Q"), view.cast("d")
+        self._view = memoryview(self._map)
+        self._numbers, self._times = self._view.cast("Q"), self._view.cast("d")
 
     @staticmethod
     def create() -> int:
@@ -42,11 +45,28 @@ class CallPage:
         """The arena behind the page of this file, if it has one."""
         return Arena(fd, mmap.PAGESIZE) if Arena.fits(fd, mmap.PAGESIZE) else None
 
+    def close(self) -> None:
+        """Unmap the memory."""
+        for view in (self._numbers, self._times, self._view):
+            view.release()
+        self._map.close()
+
+    def note_begun(self, number: int) -> None:
+        """Show that this call has begun: from now on, user code may run for it."""
+        self._numbers[_BEGUN] = number
+
+    @property
+    def begun(self) -> int:
+        """The number of the last call that has begun; 0: none."""
+        return self._numbers[_BEGUN]
+
     def begin(self, number: int) -> float:
         """Show that the function of this call starts now; returns `time.monotonic()`."""
-        self._numbers[_NUMBER] = 0
+        numbers = self._numbers
+        numbers[_NUMBER] = 0
         self._times[_STARTED] = now = time.monotonic()
-        self._numbers[_NUMBER] = number
+        numbers[_CHECK] = numbers[_STARTED] ^ number
+        numbers[_NUMBER] = number
         return now
 
     def end(self) -> None:
@@ -56,9 +76,11 @@ class CallPage:
     def current(self) -> tuple[int, float] | None:
         """The number of the running call and when its function started; None if none runs.
 
-        A number is used once per child, so the same number before and after means that the time belongs to
-        it.
+        A processor may show the writes in another order, so the check word tells whether number and time
+        belong together.
         """
-        number = self._numbers[_NUMBER]
-        started = self._times[_STARTED]
-        return (number, started) if number and self._numbers[_NUMBER] == number else None
+        numbers = self._numbers
+        number, started = numbers[_NUMBER], numbers[_STARTED]
+        if not number or numbers[_CHECK] != started ^ number:
+            return None
+        return number, _as_float(_as_bytes(started))[0]

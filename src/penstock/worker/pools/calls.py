@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, Protocol
 
@@ -57,6 +58,7 @@ class ChildBroken(ChildDied):
 
     def __init__(self, why: str, traceback: str = "") -> None:
         super().__init__(f"could not start: {why}")
+        self.why = why
         self.traceback = traceback
 
 
@@ -87,11 +89,12 @@ class ProcessCall(msgspec.Struct, eq=False, gc=False):
     reference: tuple[str, str]
     epoch: int  #: the store's clock (ms) when `time.monotonic()` was 0
     seconds: float | None = None
-    lease: float = 1e9  #: seconds after its dispatch in which it may start
+    until: float = math.inf  #: `clock.lease_seconds()` until which it may start
     entry: tuple[int, int] | None = None  #: slot and number in the worker's lease table
     expected: float | None = None  #: seconds that it is expected to take; None: unknown
     awaited: bool = False  #: `ProcessPool.run` waits for it: it does not leave the pool before its end
     number: int = 0  #: of its last dispatch
+    given: float = 0.0  #: monotonic: when that was
     cost: float = 0.0  #: seconds that it counts for in its child's load
     child: CallHolder | None = None
     started: float = 0.0  #: monotonic: when its function started; 0: not yet, as far as known
@@ -99,6 +102,7 @@ class ProcessCall(msgspec.Struct, eq=False, gc=False):
     spent: float = 0.0  #: seconds that it kept its child busy; 0: unknown
     seen: bool = False  #: its start was reported
     over: bool = False
+    was_claimed: bool = False  #: a child had claimed it and died before it began
     large: tuple[int, int] | None = None  #: the place of its arguments in its child's arena
 
 

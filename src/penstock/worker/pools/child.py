@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 
 from penstock.worker.pools.call_page import CallPage
 from penstock.worker.pools.host import Host
@@ -51,9 +52,9 @@ def main(fd: int) -> None:
     hello = connection.receive()
     if not isinstance(hello, WorkerHello) or len(connection.fds) < _FDS:
         return
-    claims, page = Claims(connection.fds[0]), CallPage(connection.fds[1])
+    page = CallPage(connection.fds[1])
     table = LeaseTable.attach(connection.fds[2]) if len(connection.fds) > _FDS else None
-    _die_with(hello.parent)
+    claims = Claims(connection.fds[0], _die_with(hello.parent))
     _yield_processors(hello)
     arena = CallPage.arena(connection.fds[1])
     os.close(connection.fds[1])
@@ -83,6 +84,7 @@ class _WorkerSocket:
     """The socket to the worker; any thread may send."""
 
     def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(True)
         self._socket = connection
         self._lock = threading.Lock()
         self._frames = Frames()
@@ -114,6 +116,8 @@ class _WorkerSocket:
         if self.fds:
             return self._socket.recv(_READ)
         data, self.fds, _, _ = socket.recv_fds(self._socket, _READ, 8)
+        for fd in self.fds:  # programs started by a task must not keep them open
+            os.set_inheritable(fd, False)
         return data
 
 
@@ -149,11 +153,17 @@ def _yield_processors(hello: WorkerHello) -> None:
             _log.warning("process_cpus=%s: %s", ",".join(map(str, hello.cpus)), error)
 
 
-def _die_with(parent: int) -> None:
-    if not _request_death_signal():
+def _die_with(parent: int) -> Callable[[], bool] | None:
+    """Let this process die with its worker.
+
+    Where the system does not kill it at once, returns the check to make before each call.
+    """
+    signalled = _request_death_signal()
+    if not signalled:
         threading.Thread(target=_watch, args=(parent,), name="penstock-parent", daemon=True).start()
     if os.getppid() != parent:  # the parent died before the request
         os._exit(1)
+    return None if signalled else lambda: os.getppid() != parent
 
 
 def _request_death_signal() -> bool:

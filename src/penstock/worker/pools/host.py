@@ -107,6 +107,7 @@ class Host:
         """Run the job's function, unless its lease is lost, and return its end."""
         if clock.lease_seconds() >= order.until or not self._may_start(order):
             return Refused(order.number)
+        self._page.note_begun(order.number)
         job, plan, started, took = order.job, None, 0.0, 0.0
         try:
             plan = self._plan_of(order)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 
-from penstock.core import clock
 from penstock.core.job import Progress
 from penstock.worker.exits import how_it_ended, oom_kills
 from penstock.worker.pools.arena import LARGE, Arena
@@ -44,14 +41,11 @@ from penstock.worker.pools.messages import (
     frame,
     from_child,
 )
-from penstock.worker.pools.tokens import Tokens
+from penstock.worker.pools.spawn import kill_group, spawn
+from penstock.worker.pools.tokens import Tokens, blocking_pair
 
 __all__ = ["ChildEvents", "ChildProcess", "capacity"]
 
-_BOOT = (
-    "import sys; sys.path += sys.argv[2:]; "
-    "from penstock.worker.pools.child import main; main(int(sys.argv[1]))"
-)
 #: Work (s) that may lie ready in a child, and the maximum number of its calls.
 _WORK_AHEAD, _MAX_CALLS = 0.020, 128
 #: No further call is given to a child that has arguments of this many bytes.
@@ -63,6 +57,8 @@ _OVERHEAD = 0.00004
 #: While a child has more work (s) than _LATER, in calls of more than _NOT_SHORT (s) on average, its messages
 #: are read every _PAUSE (s) instead of one by one: 5 % more calls of 1 ms. Shorter ones come in batches.
 _LATER, _NOT_SHORT, _PAUSE = 0.005, 0.0003, 0.002
+#: How many of its last calls the pace of a child is made of, about.
+_AVERAGED = 8
 #: The load (s) of a call of unknown duration: nothing is placed behind it.
 _UNKNOWN = 1.0
 
@@ -116,7 +112,10 @@ class ChildProcess:
         self._stderr: ChildStderr | None = None
         self._unsent: list[ProcessCall] = []
         self._oom_kills_before = oom_kills()
+        #: Average seconds of the calls that it ended last.
+        self.pace = 0.0
         self._killed: str | None = None  # why the worker killed it
+        self._target: ProcessCall | None = None  # the call that it was killed for
         self._cause: str | None = None  # how it ended, until that is reported
         self._gone = False
         self._socket_closed = False  # whether its end of the socket is closed
@@ -126,13 +125,13 @@ class ChildProcess:
 
         Raises ChildBroken if it does not get ready.
         """
-        own_end, child_end = socket.socketpair()
+        own_end, child_end = blocking_pair()
         try:
             self._tokens = Tokens()
             self._greet(own_end, hello)
             self._stderr = ChildStderr()
             try:
-                self._process = _spawn(child_end.fileno(), self._stderr.write_end)
+                self._process = spawn(child_end.fileno(), self._stderr.write_end)
             finally:
                 os.close(self._stderr.write_end)
         except (OSError, ChildBroken):
@@ -180,16 +179,25 @@ class ChildProcess:
                 room = 1 if short or not calls else 0
         return room if not self._max_jobs else max(0, min(room, self._max_jobs - self.jobs - calls))
 
-    def _order(self, call: ProcessCall, now: float) -> bytes:
+    def _order(self, call: ProcessCall) -> bytes:
         """The message for this call. Large arguments go into the arena, if they fit."""
-        job, until = call.job, now + call.lease
+        job = call.job
         if len(job.spec.payload) >= LARGE and self._arena is not None:
             call.large = self._arena.put(job.spec.payload)
             if call.large is not None:
                 spec = msgspec.structs.replace(job.spec, payload=b"")
                 job = msgspec.structs.replace(job, spec=spec)
         return frame(
-            RunJob(call.number, job, *call.reference, call.epoch, call.seconds, until, call.entry, call.large)
+            RunJob(
+                call.number,
+                job,
+                *call.reference,
+                call.epoch,
+                call.seconds,
+                call.until,
+                call.entry,
+                call.large,
+            )
         )
 
     @property
@@ -197,11 +205,11 @@ class ChildProcess:
         """Expected seconds of the calls in flight."""
         return self._work
 
-    def give(self, call: ProcessCall, number: int) -> None:
+    def give(self, call: ProcessCall, number: int, now: float) -> None:
         """Place this call in the child, behind its other calls. `flush` sends it."""
         if not self.calls:
-            self.last_end = time.monotonic()
-        call.child, call.number = self, number
+            self.last_end = now
+        call.child, call.number, call.given = self, number, now
         call.cost = _UNKNOWN if call.expected is None else call.expected + _OVERHEAD
         self._work += call.cost
         self._bytes += len(call.job.spec.payload)
@@ -213,8 +221,7 @@ class ChildProcess:
         calls, self._unsent = self._unsent, []
         if not calls or self._connection is None or self._tokens is None:
             return
-        now = clock.lease_seconds()
-        self._connection.send(b"".join([self._order(call, now) for call in calls]))
+        self._connection.send([self._order(call) for call in calls])
         try:
             self._tokens.give([call.number for call in calls])
         except OSError:  # the child has closed its end: its death follows
@@ -224,11 +231,19 @@ class ChildProcess:
         """Remove and return the calls that have not begun, in order."""
         back, self._unsent = self._unsent, []
         numbers = [] if self._tokens is None else self._tokens.take_back()
+        if numbers and self._connection is not None:
+            self._connection.withdraw(len(numbers))
         back = [*(self.calls[number] for number in numbers), *back]
-        for call in back:
-            del self.calls[call.number]
-            self._forget(call)
+        self._remove(back)
         return back
+
+    def lies_for(self, now: float) -> float:
+        """For how long (s) its next call has been ready; 0 if none is."""
+        begun = 0 if self._page is None else self._page.begun
+        for call in self.calls.values():
+            if call.number > begun:
+                return now - call.given
+        return 0.0
 
     def kill_call(self, call: ProcessCall) -> tuple[bool, list[ProcessCall]]:
         """Take back what has not begun; then kill the process, if this call is what it began last.
@@ -241,6 +256,7 @@ class ChildProcess:
             return True, back
         if next(reversed(self.calls.values()), None) is not call:
             return False, back
+        self._target = call
         self._kill("killed by its worker")
         return True, back
 
@@ -256,6 +272,11 @@ class ChildProcess:
         if call is not None and current is not None:
             call.started = current[1]
         return call
+
+    def _remove(self, batch: Sequence[ProcessCall]) -> None:
+        for call in batch:
+            del self.calls[call.number]
+            self._forget(call)
 
     def _forget(self, call: ProcessCall) -> None:
         call.child = None
@@ -286,7 +307,7 @@ class ChildProcess:
                 self._process.wait(timeout)
             except subprocess.TimeoutExpired:
                 pass
-            self._kill_group()
+            kill_group(self.pid)
             self._process.wait()
             self._gone = True
         self._close()
@@ -317,11 +338,13 @@ class ChildProcess:
             case FunctionReturned():
                 if (call := self._end_of(message.number)) is not None:
                     call.started, call.took, call.spent = message.started, message.took, message.spent
+                    self._measure(message.spent)
                     self._events.ended(call, EncodedResult(self._result(message)), None)
             case Failed():
                 if (call := self._end_of(message.number)) is not None:
                     call.started, call.took = message.started, message.took
                     call.spent = message.took
+                    self._measure(message.took)
                     self._events.ended(call, None, ChildFailed(message.as_outcome()))
             case Refused():
                 if (call := self._end_of(message.number)) is not None:
@@ -352,6 +375,9 @@ class ChildProcess:
         self.last_end, self.stuck = time.monotonic(), False
         return call
 
+    def _measure(self, spent: float) -> None:
+        self.pace += (spent - self.pace) / min(_AVERAGED, self.jobs)
+
     # ── the end of the process ───────────────────────────────────────────────────────────────────
 
     def _await_exit(self, process: subprocess.Popen[bytes]) -> None:
@@ -372,7 +398,7 @@ class ChildProcess:
         """Note that the process has ended; its last messages may still be in the socket."""
         if self._gone or self._process is None:
             return
-        self._kill_group()  # its own children must not outlive it: a job could run twice at a time
+        kill_group(self.pid)  # its own children must not outlive it: a job could run twice at a time
         code = self._process.wait()
         self._gone = True
         self._cause = self._killed or how_it_ended(code, self._oom_kills_before)
@@ -393,7 +419,8 @@ class ChildProcess:
         cause, self._cause = self._cause, None
         if cause is None:
             return
-        unstarted = self.take_back()
+        behind = self.take_back()
+        unstarted = [*self._claimed_only(), *behind]
         running = self.running()
         if self._stderr is not None:
             self._stderr.pump()
@@ -408,10 +435,26 @@ class ChildProcess:
             self._events.ended(call, None, error)
         self._events.died(self, error, unstarted)
 
+    def _claimed_only(self) -> list[ProcessCall]:
+        """Remove and return the calls that the dead child had claimed and not begun.
+
+        Each returns once: its message itself may kill the child, as its size may.
+        """
+        begun = 0 if self._page is None else self._page.begun
+        back = [
+            call
+            for call in self.calls.values()
+            if call.number > begun and call is not self._target and not call.was_claimed
+        ]
+        self._remove(back)
+        for call in back:
+            call.was_claimed = True
+        return back
+
     def _kill(self, why: str) -> None:
         if not self._gone and self._killed is None:
             self._killed = why
-            self._kill_group()
+            kill_group(self.pid)
 
     def _close(self) -> None:
         if self._connection is not None:
@@ -422,30 +465,12 @@ class ChildProcess:
         if self._stderr is not None:
             self._stderr.pump()
             self._stderr.close()
-
-    def _kill_group(self) -> None:
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # no process left
-            pass
+        for memory in (self._page, self._arena):
+            if memory is not None:
+                memory.close()
+        self._page = self._arena = None
 
 
 def capacity(expected: float) -> int:
     """How many calls of this expected duration (s) lie ready in a child at most."""
     return max(2 if expected <= _ONE_AHEAD else 1, min(_MAX_CALLS, int(_WORK_AHEAD / (expected + _OVERHEAD))))
-
-
-def _spawn(fd: int, stderr: int) -> subprocess.Popen[bytes]:
-    """Start an interpreter with the same flags, in its own process group, out of reach of a terminal's ^C."""
-    if not sys.executable:
-        raise ChildBroken("sys.executable is empty: it is unknown which Python to start")
-    flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags", list)()
-    # where to import Penstock from; the user's own path comes with Hello
-    homes = dict.fromkeys([str(Path(__file__).parents[3]), str(Path(msgspec.__file__).parents[1])])
-    return subprocess.Popen(  # noqa: S603 (our own program, fixed arguments)
-        [sys.executable, *flags, "-P", "-c", _BOOT, str(fd), *homes],
-        pass_fds=(fd,),
-        stdin=subprocess.DEVNULL,
-        stderr=stderr,
-        process_group=0,
-    )

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
 from penstock.config import Config
+from penstock.core import clock
 from penstock.core.errors import ConfigError
 from penstock.core.job import Job, Progress
-from penstock.core.text import number
-from penstock.worker.logs import log_with_traceback
 from penstock.worker.pools.call_events import CallEnd, CallWaiter, PoolEvents
 from penstock.worker.pools.calls import (
+    CallRefused,
     ChildBroken,
     ChildDied,
     EncodedResult,
@@ -31,19 +30,16 @@ from penstock.worker.pools.limits import ChildLimits
 from penstock.worker.pools.messages import WorkerHello
 from penstock.worker.pools.process import ChildProcess, capacity
 from penstock.worker.pools.script import main_location, refuse_while_importing
+from penstock.worker.pools.start_failures import StartFailures
 
 __all__ = ["ProcessPool"]
 
 _log = logging.getLogger("penstock.worker")
 
-#: After a child that could not start, the next one waits this long, doubling (s).
-_FIRST_BACKOFF = 0.5
-_LAST_BACKOFF = 30.0
-#: After a child for which the system had no resources, the next one waits this long (s).
-RETRY_AFTER = 0.5
-_NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS}
 #: Calls are taken back from behind a call that runs for this long (s), and wait this long for a child.
 _STUCK = 0.03
+#: Calls that have been ready for this long (s) are placed again; if a child is idle, those for _SHARED.
+_LAIN, _SHARED = 0.04, 0.02
 #: If at most this many calls fit into a child, each that ends is replaced at once.
 _FEW = 8
 
@@ -97,9 +93,8 @@ class ProcessPool:
         self._ends: list[CallEnd] = []
         self._starting: set[asyncio.Task[None]] = set()
         self._last_number = 0
-        self._failures = 0
-        self._broken: ChildBroken | None = None
-        self._not_before = 0.0
+        self._failures = StartFailures(start_timeout)
+        self._dispatching = False  # whether a dispatch follows in this turn of the loop
         self._closed = False
 
     @property
@@ -109,9 +104,8 @@ class ProcessPool:
 
     @property
     def lacks_resources(self) -> bool:
-        """Whether the system had no resources for a child just now, and no child is left."""
-        no_room = isinstance(self._broken, NoChild) and not self._children
-        return no_room and time.monotonic() < self._not_before
+        """Whether no child could start just now, and none is left."""
+        return not self._children and self._failures.holds() is not None
 
     @property
     def pids(self) -> list[int]:
@@ -125,16 +119,18 @@ class ProcessPool:
 
         A child gets further calls only while it has a few milliseconds of expected work.
         """
-        room = sum([child.room(expected) for child in self._children])
-        return max(0, room + self.size - len(self._children) - len(self._waiting))
+        children, missing = self._places()
+        room = sum([child.room(expected) for child in children])
+        return max(0, room + missing - len(self._waiting))
 
     def fetchable(self, expected: float) -> int | None:
         """How many calls of this expected duration (s) to fetch now: if many fit, none while half are there.
 
         None if calls take longer than a child may have ready, or each child has a call that takes long.
         """
-        calls, flowing = len(self._waiting), self.size - len(self._children)
-        for child in self._children:
+        children, flowing = self._places()
+        calls = len(self._waiting)
+        for child in children:
             if not child.stuck:
                 calls += len(child.calls)
                 flowing += 1
@@ -199,22 +195,30 @@ class ProcessPool:
 
     def dispatch(self) -> None:
         """Give waiting calls to children with room, the least loaded first, and start missing children."""
-        waiting = self._waiting
+        self._dispatching = False
+        waiting, now, lease_now = self._waiting, time.monotonic(), clock.lease_seconds()
         touched: set[ChildProcess] = set()
         while waiting:
-            child = self._child_for(waiting[0].expected)
+            call = waiting[0]
+            call.until = self._events.lease_end(call)
+            if call.until <= lease_now:
+                self.ended(waiting.popleft(), None, CallRefused("its lease ended before it began"))
+                continue
+            child = self._child_for(call.expected)
             if child is None:
                 break
             self._last_number += 1
-            child.give(waiting.popleft(), self._last_number)
+            child.give(waiting.popleft(), self._last_number, now)
             touched.add(child)
         for child in touched:
             child.flush()
+        if self._ends:
+            asyncio.get_running_loop().call_soon(self._deliver)
         if waiting:
             self._start_missing()
 
     def watch(self, now: float) -> list[ProcessCall]:
-        """Report calls that run, and take back those that wait behind a long one. ProcessCall it often.
+        """Report calls that run, and take back those that lie ready for too long. Call it often.
 
         Returns submitted calls that no child can begin soon; they have left the pool.
         """
@@ -225,13 +229,17 @@ class ProcessPool:
             known = child.running()
             if known is not None and not known.seen:
                 self._report_start(known)
-            if now - child.last_end > _STUCK and not child.stuck:
+            if child.stuck:
+                continue
+            if now - child.last_end > _STUCK:
                 back += child.take_back()
                 child.stuck = bool(child.calls)  # else it has begun none of them: it is slow to come by
-        if back:
-            self._wait_again(back)
+            elif child.lies_for(now) > _LAIN:
+                back += _slow(child)
+        self._wait_again(back)
+        if back or self._dispatching:
             self.dispatch()
-        return self._withdraw(len(self._starting)) if self._waiting and self._children else []
+        return self._withdraw(len(self._starting)) if self._waiting else []
 
     def take_back(self) -> list[ProcessCall]:
         """Remove and return all submitted calls that have not begun."""
@@ -264,10 +272,32 @@ class ProcessPool:
         self._children, self._retired = [], []
         self._deliver()
 
-    def _wait_again(self, back: list[ProcessCall]) -> None:
+    def _wait_again(self, back: Iterable[ProcessCall]) -> None:
         """Put calls that were taken back before those that wait, in the order in which they were given."""
-        back.sort(key=attrgetter("number"))
-        self._waiting.extendleft(reversed(back))
+        self._waiting.extendleft(sorted(back, key=attrgetter("number"), reverse=True))
+
+    def _places(self) -> tuple[list[ChildProcess], int]:
+        """The children that may have calls, and how many more may.
+
+        A retired child runs its last call in the place of its successor, which stays idle until then.
+        """
+        held = sum([1 for child in self._retired if child.calls])
+        if not held:
+            return self._children, self.size - len(self._children)
+        busy = [child for child in self._children if child.calls]
+        idle = [child for child in self._children if not child.calls]
+        free = max(0, self.size - held - len(busy))
+        return busy + idle[:free], max(0, free - len(idle))
+
+    def _share(self) -> None:
+        """Give calls that lie ready behind others to the child that has become idle."""
+        now = time.monotonic()
+        back = [
+            call for child in self._children if child.lies_for(now) > _SHARED for call in _slow(child)
+        ]
+        if back:
+            self._wait_again(back)
+            self.dispatch()
 
     def _withdraw(self, keep: int) -> list[ProcessCall]:
         """Remove waiting calls that nobody awaits, except the first ones, for which children start."""
@@ -282,7 +312,7 @@ class ProcessPool:
     def _child_for(self, expected: float | None) -> ChildProcess | None:
         """The least loaded child with room for such a call."""
         best = None
-        for child in self._children:
+        for child in self._places()[0]:
             if (best is None or child.work < best.work) and child.room(expected) > 0:
                 best = child
         return best
@@ -297,20 +327,29 @@ class ProcessPool:
             self._deliver()
             return True
         stopped, back = child.kill_call(call)
-        self._waiting.extendleft(reversed(back))
+        self._wait_again(back)
         if call.child is None:
             self._kill(call)
-        if not self._closed:
-            self.dispatch()
+        self._dispatch_soon()
         return stopped
+
+    def _dispatch_soon(self) -> None:
+        """Dispatch once in this turn of the loop, however many calls are killed in it."""
+        if not self._closed and not self._dispatching:
+            self._dispatching = True
+            asyncio.get_running_loop().call_soon(self._dispatch_if_due)
+
+    def _dispatch_if_due(self) -> None:
+        if self._dispatching and not self._closed:
+            self.dispatch()
 
     # ── children ─────────────────────────────────────────────────────────────────────────────────
 
     def _start_missing(self) -> None:
         """Start children for waiting calls, or refuse the calls if no child can start now."""
         missing = min(len(self._waiting) - len(self._starting), self.size - self._alive())
-        if missing > 0 and self._broken is not None and time.monotonic() < self._not_before:
-            self._refuse(self._broken)
+        if missing > 0 and (error := self._failures.holds()) is not None:
+            self._refuse(None, error)
             return
         for _ in range(missing):
             self._start_child()
@@ -330,49 +369,37 @@ class ProcessPool:
         except (ChildBroken, OSError, RuntimeError, MemoryError) as error:  # a TimeoutError is an OSError
             child.end(0.0)
             self._no_longer_starting()
-            self._could_not_start(error if isinstance(error, ChildBroken) else self._as_broken(error))
+            broken = self._failures.note(error)
+            charged = None if isinstance(broken, NoChild) else broken
+            self._refuse(charged, NoChild(broken.why, broken.traceback))
         except asyncio.CancelledError:
             child.end(0.0)
             raise
         else:
             self._no_longer_starting()
-            self._failures, self._broken = 0, None
+            self._failures.clear()
             self._children.append(child)
             self.dispatch()
-
-    def _as_broken(self, error: OSError | RuntimeError | MemoryError) -> ChildBroken:
-        if not isinstance(error, OSError) or error.errno in _NO_ROOM:
-            return NoChild(str(error) or type(error).__name__)
-        if isinstance(error, TimeoutError):
-            return ChildBroken(
-                f"its imports and start-up hooks took more than {number(self._start_timeout)} s"
-            )
-        return ChildBroken(str(error))
+            if not child.calls:
+                self._share()
 
     def _no_longer_starting(self) -> None:
         """Remove the current start from `_starting` before its end is reported, so that it is not counted."""
         self._starting = {task for task in self._starting if task is not asyncio.current_task()}
 
-    def _could_not_start(self, error: ChildBroken) -> None:
-        if isinstance(error, NoChild):
-            if not isinstance(self._broken, NoChild):
-                _log.error("a child process %s; its jobs are released, and the start is retried", error.cause)
-            self._broken, self._not_before = error, time.monotonic() + RETRY_AFTER
-            self._refuse(error)
-            return
-        wait = min(_LAST_BACKOFF, _FIRST_BACKOFF * 2**self._failures)
-        self._failures += 1
-        self._broken, self._not_before = error, time.monotonic() + wait
-        says = "a child process %s; the next one waits %.3g s"
-        log_with_traceback(_log, logging.ERROR, error.traceback, says, error.cause, wait)
-        self._refuse(error)
+    def _refuse(self, charged: ChildBroken | None, others: NoChild) -> None:
+        """End waiting calls because no child can start now, unless a living child can take them.
 
-    def _refuse(self, error: ChildBroken) -> None:
-        """Fail the waiting jobs because no child can start, unless a living child can take them."""
-        if not self._children:
-            while self._waiting:
-                self.ended(self._waiting.popleft(), None, error)
-            self._deliver()
+        A failed start is charged to the call that it was for, and to no other. As many calls as there are
+        children starting go on waiting; the others are released.
+        """
+        if self._children:
+            return
+        if charged is not None and self._waiting:
+            self.ended(self._waiting.popleft(), None, charged)
+        while len(self._waiting) > len(self._starting):
+            self.ended(self._waiting.pop(), None, others)
+        self._deliver()
 
     def _hello(self) -> WorkerHello:
         main_module, main_file = main_location()
@@ -412,10 +439,12 @@ class ProcessPool:
             self._retire(child)
         self._deliver()
         self.dispatch()
+        if not child.calls and child in self._children:
+            self._share()
 
     def died(self, child: ChildProcess, error: ChildDied, unstarted: list[ProcessCall]) -> None:
         """Remove a child that has ended; its call, if any, has failed already."""
-        self._waiting.extendleft(reversed(unstarted))
+        self._wait_again(unstarted)
         if child in self._retired:
             self._retired.remove(child)
         elif child in self._children:
@@ -433,10 +462,10 @@ class ProcessPool:
         """Let a child end, and start its successor, so that the next job need not wait for imports."""
         self._children.remove(child)
         self._retired.append(child)
-        self._waiting.extendleft(reversed(child.take_back()))
+        self._wait_again(child.take_back())
         child.close_input()
         self.dispatch()
-        if not self._closed and self._broken is None and not self._starting and not self._has_idle():
+        if not self._closed and not self._failures.any and not self._starting and not self._has_idle():
             self._start_child()
 
     def _has_idle(self) -> bool:
@@ -471,3 +500,12 @@ class ProcessPool:
         else:
             assert result is not None
             awaited.end.set_result(result)
+
+
+def _slow(child: ChildProcess) -> list[ProcessCall]:
+    """Take back what the child has not begun; its last calls show how long these take."""
+    back = child.take_back()
+    for call in back:
+        if call.expected is not None:
+            call.expected = max(call.expected, child.pace)
+    return back

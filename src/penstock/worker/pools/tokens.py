@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-__all__ = ["Claims", "Tokens"]
+__all__ = ["Claims", "Tokens", "blocking_pair"]
 
 _TOKEN = struct.Struct("<Q")
 _READ = 8 * 4096
+
+
+def blocking_pair() -> tuple[socket.socket, socket.socket]:
+    """A pair of connected sockets that block, also if the program has set a default timeout for sockets."""
+    pair = socket.socketpair()
+    for end in pair:
+        end.setblocking(True)
+    return pair
 
 
 class Tokens:
     """The worker's end. `child_end` is passed to the child; a copy of it stays here, to read tokens back."""
 
     def __init__(self) -> None:
-        self._out, self.child_end = socket.socketpair()
+        self._out, self.child_end = blocking_pair()
 
     def give(self, numbers: Sequence[int]) -> None:
         """Let the child begin these calls, in order. Raises OSError if the child's end is closed.
@@ -48,15 +56,19 @@ class Tokens:
 
 
 class Claims:
-    """The child's end."""
+    """The child's end. `is_orphan` says whether the worker has died: then nothing is begun any more."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, is_orphan: Callable[[], bool] | None = None) -> None:
         self._socket = socket.socket(fileno=fd)
+        self._socket.setblocking(True)
+        self._is_orphan = is_orphan
 
     def next(self) -> int | None:
-        """Wait for the next call to begin; None if the worker has closed its end."""
+        """Wait for the next call to begin; None if the worker has closed its end or has died."""
         try:
             data = self._socket.recv(_TOKEN.size)
         except OSError:
+            return None
+        if self._is_orphan is not None and self._is_orphan():
             return None
         return int.from_bytes(data, "little") if len(data) == _TOKEN.size else None
