@@ -49,6 +49,27 @@ def pid() -> int:
     return os.getpid()
 
 
+@app.task(run_in="process")
+def nap(seconds: float) -> tuple[int, float, float]:
+    """Sleep; returns the pid and the monotonic instants of start and end."""
+    began = time.monotonic()
+    time.sleep(seconds)
+    return os.getpid(), began, time.monotonic()
+
+
+@app.task(run_in="process")
+def inheritable() -> list[int]:
+    """The descriptors that a program started here would get, beyond the standard ones."""
+    found = []
+    for fd in range(3, 256):
+        try:
+            if os.get_inheritable(fd):
+                found.append(fd)
+        except OSError:
+            continue
+    return found
+
+
 _kept: list[bytes] = []
 
 

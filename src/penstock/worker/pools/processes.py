@@ -292,9 +292,7 @@ class ProcessPool:
     def _share(self) -> None:
         """Give calls that lie ready behind others to the child that has become idle."""
         now = time.monotonic()
-        back = [
-            call for child in self._children if child.lies_for(now) > _SHARED for call in _slow(child)
-        ]
+        back = [call for child in self._children if child.lies_for(now) > _SHARED for call in _slow(child)]
         if back:
             self._wait_again(back)
             self.dispatch()
