@@ -113,3 +113,25 @@ async def test_children_have_the_niceness_and_the_processors_of_their_settings(a
     cpu = min(os.sched_getaffinity(0))
     async with at_work(app, config=config(process_nice=3, process_cpus=str(cpu))):
         assert await (await rank.aenqueue()).aresult(20) == (min(19, os.nice(0) + 3), [cpu])
+
+
+async def test_a_worker_asks_a_queue_of_process_tasks_for_no_more_than_its_free_process_slots(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = made(app, tasks.add)
+    async with at_work(app, config=config(concurrency=20)) as worker:
+        assert await (await quick.aenqueue(1)).aresult(20) == 2  # from now on, calls are known to be short
+        assert worker._services is not None
+        store = worker._services.fetcher._store
+        fetch, free = store.fetch, []
+
+        async def noted(shares: Any, **options: Any) -> Any:
+            free.extend(share.free for share in shares)
+            return await fetch(shares, **options)
+
+        monkeypatch.setattr(store, "fetch", noted)
+        handles = [await quick.aenqueue(n) for n in range(NEIGHBOURS)]
+        assert [await handle.aresult(20) for handle in handles] == list(range(1, NEIGHBOURS + 1))
+        monkeypatch.setattr(store, "fetch", fetch)
+    assert free
+    assert set(free) <= {1, 2}

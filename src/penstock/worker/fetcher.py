@@ -120,7 +120,8 @@ class Fetcher(Service):
         held = self._leased_jobs.per_queue
         if self._admission.backlog:
             held = held - self._admission.backlog.per_queue
-        shares = self._round_robin.plan(limit, free, held, self._admission.caps())
+        admission = self._admission
+        shares = self._round_robin.plan(limit, free, held, admission.caps(), admission.free_slots())
         if not shares:
             return await self._wait_for_queue_slot()
         if self._settler.unsent and free > 0:  # settle first, so that one transaction does both

@@ -243,6 +243,16 @@ class Admission:
                 caps[queue] = 0 if self._backlog else short
         return caps
 
+    def free_slots(self) -> dict[str, int]:
+        """Free process slots, for each queue that brought only process tasks with its last fetch.
+
+        A queue with limits gives a worker no more at a time, so that other workers get their share.
+        """
+        if not self._process_queues:
+            return {}
+        free = max(1, self._slots.process_slots - self._slots.process_busy)
+        return dict.fromkeys(self._process_queues, free)
+
     def release_unproductive(self, queues: Iterable[str]) -> None:
         """Release process tasks of queues whose last fetch brought nothing else to start."""
         if self.backlog:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +15,7 @@ from penstock.config import Config
 from penstock.core import clock
 from penstock.core.errors import ConfigError
 from penstock.core.job import Job, Progress
-from penstock.worker.pools.call_events import CallEnd, CallWaiter, PoolEvents
+from penstock.worker.pools.call_events import CallReports, CallWaiter, PoolEvents
 from penstock.worker.pools.calls import (
     CallRefused,
     ChildBroken,
@@ -27,9 +26,8 @@ from penstock.worker.pools.calls import (
     epoch_of,
 )
 from penstock.worker.pools.limits import ChildLimits
-from penstock.worker.pools.messages import WorkerHello
 from penstock.worker.pools.process import ChildProcess, capacity
-from penstock.worker.pools.script import main_location, refuse_while_importing
+from penstock.worker.pools.script import refuse_while_importing, worker_hello
 from penstock.worker.pools.start_failures import StartFailures
 
 __all__ = ["ProcessPool"]
@@ -89,8 +87,7 @@ class ProcessPool:
         self._retired: list[ChildProcess] = []  # asked to end
         self._waiting: deque[ProcessCall] = deque()
         self._calls: dict[int, ProcessCall] = {}  # by the identity of the ticket
-        self._awaited: dict[int, CallWaiter] = {}  # by the identity of the call
-        self._ends: list[CallEnd] = []
+        self._reports = CallReports(self._events)
         self._starting: set[asyncio.Task[None]] = set()
         self._last_number = 0
         self._failures = StartFailures(start_timeout)
@@ -165,7 +162,7 @@ class ProcessPool:
         epoch = epoch_of(int(time.time() * 1000) if now is None else now)
         call = ProcessCall(ticket, job, reference, epoch, seconds, awaited=True)
         awaited = CallWaiter(asyncio.get_running_loop().create_future(), on_start, on_progress)
-        self._awaited[id(call)] = awaited
+        self._reports.awaited[id(call)] = awaited
         try:
             self.submit(call)
             self.dispatch()
@@ -174,7 +171,7 @@ class ProcessPool:
             self._kill(call)
             raise
         finally:
-            del self._awaited[id(call)]
+            del self._reports.awaited[id(call)]
             if self._calls.get(id(ticket)) is call:
                 del self._calls[id(ticket)]
 
@@ -212,8 +209,8 @@ class ProcessPool:
             touched.add(child)
         for child in touched:
             child.flush()
-        if self._ends:
-            asyncio.get_running_loop().call_soon(self._deliver)
+        if self._reports.ends:
+            asyncio.get_running_loop().call_soon(self._reports.deliver)
         if waiting:
             self._start_missing()
 
@@ -228,7 +225,7 @@ class ProcessPool:
                 continue
             known = child.running()
             if known is not None and not known.seen:
-                self._report_start(known)
+                self._reports.started(known)
             if child.stuck:
                 continue
             if now - child.last_end > _STUCK:
@@ -270,7 +267,7 @@ class ProcessPool:
         for child in all_children:
             child.end(max(0.0, until - time.monotonic()))
         self._children, self._retired = [], []
-        self._deliver()
+        self._reports.deliver()
 
     def _wait_again(self, back: Iterable[ProcessCall]) -> None:
         """Put calls that were taken back before those that wait, in the order in which they were given."""
@@ -281,7 +278,7 @@ class ProcessPool:
 
         A retired child runs its last call in the place of its successor, which stays idle until then.
         """
-        held = sum([1 for child in self._retired if child.calls])
+        held = sum([1 for child in self._retired if child.calls]) if self._retired else 0
         if not held:
             return self._children, self.size - len(self._children)
         busy = [child for child in self._children if child.calls]
@@ -322,7 +319,7 @@ class ProcessPool:
         if child is None:
             self._waiting.remove(call)
             self.ended(call, None, ChildDied("killed by its worker before it began", killed=True))
-            self._deliver()
+            self._reports.deliver()
             return True
         stopped, back = child.kill_call(call)
         self._wait_again(back)
@@ -363,7 +360,7 @@ class ProcessPool:
         child = ChildProcess(self, self._table, self._limits.jobs)
         try:
             async with asyncio.timeout(self._start_timeout):
-                await child.open(self._hello())
+                await child.open(worker_hello(self._app, self._config, self._nice, self._cpus))
         except (ChildBroken, OSError, RuntimeError, MemoryError) as error:  # a TimeoutError is an OSError
             child.end(0.0)
             self._no_longer_starting()
@@ -397,21 +394,7 @@ class ProcessPool:
             self.ended(self._waiting.popleft(), None, charged)
         while len(self._waiting) > len(self._starting):
             self.ended(self._waiting.pop(), None, others)
-        self._deliver()
-
-    def _hello(self) -> WorkerHello:
-        main_module, main_file = main_location()
-        return WorkerHello(
-            parent=os.getpid(),
-            path=list(sys.path),
-            argv=list(sys.argv),
-            main_module=main_module,
-            main_file=main_file,
-            app=self._app,
-            config=self._config,
-            nice=self._nice,
-            cpus=self._cpus,
-        )
+        self._reports.deliver()
 
     # ── events of children ───────────────────────────────────────────────────────────────────────
 
@@ -419,23 +402,19 @@ class ProcessPool:
         call.over = True
         if not call.awaited:
             self._calls.pop(id(call.ticket), None)
-        self._ends.append((call, result, error))
+        self._reports.ends.append((call, result, error))
 
     def progressed(self, call: ProcessCall, progress: Progress) -> None:
         if not call.seen and call.child is not None:
             call.started = call.child.started_at(call) or time.monotonic()
-            self._report_start(call)
-        awaited = self._awaited.get(id(call)) if call.awaited else None
-        if awaited is None:
-            self._events.progressed(call, progress)
-        elif awaited.on_progress is not None:
-            awaited.on_progress(progress)
+            self._reports.started(call)
+        self._reports.progressed(call, progress)
 
     def received(self, child: ChildProcess) -> None:
         """Report the calls that have ended, and give the child, and others, further ones."""
         if child in self._children and child.jobs and self._limits.is_reached(child.jobs, child.pid):
             self._retire(child)
-        self._deliver()
+        self._reports.deliver()
         self.dispatch()
         if not child.calls and child in self._children:
             self._share()
@@ -447,9 +426,9 @@ class ProcessPool:
             self._retired.remove(child)
         elif child in self._children:
             self._children.remove(child)
-            if not self._ends:
+            if not self._reports.ends:
                 _log.warning("an idle child process (pid %d) died: %s", child.pid, error.cause)
-        self._deliver()
+        self._reports.deliver()
         if self._closed:
             return
         self.dispatch()
@@ -468,36 +447,6 @@ class ProcessPool:
 
     def _has_idle(self) -> bool:
         return any(not child.calls for child in self._children)
-
-    def _report_start(self, call: ProcessCall) -> None:
-        call.seen = True
-        if not call.awaited:
-            self._events.started(call)
-        elif (awaited := self._awaited.get(id(call))) is not None and awaited.on_start is not None:
-            awaited.on_start()
-
-    def _deliver(self) -> None:
-        """Report the calls that have ended since the last time."""
-        ends, self._ends = self._ends, []
-        batch = [end for end in ends if not end[0].awaited]
-        if len(batch) < len(ends):
-            for call, result, error in ends:
-                if call.awaited:
-                    self._end_awaited(call, result, error)
-        if batch:
-            self._events.ended(batch)
-
-    def _end_awaited(self, call: ProcessCall, result: EncodedResult | None, error: Exception | None) -> None:
-        awaited = self._awaited.get(id(call))
-        if awaited is None or awaited.end.done():
-            return
-        if call.started and not call.seen:
-            self._report_start(call)
-        if error is not None:
-            awaited.end.set_exception(error)
-        else:
-            assert result is not None
-            awaited.end.set_result(result)
 
 
 def _slow(child: ChildProcess) -> list[ProcessCall]:
