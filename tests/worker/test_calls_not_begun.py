@@ -235,6 +235,16 @@ async def test_calls_killed_together_are_taken_back_once_and_the_others_sent_onc
     assert {len(result(tasks.lengthen, ends.of[one])) for one in behind[90:]} == {15_000}
 
 
+async def test_a_call_that_was_just_submitted_does_not_leave_the_pool(ends: Ends) -> None:
+    pool = ProcessPool(1, APP, events=ends)
+    try:
+        call = submit(pool, tasks.add, 1)
+        assert pool.watch(time.monotonic()) == [], "a child starts for it"
+        await ends.until([call])
+    finally:
+        pool.close(5)
+
+
 class Leases(Ends):
     """Knows when leases end."""
 

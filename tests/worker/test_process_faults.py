@@ -11,9 +11,9 @@ import pytest
 from penstock import App
 from penstock.config import load
 from penstock.core.job import State
-from penstock.worker.pools import process
+from penstock.worker.pools import ProcessCall, process
 from tests.worker import process_tasks as tasks
-from tests.worker.conftest import at_work, ended
+from tests.worker.conftest import at_work, ended, until
 
 NEIGHBOURS = 40
 
@@ -135,3 +135,22 @@ async def test_a_worker_asks_a_queue_of_process_tasks_for_no_more_than_its_free_
         monkeypatch.setattr(store, "fetch", fetch)
     assert free
     assert set(free) <= {1, 2}
+
+
+async def test_a_call_may_start_until_its_lease_ends_counted_from_its_last_extension(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nap = made(app, tasks.nap)
+    async with at_work(app, config=config(lease="1500ms", heartbeat="100ms")) as worker:
+        handle = await nap.aenqueue(1.0)
+        assert worker._services is not None
+        leases = worker._services.leased_jobs
+        await until(lambda: any(leased.extended for leased in leases), "its lease was extended")
+        (leased,) = leases
+        assert leased.extended > leased.fetched
+        processes = worker._services.executor._processes
+        call = ProcessCall(leased, leased.job, ("", ""), 0)
+        assert processes.lease_end(call) == leased.extended + 1.5
+        leased.extended = 0.0
+        assert processes.lease_end(call) == leased.fetched + 1.5
+        await handle.aresult(20)

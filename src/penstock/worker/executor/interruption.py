@@ -86,7 +86,8 @@ class Interruption:
                 "WorkerStopped",
                 "the worker stopped before the attempt ended",
             )
-            started = bool(leased.started)
+            # a call may have started in its child since the last look
+            started = bool(leased.started) or self._processes.is_in_child(leased)
             outcome: Outcome = (
                 LeaseLost(fact, started=started) if leased.job.spec.at_most_once else Released()
             )

@@ -9,11 +9,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 import msgspec
 
-from penstock.core.job import Progress
 from penstock.worker.exits import how_it_ended, oom_kills
 from penstock.worker.pools.arena import LARGE, Arena
 from penstock.worker.pools.call_page import CallPage
@@ -25,6 +23,7 @@ from penstock.worker.pools.calls import (
     EncodedResult,
     ProcessCall,
 )
+from penstock.worker.pools.child_events import ChildEvents
 from penstock.worker.pools.child_stderr import ChildStderr
 from penstock.worker.pools.connection import Connection
 from penstock.worker.pools.messages import (
@@ -44,7 +43,7 @@ from penstock.worker.pools.messages import (
 from penstock.worker.pools.spawn import kill_group, spawn
 from penstock.worker.pools.tokens import Tokens, blocking_pair
 
-__all__ = ["ChildEvents", "ChildProcess", "capacity"]
+__all__ = ["ChildProcess", "capacity"]
 
 #: Work (s) that may lie ready in a child, and the maximum number of its calls.
 _WORK_AHEAD, _MAX_CALLS = 0.020, 128
@@ -63,22 +62,6 @@ _AVERAGED = 8
 _UNKNOWN = 1.0
 
 
-class ChildEvents(Protocol):
-    """Receives the events of child processes."""
-
-    def ended(self, call: ProcessCall, result: EncodedResult | None, error: Exception | None) -> None:
-        """A call has ended."""
-
-    def progressed(self, call: ProcessCall, progress: Progress) -> None:
-        """A call has reported progress."""
-
-    def received(self, child: ChildProcess) -> None:
-        """All messages that had arrived from this child have been handled."""
-
-    def died(self, child: ChildProcess, error: ChildDied, unstarted: list[ProcessCall]) -> None:
-        """The process has ended; these calls never began. The call that ran has ended before."""
-
-
 class ChildProcess:
     """One process, the socket to it, and the calls that it was given.
 
@@ -86,7 +69,9 @@ class ChildProcess:
     calls that it is given at most (0: no limit).
     """
 
-    def __init__(self, events: ChildEvents, table: int | None = None, max_jobs: int = 0) -> None:
+    def __init__(
+        self, events: ChildEvents[ChildProcess], table: int | None = None, max_jobs: int = 0
+    ) -> None:
         self.pid = 0
         #: Number of calls it has begun and ended.
         self.jobs = 0

@@ -91,6 +91,7 @@ class ProcessPool:
         self._starting: set[asyncio.Task[None]] = set()
         self._last_number = 0
         self._failures = StartFailures(start_timeout)
+        self._undispatched = False  # whether calls were submitted since the last dispatch
         self._dispatching = False  # whether a dispatch follows in this turn of the loop
         self._closed = False
 
@@ -140,6 +141,7 @@ class ProcessPool:
         """Run this call; its end is reported to `events`, in batches. `dispatch` sends it."""
         self._calls[id(call.ticket)] = call
         self._waiting.append(call)
+        self._undispatched = True
 
     async def run(
         self,
@@ -192,7 +194,7 @@ class ProcessPool:
 
     def dispatch(self) -> None:
         """Give waiting calls to children with room, the least loaded first, and start missing children."""
-        self._dispatching = False
+        self._dispatching = self._undispatched = False
         waiting, now, lease_now = self._waiting, time.monotonic(), clock.lease_seconds()
         touched: set[ChildProcess] = set()
         while waiting:
@@ -234,7 +236,7 @@ class ProcessPool:
             elif child.lies_for(now) > _LAIN:
                 back += _slow(child)
         self._wait_again(back)
-        if back or self._dispatching:
+        if back or self._dispatching or self._undispatched:
             self.dispatch()
         return self._withdraw(len(self._starting)) if self._waiting else []
 

@@ -1,4 +1,4 @@
-"""Starts and kills the processes of children."""
+"""Starts and kills child processes."""
 
 from __future__ import annotations
 
