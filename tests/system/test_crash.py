@@ -61,7 +61,8 @@ def test_the_death_of_a_process_task_is_reported_with_its_cause(place):
     handles = {says: tasks.crash_process.using(max_attempts=2, timeout=30).enqueue(how) for how, says in _HOW}
     for job, says in zip(place.until_ended(list(handles.values())), handles, strict=True):
         assert (job.state, job.attempt) == (State.DEAD, 2)
-        assert [(error.kind, error.message) for error in job.errors] == [("ChildDied", says)] * 2
+        message = f"{says} while it ran crash_process"
+        assert [(error.kind, error.message) for error in job.errors] == [("ChildDied", message)] * 2
     place.open("go")
     assert {(job.state, job.attempt) for job in place.until_ended(beside)} == {(State.COMPLETED, 1)}
     assert " died: " not in worker.log.replace("child process", ""), "the worker itself is unharmed"

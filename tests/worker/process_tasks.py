@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from datetime import timedelta
 from typing import Any
@@ -45,6 +47,27 @@ def nothing() -> None:
 @app.task(run_in="process")
 def pid() -> int:
     return os.getpid()
+
+
+@app.task(run_in="process")
+def nap(seconds: float) -> tuple[int, float, float]:
+    """Sleep; returns the pid and the monotonic instants of start and end."""
+    began = time.monotonic()
+    time.sleep(seconds)
+    return os.getpid(), began, time.monotonic()
+
+
+@app.task(run_in="process")
+def inheritable() -> list[int]:
+    """The descriptors that a program started here would get, beyond the standard ones."""
+    found = []
+    for fd in range(3, 256):
+        try:
+            if os.get_inheritable(fd):
+                found.append(fd)
+        except OSError:
+            continue
+    return found
 
 
 _kept: list[bytes] = []
@@ -205,3 +228,49 @@ def read(job: RawJob) -> Any:
 @app.handler(queue="raw", run_in="process")
 def raw(job: RawJob) -> str:
     return f"{job.task} {job.attempt} {job.payload!r}"
+
+
+@app.task(run_in="process")
+def die_with_words(how: str, words: str) -> None:
+    """Write to stderr, by Python and below it, then die."""
+    print(words, file=sys.stderr)
+    os.write(2, b"and by a library\n")
+    die.function(how)
+
+
+@app.task(run_in="process")
+def rank() -> tuple[int, list[int]]:
+    return os.nice(0), sorted(os.sched_getaffinity(0))
+
+
+@app.task(run_in="process")
+def exhaust(limit: int) -> int:
+    """Take more memory than this process may have."""
+    old = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, old[1]))
+    try:
+        return len(bytearray(4 * limit))
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, old)
+
+
+@app.task(run_in="process", timeout=0.3)
+def never_return() -> None:
+    """A call in C that no exception reaches."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    ctypes.CDLL(None).pause()
+
+
+@app.task(run_in="process")
+def fork_beside_threads() -> int:
+    """Fork while another thread of the child runs, as multiprocessing does."""
+    over = threading.Event()
+    beside = threading.Thread(target=over.wait)
+    beside.start()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    over.set()
+    beside.join()
+    return status

@@ -96,3 +96,10 @@ def test_jobs_of_one_fetch_start_evenly_mixed_and_each_queue_in_its_own_order() 
         *("a0", "b0", "a1", "b1", "a2", "b2", "c0", "a3", "b3", "a4", "b4", "a5", "b5")
     ]
     assert spread(jobs[:6], {"a": 6}) == jobs[:6]
+
+
+@pytest.mark.parametrize("queues", [(Queue("a"),), (Queue("a"), Queue("b"))])
+def test_a_queue_of_process_tasks_shows_the_store_the_free_process_slots(queues: tuple[Queue, ...]) -> None:
+    shares = WeightedRoundRobin(queues).plan(20, 20, {}, {"a": 10}, {"a": 2})
+    free = {"a": 2, "b": 20}
+    assert {share.queue: share.free for share in shares} == {queue.name: free[queue.name] for queue in queues}

@@ -16,6 +16,7 @@ from penstock.core.ids import check_queue
 from penstock.encryption import read_keys
 
 __all__ = [
+    "CPUS",
     "DURATION",
     "DURATION_OR_NONE",
     "FLAG",
@@ -119,6 +120,13 @@ def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{name}={value!r} is not text")
     return value
+
+
+def _cpus(name: str, value: Any) -> str:
+    numbers = [part.strip() for part in _text(name, value).split(",") if part.strip()]
+    if not all(number.isdecimal() for number in numbers):
+        raise ConfigError(f"{name}={value!r} is not a list of processors, such as 0,1")
+    return ",".join(numbers)
 
 
 def _url(name: str, value: Any) -> str:
@@ -226,6 +234,7 @@ def _encryption_keys(name: str, value: Any) -> str:
 
 
 TEXT = Kind("text", _text)
+CPUS = Kind("numbers, or empty", _cpus)
 URL = Kind("store URL", _url, mask_url)
 NAMESPACE = Kind("name, or empty", _namespace)
 QUEUE = Kind("queue name", _queue)

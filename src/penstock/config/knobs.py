@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.config.kinds import (
+    CPUS,
     DURATION,
     DURATION_OR_NONE,
     FLAG,
@@ -131,6 +132,12 @@ class Config:
     )
     max_memory_per_child: int = _knob(
         SIZE, 0, "resident memory above which a child process is replaced after a job; 0: no limit"
+    )
+    process_nice: int = _knob(
+        count(0, 19), 0, "niceness of child processes for process tasks, added to the worker's"
+    )
+    process_cpus: str = _knob(
+        CPUS, "", "processors that child processes may use (0,1,3); empty: those of the worker; Linux only"
     )
     drain_timeout: int = _knob(
         DURATION, "30s", "how long a stopping worker waits for running jobs before it releases them"

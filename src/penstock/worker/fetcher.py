@@ -120,9 +120,13 @@ class Fetcher(Service):
         held = self._leased_jobs.per_queue
         if self._admission.backlog:
             held = held - self._admission.backlog.per_queue
-        shares = self._round_robin.plan(limit, free, held, self._admission.caps())
+        admission = self._admission
+        shares = self._round_robin.plan(limit, free, held, admission.caps(), admission.free_slots())
         if not shares:
             return await self._wait_for_queue_slot()
+        if self._settler.unsent and free > 0:  # settle first, so that one transaction does both
+            self._settler.flush()
+            await asyncio.sleep(0)
         began, sent = time.monotonic(), clock.lease_seconds()
         self._token_sent = True
         fetched = await self._store.fetch(
@@ -151,9 +155,6 @@ class Fetcher(Service):
         slots = self._slots
         while not self._stopping:
             if (slots.free > 0 or self._runs_low()) and self._settler.unsent < _MAX_UNSENT:
-                if self._settler.unsent and slots.free > 0:  # settle first, so that one transaction does both
-                    self._settler.flush()
-                    await asyncio.sleep(0)
                 return
             if slots.buffered == 0:
                 self._settler.flush()

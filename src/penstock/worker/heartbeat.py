@@ -125,6 +125,7 @@ class Heartbeat:
         for start in range(0, len(leased_jobs), _BATCH):
             part = leased_jobs[start : start + _BATCH]
             requests = [self._request_of(leased) for leased in part]
+            sent = clock.lease_seconds()
             try:
                 statuses = await self._extend(part, requests)
             except StoreError as error:
@@ -136,7 +137,9 @@ class Heartbeat:
                     continue
                 if request.progress is not None:
                     leased.stored_progress = request.progress
-                if status is not LeaseStatus.HELD:
+                if status is LeaseStatus.HELD:
+                    leased.extended = sent
+                else:
                     self._main.call_soon_threadsafe(self._on_lease_status, leased, status)
         self.last_answered = time.monotonic()
         if self._table is not None:

@@ -29,6 +29,7 @@ class LeasedJob(msgspec.Struct, eq=False, gc=False):
     plan: Plan
     fetched: float  #: `clock.lease_seconds()` before the fetch was sent: the lease counts from here
     now: int  #: the store's clock at the fetch
+    extended: float = 0.0  #: `clock.lease_seconds()` before its lease was last extended; 0: never
     arrived: float = 0.0  #: monotonic: when it began to wait for a slot
     started: float = 0.0  #: monotonic: when its function started; 0: not yet
     ends: float | None = None  #: monotonic instant of its timeout or deadline
@@ -76,6 +77,17 @@ class LeasedJobs:
     def try_start(self, leased: LeasedJob) -> bool:
         """Mark the start in the table; False if the supervisor has revoked the job."""
         return self._table is None or self._table.try_start(leased.slot)
+
+    @property
+    def table_file(self) -> int | None:
+        """The file descriptor of the lease table, for child processes that mark starts; None without one."""
+        return None if self._table is None else self._table.fileno()
+
+    def entry(self, leased: LeasedJob) -> tuple[int, int] | None:
+        """Slot and number of the job in the table; None if it is not in the table."""
+        if self._table is None or leased.slot < 0:
+            return None
+        return leased.slot, self._table.number(leased.slot)
 
     def clock_starts(self, leased: LeasedJob) -> None:
         """Enter the attempt's deadline in the table, as its function starts now."""

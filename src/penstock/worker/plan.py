@@ -24,11 +24,14 @@ class Plan:
         "decode",
         "encode",
         "function",
+        "in_process",
         "in_thread",
+        "measured",
         "name",
         "options",
         "reference",
         "run_in",
+        "seconds",
     )
 
     def __init__(
@@ -46,6 +49,9 @@ class Plan:
         self.function = function
         self.run_in = run_in
         self.in_thread = run_in == "thread" and not around  # a plain thread call, without middleware
+        self.in_process = run_in == "process" and not around
+        self.measured = 0  # number of measured calls, up to those that the average is made of
+        self.seconds: float | None = None  # average duration of its last process calls; None: unknown
         self.decode = decode
         self.encode = encode  # None: the result is not kept
         self.around = around

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -12,6 +13,8 @@ from penstock.core.job import Job
 from penstock.stores.contract import Share
 
 __all__ = ["Queue", "WeightedRoundRobin", "as_queues", "is_count", "spread"]
+
+_NONE: Mapping[str, int] = MappingProxyType({})
 
 
 class Queue(msgspec.Struct, frozen=True):
@@ -84,11 +87,19 @@ class WeightedRoundRobin:
         self._strict = strict
         self._credit = {q.name: 0.0 for q in queues}
 
-    def plan(self, limit: int, free: int, held: Mapping[str, int], limits: Mapping[str, int]) -> list[Share]:
+    def plan(
+        self,
+        limit: int,
+        free: int,
+        held: Mapping[str, int],
+        limits: Mapping[str, int],
+        frees: Mapping[str, int] = _NONE,
+    ) -> list[Share]:
         """The shares of one fetch of up to `limit` jobs.
 
         `free`: free slots now; they bound queues that have a limit of their own (no look-ahead there).
-        `held`: leased jobs per queue. `limits`: maximum number of jobs to fetch now, per queue.
+        `held`: leased jobs per queue. `limits`: maximum number of jobs to fetch now, per queue. `frees`: free
+        slots of queues whose jobs cannot use all free slots; the store counts them where a queue is limited.
         """
         caps: dict[str, int] = {}
         for q in self._queues:
@@ -97,10 +108,12 @@ class WeightedRoundRobin:
             if cap > 0:
                 caps[q.name] = cap
         if self._strict or len(caps) <= 1:
-            return [Share(name, cap, cap, free) for name, cap in caps.items()]
-        return self._by_weight(limit, caps, free)
+            return [Share(name, cap, cap, min(free, frees.get(name, free))) for name, cap in caps.items()]
+        return self._by_weight(limit, caps, free, frees)
 
-    def _by_weight(self, limit: int, caps: dict[str, int], free: int) -> list[Share]:
+    def _by_weight(
+        self, limit: int, caps: dict[str, int], free: int, frees: Mapping[str, int]
+    ) -> list[Share]:
         active = [q for q in self._queues if q.name in caps]
         total = sum(q.weight for q in active)
         for q in active:
@@ -121,7 +134,9 @@ class WeightedRoundRobin:
                 break
             quotas[next_queue.name] += 1
             left -= 1
-        return [Share(q.name, quotas[q.name], caps[q.name], free) for q in ranked]
+        return [
+            Share(q.name, quotas[q.name], caps[q.name], min(free, frees.get(q.name, free))) for q in ranked
+        ]
 
     def charge(self, shares: Sequence[Share], received: Mapping[str, int]) -> None:
         """Charge each queue for the jobs that the fetch of these shares brought."""

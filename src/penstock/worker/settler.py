@@ -34,7 +34,7 @@ _log = logging.getLogger("penstock.worker")
 _COLLECT_FOR = 0.005
 #: Outcomes of attempts longer than this (s) are written at once: if the worker dies before the write, the
 #: job runs again.
-_SHORT_ATTEMPT = 0.0005
+_SHORT_ATTEMPT = 0.005
 _BATCH = 2_000
 
 

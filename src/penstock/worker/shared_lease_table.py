@@ -139,16 +139,20 @@ class LeaseTable:
 
     @classmethod
     def attach(cls, fd: int) -> LeaseTable:
-        """The table behind a file descriptor that the supervisor passed; the descriptor is closed."""
+        """The table behind a file descriptor that was passed by another process; the table owns it."""
         try:
-            return cls(fd, fresh=False)
-        finally:
+            table = cls(fd, fresh=False)
+            os.set_inheritable(fd, False)
+        except BaseException:  # boundary: only closes the file, then raises again
             os.close(fd)
+            raise
+        table._fd = fd
+        return table
 
     _fd = _NO_SLOT
 
     def fileno(self) -> int:
-        """The file descriptor of the table; only in the process that created it, else -1."""
+        """The file descriptor of the table, to pass it to another process."""
         return self._fd
 
     def close(self) -> None:
@@ -239,9 +243,14 @@ class LeaseTable:
         On False the caller releases the job itself. If the supervisor has done so before, the store
         answers STALE, which is harmless.
         """
-        if slot < 0:
-            return True
-        number = self._numbers[slot]
+        return slot < 0 or self.try_start_entry(slot, self._numbers[slot], deadline_ns)
+
+    def number(self, slot: int) -> int:
+        """The number of the job in this slot."""
+        return self._numbers[slot]
+
+    def try_start_entry(self, slot: int, number: int, deadline_ns: int) -> bool:
+        """`try_start` for the job with this number; a child process of the writer may call it, too."""
         self._started_ns[slot] = time.monotonic_ns()
         self._deadline[slot] = deadline_ns
         self._started[slot] = number  # write this mark first, then read the other: see `revoke`

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from penstock.app.app import App
 from penstock.client.options import Options
@@ -20,6 +20,7 @@ from penstock.core.lifecycle import ASK_CANCELLED, CANNOT_BE_READ, QueuePosition
 from penstock.core.outcomes import Cancelled, Released, Unknown
 from penstock.stores.encrypted import unreadable_check
 from penstock.worker.executor.outcome_reporter import OutcomeReporter
+from penstock.worker.executor.process_attempts import ProcessAttempts
 from penstock.worker.executor.process_backlog import ProcessBacklog
 from penstock.worker.executor.recorded_start import RecordedStart
 from penstock.worker.executor.runners import Runners
@@ -39,7 +40,7 @@ class Admission:
     """Accepts leased jobs and starts them as slots are freed.
 
     `lease` and `slot_wait` are in seconds. `queue_slots` limits the jobs of a queue that run at the same
-    time. `no_child` returns whether the system has no resources for another child process at the moment.
+    time.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Admission:
         runners: Runners,
         recorded: RecordedStart,
         *,
-        no_child: Callable[[], bool],
+        processes: ProcessAttempts,
         lease: float,
         slot_wait: float,
         queue_slots: Mapping[str, int],
@@ -67,7 +68,9 @@ class Admission:
         self._unknown_tasks = unknown_tasks
         self._runners = runners
         self._recorded = recorded
-        self._no_child = no_child
+        self._processes = processes
+        #: Queues that brought only process tasks with their last fetch.
+        self._process_queues: set[str] = set()
         self._lease = lease
         self._slot_wait = slot_wait
         self._queue_slots = queue_slots
@@ -111,8 +114,8 @@ class Admission:
                 self._await_start(leased)
             else:
                 self._buffer.append(leased)
-                if self._backlog and leased.plan.run_in != "process":
-                    self.backlog.note_other_job(leased.job.spec.queue)
+        if self._process_queues or self._backlog or any(one.plan.run_in == "process" for one in batch):
+            self._note_kinds(batch)
         self.start_ready()
 
     def _is_closed(self, leased: LeasedJob) -> bool:
@@ -147,29 +150,32 @@ class Admission:
         if not buffer:
             return
         room, ahead = self._slots.room() - len(self._slots.reserved), self._prefetch.depth
-        while buffer and (room > 0 or (room > -ahead and self._prefetch.allows(buffer[0]))):
+        while buffer and (
+            room > 0 or (room > -ahead and self._prefetch.allows(buffer[0])) or self._goes_ahead(buffer[0])
+        ):
             leased = buffer.popleft()
-            if leased.plan.run_in == "process" and self._process_room() <= 0:
-                if not self.backlog.put(leased, time.monotonic()):
-                    self._outcomes.refuse(leased, Released(QueuePosition.OWN))
-                continue
-            if self._start(leased):
-                room -= 1
+            if leased.plan.run_in != "process":
+                room -= self._start(leased)
+            elif not self._backlog and self._fits(leased):
+                self._start(leased)
+                room = self._slots.room() - len(self._slots.reserved)
+            elif not self.backlog.put(leased, time.monotonic()):
+                self._outcomes.refuse(leased, Released(QueuePosition.OWN))
 
     def _start_backlog(self) -> None:
-        """Start process tasks of the backlog while there are process slots.
+        """Start process tasks of the backlog while children have room.
 
         Jobs of the backlog are older than the buffer's.
         """
-        backlog, room = self.backlog, self._slots.room() - len(self._slots.reserved)
-        while backlog and room > 0 and self._process_room() > 0:
-            leased = backlog.take(self._leased_jobs.per_queue, self._queue_slots)
+        backlog, slots = self.backlog, self._slots
+        while backlog and (slots.room() > len(slots.reserved) or self._goes_ahead(backlog.jobs[0])):
+            leased = backlog.take(self._leased_jobs.per_queue, self._queue_slots, self._fits)
             if leased is None:
                 return
             if clock.lease_seconds() - leased.fetched > self._lease:
                 self._outcomes.refuse(leased, Released(QueuePosition.OWN))
-            elif self._start(leased):
-                room -= 1
+            else:
+                self._start(leased)
 
     def _start(self, leased: LeasedJob) -> bool:
         job = leased.job
@@ -197,9 +203,25 @@ class Admission:
             self._outcomes.forget(leased)
             self._leased_jobs.remove(leased)
 
-    def _process_room(self) -> int:
-        """Free process slots; 0 while the system has no resources for a child."""
-        return 0 if self._no_child() else self._slots.process_slots - self._slots.process_busy
+    def _fits(self, leased: LeasedJob) -> bool:
+        """Whether a child has room for this process task."""
+        return not self._processes.lacks_resources() and self._processes.has_room(
+            leased, self._slots.process_busy
+        )
+
+    def _goes_ahead(self, leased: LeasedJob) -> bool:
+        """Whether the job needs no slot: all process slots are in use, and it would lie ready behind them."""
+        return leased.plan.run_in == "process" and self._slots.process_busy >= self._slots.process_slots
+
+    def _note_kinds(self, batch: Sequence[LeasedJob]) -> None:
+        """Note which queues have brought nothing but process tasks, and which other jobs."""
+        for leased in batch:
+            if leased.plan.run_in == "process":
+                self._process_queues.add(leased.job.spec.queue)
+        for queue in {leased.job.spec.queue for leased in batch if leased.plan.run_in != "process"}:
+            self._process_queues.discard(queue)
+            if self._backlog:
+                self.backlog.note_other_job(queue)
 
     # ── back ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -210,7 +232,26 @@ class Admission:
 
     def caps(self) -> dict[str, int]:
         """How many jobs to fetch at most from queues with process tasks at their head."""
-        return self.backlog.caps(self._process_room(), time.monotonic())
+        short = self._processes.fetchable() if self._process_queues else None
+        slots = self._slots
+        free = short or max(0, slots.process_slots - slots.process_busy)
+        if self._processes.lacks_resources() or (short and self.backlog.looks_only_at(self._process_queues)):
+            free = 0  # a queue of nothing but process tasks keeps its pause between two looks
+        caps = self.backlog.caps(free, time.monotonic())
+        if short is not None:
+            for queue in self._process_queues:
+                caps[queue] = 0 if self._backlog else short
+        return caps
+
+    def free_slots(self) -> dict[str, int]:
+        """Free process slots, for each queue that brought only process tasks with its last fetch.
+
+        A queue with limits gives a worker no more at a time, so that other workers get their share.
+        """
+        if not self._process_queues:
+            return {}
+        free = max(1, self._slots.process_slots - self._slots.process_busy)
+        return dict.fromkeys(self._process_queues, free)
 
     def release_unproductive(self, queues: Iterable[str]) -> None:
         """Release process tasks of queues whose last fetch brought nothing else to start."""

@@ -37,15 +37,54 @@ class Starter:
             self._events.emit(JobStarted(now, spec.id, spec.queue, spec.task, leased.job.attempt))
         return self.clock(leased)
 
-    def clock(self, leased: LeasedJob) -> Attempt:
-        """Start the attempt's clock; for a process task once more when its child starts."""
-        leased.started = now = time.monotonic()
+    def seen(self, leased: LeasedJob, started: float) -> None:
+        """Start the clock of an attempt whose function started in a child process at this monotonic instant.
+
+        The child has marked the start in the lease table.
+        """
+        leased.started = started
+        leased.ends = self._end_of(leased)
+        self._leased_jobs.clock_starts(leased)
+        self.emit_started(leased)
+
+    def emit_started(self, leased: LeasedJob) -> None:
+        """Tell the app's listeners that the attempt has started."""
+        if self._events.active:
+            spec = leased.job.spec
+            now = leased.store_now() - int((time.monotonic() - leased.started) * 1000)
+            self._events.emit(JobStarted(now, spec.id, spec.queue, spec.task, leased.job.attempt))
+
+    def seconds_left(self, leased: LeasedJob) -> float | None:
+        """Seconds until the attempt's timeout or deadline, if it started now; None without one."""
         spec = leased.job.spec
-        if spec.timeout is not None:
-            leased.ends = now + spec.timeout / 1000
+        left = None if spec.timeout is None else spec.timeout / 1000
         if spec.deadline is not None:
-            left = now + (spec.deadline - leased.store_now()) / 1000
-            leased.ends = left if leased.ends is None else min(leased.ends, left)
+            until = (spec.deadline - leased.store_now()) / 1000
+            left = until if left is None else min(left, until)
+        return left
+
+    def _end_of(self, leased: LeasedJob) -> float | None:
+        """The monotonic instant at which the started attempt times out; None without a limit."""
+        spec = leased.job.spec
+        ends = None if spec.timeout is None else leased.started + spec.timeout / 1000
+        if spec.deadline is not None:
+            until = time.monotonic() + (spec.deadline - leased.store_now()) / 1000
+            ends = until if ends is None else min(ends, until)
+        return ends
+
+    def entry(self, leased: LeasedJob) -> tuple[int, int] | None:
+        """The job's entry in the lease table, for the child that marks its start."""
+        return self._leased_jobs.entry(leased)
+
+    @property
+    def table_file(self) -> int | None:
+        """The file of the lease table, for children."""
+        return self._leased_jobs.table_file
+
+    def clock(self, leased: LeasedJob) -> Attempt:
+        """Start the attempt's clock; for a process task with middleware once more when its child starts."""
+        leased.started = time.monotonic()
+        leased.ends = self._end_of(leased)
         self._leased_jobs.clock_starts(leased)
         leased.attempt = attempt = Attempt(leased.job, leased.report, leased.ends)
         if leased.interrupt is not None:  # interrupted before the attempt existed

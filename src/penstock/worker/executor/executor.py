@@ -55,7 +55,15 @@ class Executor:
         )
         starter = Starter(app.events, leased_jobs, config.lease / 1000)
         self._threads = ThreadAttempts(starter, slots.concurrency, self._threads_done)
-        self._processes = ProcessAttempts(starter, slots.process_slots, app, config, supervised=supervised)
+        self._processes = ProcessAttempts(
+            starter,
+            slots.process_slots,
+            app,
+            config,
+            supervised=supervised,
+            end=self._outcomes.end,
+            on_ends=self._process_calls_ended,
+        )
         self._runners = Runners(slots, starter, self._threads, self._processes, self._ended)
         recorded = RecordedStart(
             app.store,
@@ -75,7 +83,7 @@ class Executor:
             unknown_tasks,
             self._runners,
             recorded,
-            no_child=self._processes.lacks_resources,
+            processes=self._processes,
             lease=config.lease / 1000,
             slot_wait=config.slot_wait / 1000,
             queue_slots=queue_slots,
@@ -112,6 +120,11 @@ class Executor:
         """Interrupt attempts past their time and release jobs that wait too long; returns the seconds until
         the next check."""
         now = time.monotonic()
+        if waiting := self._processes.watch(now):
+            self._slots.take_back(waiting)
+            self._slots.freed.set()  # calls are not short any more: the fetcher looks past them
+            if not self.admission.stopping:
+                self._start_ready()
         self._interruption.watch(now)
         if self._prefetch.is_stuck(now):
             self._return_prefetched()
@@ -124,7 +137,7 @@ class Executor:
 
     def stop_starting(self) -> None:
         """Start no more jobs, and release those that have not started."""
-        self._return_prefetched()
+        self._return_unstarted()
         self.admission.stop()
 
     async def idle(self) -> None:
@@ -161,6 +174,11 @@ class Executor:
         self._prefetch.measure(slots.busy_seconds - spent, slots.ends - ends)
         self.admission.start_ready()
 
+    def _process_calls_ended(self) -> None:
+        self.admission.start_ready()
+        if self._processes.fetchable() != 0:
+            self._slots.freed.set()
+
     def _start_ready(self) -> None:
         self.admission.start_ready()
 
@@ -168,3 +186,8 @@ class Executor:
         """Move thread calls that have not started back to the buffer."""
         self._prefetch.depth = 0
         self._slots.take_back(self._threads.take_back())
+
+    def _return_unstarted(self) -> None:
+        """Move thread and process calls that have not started back to the buffer."""
+        self._return_prefetched()
+        self._slots.take_back(self._processes.take_back())

@@ -70,7 +70,7 @@ class Interruption:
         leased.interrupt, leased.interrupted_at = why, time.monotonic()
         if leased.attempt is not None:
             leased.attempt.ask_to_stop()
-        if leased.started and leased.plan.run_in == "process" and self._processes.kill(leased):
+        if leased.plan.run_in == "process" and self._processes.kill(leased):
             return
         if leased.started and self._in_thread(leased):
             self._escalate(leased, leased.interrupted_at)
@@ -86,7 +86,8 @@ class Interruption:
                 "WorkerStopped",
                 "the worker stopped before the attempt ended",
             )
-            started = bool(leased.started)
+            # a call may have started in its child since the last look
+            started = bool(leased.started) or self._processes.is_in_child(leased)
             outcome: Outcome = (
                 LeaseLost(fact, started=started) if leased.job.spec.at_most_once else Released()
             )

@@ -12,7 +12,7 @@ from penstock.core.outcomes import Cancelled, LeaseLost, Outcome, Raised, Releas
 from penstock.core.text import number
 from penstock.worker.executor.attempt_start import LeaseRevoked
 from penstock.worker.leased_jobs import LeasedJob
-from penstock.worker.pools import ChildBroken, ChildDied, ChildFailed, NoChild
+from penstock.worker.pools import CallRefused, ChildBroken, ChildDied, ChildFailed, NoChild
 
 __all__ = ["outcome_of_end"]
 
@@ -20,7 +20,7 @@ __all__ = ["outcome_of_end"]
 def outcome_of_end(leased: LeasedJob, error: BaseException) -> Outcome:
     """The outcome of an attempt that ended with `error`. Never raises."""
     try:
-        if isinstance(error, LeaseRevoked):
+        if isinstance(error, (LeaseRevoked, CallRefused)):
             return Released(QueuePosition.OWN)
         if isinstance(error, ChildFailed):
             return error.outcome
@@ -57,5 +57,7 @@ def _child_died(leased: LeasedJob, error: ChildDied) -> Outcome:
     if isinstance(error, NoChild):
         return Released(QueuePosition.OWN)
     kind = type(error).__name__
-    fact = AttemptError.bounded(leased.job.attempt, leased.store_now(), kind, error.cause)
-    return Raised(fact) if isinstance(error, ChildBroken) else LeaseLost(fact)
+    broken = isinstance(error, ChildBroken)
+    cause = error.cause if broken else f"{error.cause} while it ran {leased.job.task}"
+    fact = AttemptError.bounded(leased.job.attempt, leased.store_now(), kind, cause, error.stderr)
+    return Raised(fact) if broken else LeaseLost(fact)

@@ -1,20 +1,34 @@
-"""Runs attempts in child processes."""
+"""Runs attempts in child processes: plain process calls in batches, and calls that middleware awaits."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 from penstock.app.app import App
 from penstock.config import Config
+from penstock.core.job import Progress
+from penstock.core.lifecycle import starts_on_record
 from penstock.worker.executor.attempt_start import Starter
 from penstock.worker.leased_jobs import LeasedJob
-from penstock.worker.pools import EncodedResult, ProcessPool
+from penstock.worker.plan import Plan
+from penstock.worker.pools import CallEnd, EncodedResult, PoolEvents, ProcessCall, ProcessPool, epoch_of
 
 __all__ = ["ProcessAttempts"]
 
+#: How many of a task's last calls its average duration is made of, about.
+_AVERAGED = 16
 
-class ProcessAttempts:
+Ended = Callable[[LeasedJob, BaseException | None, bytes | None], None]
+
+
+class ProcessAttempts(PoolEvents):
     """Runs attempts of process tasks. The process pool is made for the first attempt.
 
-    Under a supervisor the children get `config`; otherwise they read their own.
+    Several short calls lie ready in each child, so that it need not wait for the worker between two of them.
+    A call that has not begun is not charged; it can be taken back. Under a supervisor the children get
+    `config`; otherwise they read their own. `end` is called with the end of each submitted attempt, and
+    `on_ends` after each batch of them.
     """
 
     def __init__(
@@ -25,17 +39,59 @@ class ProcessAttempts:
         config: Config,
         *,
         supervised: bool,
+        end: Ended,
+        on_ends: Callable[[], None],
     ) -> None:
         self._starter = starter
         self._size = size
         self._app = app
         self._config = config
         self._supervised = supervised
+        self._end = end
+        self._on_ends = on_ends
         self._pool: ProcessPool | None = None
+        self._dispatching = False
+        self._expected: float | None = None  # of the last submitted call
 
     def lacks_resources(self) -> bool:
         """Whether the system has no resources for another child at the moment."""
         return self._pool is not None and self._pool.lacks_resources
+
+    def has_room(self, leased: LeasedJob, busy: int) -> bool:
+        """Whether this attempt can be given to a child now; `busy` attempts of process tasks have not ended.
+
+        An attempt that must not wait behind another one needs a child of its own.
+        """
+        if busy < self._size:
+            return True
+        expected = _expected(leased)
+        return expected is not None and self._pool is not None and self._pool.room(expected) > 0
+
+    def fetchable(self) -> int | None:
+        """How many short calls to fetch now, 0 while most of the last ones have not begun.
+
+        None while calls are long, or their duration is unknown: then each needs a process slot.
+        """
+        return None if self._pool is None or self._expected is None else self._pool.fetchable(self._expected)
+
+    def submit(self, leased: LeasedJob) -> None:
+        """Run a plain call, without an asyncio task or a future."""
+        pool, starter = self._pool or self._open(), self._starter
+        self._expected = expected = _expected(leased)
+        pool.submit(
+            ProcessCall(
+                leased,
+                leased.job,
+                leased.plan.reference,
+                epoch_of(leased.store_now()),
+                starter.seconds_left(leased),
+                entry=starter.entry(leased),
+                expected=expected,
+            )
+        )
+        if not self._dispatching:
+            self._dispatching = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
 
     async def run(self, leased: LeasedJob) -> EncodedResult:
         """Run the attempt in a child. Its clock restarts when the child starts the function."""
@@ -57,16 +113,56 @@ class ProcessAttempts:
         return self._pool is not None and self._pool.started_at(leased) is not None
 
     def kill(self, leased: LeasedJob) -> bool:
-        """Kill the attempt's child; False if it has none."""
+        """Withdraw the attempt, or kill its child if it has begun; False if it is in no child."""
         return self._pool is not None and self._pool.kill(leased)
+
+    def watch(self, now: float) -> list[LeasedJob]:
+        """Note the starts of attempts. Returns those that wait behind a long one: they have not begun."""
+        return [] if self._pool is None else [call.ticket for call in self._pool.watch(now)]
+
+    def take_back(self) -> list[LeasedJob]:
+        """Remove and return submitted attempts that have not begun, in order."""
+        return [] if self._pool is None else [call.ticket for call in self._pool.take_back()]
 
     def close(self) -> None:
         """End all children."""
         if self._pool is not None:
             self._pool.close()
 
+    # ── events of the pool ───────────────────────────────────────────────────────────────────────
+
+    def started(self, call: ProcessCall) -> None:
+        self._starter.seen(call.ticket, call.started)
+
+    def lease_end(self, call: ProcessCall) -> float:
+        leased: LeasedJob = call.ticket
+        return max(leased.fetched, leased.extended) + self._starter.lease
+
+    def progressed(self, call: ProcessCall, progress: Progress) -> None:
+        call.ticket.report(call.job, progress)
+
+    def ended(self, batch: list[CallEnd]) -> None:
+        for call, result, error in batch:
+            leased: LeasedJob = call.ticket
+            if call.started and not leased.started:
+                leased.started = call.started
+                self._starter.emit_started(leased)
+            if call.took:
+                leased.took = call.took
+            if call.spent:
+                _measure(leased.plan, call.spent)
+            self._end(leased, error, None if result is None else result.result)
+        self._on_ends()
+
+    # ── private ──────────────────────────────────────────────────────────────────────────────────
+
     def _start_clock(self, leased: LeasedJob) -> None:
         self._starter.clock(leased)
+
+    def _dispatch(self) -> None:
+        self._dispatching = False
+        if self._pool is not None:
+            self._pool.dispatch()
 
     def _open(self) -> ProcessPool:
         self._pool = pool = ProcessPool(
@@ -75,5 +171,24 @@ class ProcessAttempts:
             config=self._config if self._supervised else None,
             max_jobs_per_child=self._config.max_jobs_per_child,
             max_memory_per_child=self._config.max_memory_per_child,
+            events=self,
+            table=self._starter.table_file,
+            nice=self._config.process_nice,
+            cpus=[int(cpu) for cpu in self._config.process_cpus.split(",") if cpu],
         )
         return pool
+
+
+def _expected(leased: LeasedJob) -> float | None:
+    """How long the call will take; None if that is unknown, or if nothing may run before it in its child.
+
+    A start on record counts as an attempt from then on: behind another call, it could be lost unbegun.
+    """
+    plan = leased.plan
+    return plan.seconds if plan.in_process and not starts_on_record(leased.job) else None
+
+
+def _measure(plan: Plan, spent: float) -> None:
+    """Update the average duration of the task's last calls."""
+    plan.measured = min(_AVERAGED, plan.measured + 1)
+    plan.seconds = spent if plan.seconds is None else plan.seconds + (spent - plan.seconds) / plan.measured

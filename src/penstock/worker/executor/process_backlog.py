@@ -9,7 +9,7 @@ start, the next look is later.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from penstock.worker.leased_jobs import LeasedJob
 
@@ -73,14 +73,18 @@ class ProcessBacklog:
         if (look := self._looks.get(queue)) is not None:
             look.found = True
 
-    def take(self, held: Mapping[str, int], slots: Mapping[str, int]) -> LeasedJob | None:
-        """Remove and return the first job that may start now that a process slot is free.
+    def take(
+        self, held: Mapping[str, int], slots: Mapping[str, int], fits: Callable[[LeasedJob], bool]
+    ) -> LeasedJob | None:
+        """Remove and return the first job that may start now, if a child has room for it.
 
         `held`: leased jobs per queue. `slots`: maximum number of a queue's jobs running at the same time.
         """
         for place, leased in enumerate(self.jobs):
             queue = leased.job.spec.queue
             if queue not in slots or held[queue] - self.per_queue[queue] < slots[queue]:
+                if not fits(leased):
+                    return None
                 del self.jobs[place]
                 self._count_removed(leased)
                 return leased
@@ -121,6 +125,10 @@ class ProcessBacklog:
             else:
                 caps[queue] = free + (room if look.began is not None or now >= look.next else 0)
         return caps
+
+    def looks_only_at(self, queues: Set[str]) -> bool:
+        """Whether all looked-at queues are among these."""
+        return self._looks.keys() <= queues
 
     def next_look(self, now: float) -> float | None:
         """Seconds until the next look at a queue that is skipped now; None if no queue is skipped."""

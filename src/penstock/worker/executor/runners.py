@@ -57,6 +57,9 @@ class Runners:
         if leased.plan.in_thread:
             self._threads.submit(leased)
             return
+        if leased.plan.in_process:
+            self._processes.submit(leased)
+            return
         self._ready.append(leased)
         if self._idle:
             self._idle.pop().set_result(None)

@@ -20,7 +20,8 @@ class Slots:
 
     def __init__(self, concurrency: int, process_slots: int, leased_jobs: LeasedJobs) -> None:
         self.concurrency = concurrency
-        self.process_slots = process_slots
+        #: Maximum number of process tasks that run at the same time.
+        self.process_slots = min(process_slots, concurrency)
         self._leased_jobs = leased_jobs
         #: Leased jobs without a slot, first to start first. Always the same deque: it is read for each job.
         self.waiting: deque[LeasedJob] = deque()
@@ -53,16 +54,21 @@ class Slots:
     @property
     def buffered(self) -> int:
         """Leased jobs without a slot, apart from the process backlog."""
-        return len(self.waiting) + max(0, -self.room())
+        return len(self.waiting) + max(0, -self.room()) + self.process_ahead
 
     @property
     def running(self) -> int:
         """Attempts that have a slot."""
-        return len(self.attempts) - max(0, -self.room())
+        return len(self.attempts) - max(0, -self.room()) - self.process_ahead
+
+    @property
+    def process_ahead(self) -> int:
+        """Process calls beyond the process slots: they lie ready in child processes, and have no slot."""
+        return max(0, self.process_busy - self.process_slots)
 
     def room(self) -> int:
         """Free slots; negative by the number of prefetched thread calls."""
-        return self.concurrency - self.lost - len(self.attempts)
+        return self.concurrency - self.lost - len(self.attempts) + self.process_ahead
 
     def is_backed_up(self) -> bool:
         """Whether leased jobs wait for a slot."""
@@ -81,12 +87,10 @@ class Slots:
         self.started.set()
 
     def take_back(self, batch: list[LeasedJob]) -> None:
-        """Undo `take` for thread calls that have not started: they wait for a slot again, first in line."""
+        """Undo `take` for calls that have not started: they wait for a slot again, first in line."""
         for leased in batch:
             self.attempts.discard(leased)
-            if leased.not_plain:
-                leased.not_plain = False
-                self.not_plain -= 1
+            self._not_in_slot(leased)
         self.starts -= len(batch)
         self.waiting.extendleft(reversed(batch))
 
@@ -95,16 +99,21 @@ class Slots:
         leased.over = True
         leased.attempt = None  # breaks a reference cycle that only the garbage collector would free
         self.attempts.discard(leased)
-        if leased.not_plain:
-            leased.not_plain = False
-            self.not_plain -= 1
-            if leased.in_process_slot:
-                leased.in_process_slot = False
-                self.process_busy -= 1
+        ahead = leased.in_process_slot and self.process_busy > self.process_slots
+        self._not_in_slot(leased)
         self._leased_jobs.ended(leased)
         self.ends += 1
         if leased.started:
             self.last_end = now = time.monotonic()
             leased.took = leased.took or now - leased.started
             self.busy_seconds += leased.took
-        self.freed.set()
+        if not ahead:  # else the next call that lies ready has the slot
+            self.freed.set()
+
+    def _not_in_slot(self, leased: LeasedJob) -> None:
+        if leased.not_plain:
+            leased.not_plain = False
+            self.not_plain -= 1
+            if leased.in_process_slot:
+                leased.in_process_slot = False
+                self.process_busy -= 1

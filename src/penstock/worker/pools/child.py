@@ -1,5 +1,6 @@
 """A child process that runs a worker's process tasks, one at a time, in its main thread.
 
+Several calls may lie ready in the child; it begins a call only after reading its token (see `tokens`).
 It ends when the worker closes the socket, and is killed when the worker dies. The worker may kill it at any
 time, so nothing here needs a clean-up. Its stdout and stderr are the worker's.
 """
@@ -7,6 +8,7 @@ time, so nothing here needs a clean-up. Its stdout and stderr are the worker's.
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import signal
 import socket
@@ -14,13 +16,32 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
+from collections.abc import Callable
 
+from penstock.worker.pools.call_page import CallPage
 from penstock.worker.pools.host import Host
-from penstock.worker.pools.messages import Broken, FromChild, Ready, RunJob, WorkerHello, frame, receive
+from penstock.worker.pools.messages import (
+    Broken,
+    Frames,
+    FromChild,
+    Ready,
+    RunJob,
+    ToChild,
+    WorkerHello,
+    frame,
+    to_child,
+)
+from penstock.worker.pools.tokens import Claims
+from penstock.worker.shared_lease_table import LeaseTable
 
 __all__ = ["main"]
 
+_log = logging.getLogger("penstock.worker")
 _PR_SET_PDEATHSIG = 1
+_READ = 1 << 18
+#: Descriptors in every WorkerHello: the tokens and the call page. The worker's lease table may follow.
+_FDS = 2
 
 
 def main(fd: int) -> None:
@@ -29,10 +50,15 @@ def main(fd: int) -> None:
     connection = _WorkerSocket(socket.socket(fileno=fd))
     _ignore_signals()
     hello = connection.receive()
-    if not isinstance(hello, WorkerHello):
+    if not isinstance(hello, WorkerHello) or len(connection.fds) < _FDS:
         return
-    _die_with(hello.parent)
-    host = Host(hello, connection.send)
+    page = CallPage(connection.fds[1])
+    table = LeaseTable.attach(connection.fds[2]) if len(connection.fds) > _FDS else None
+    claims = Claims(connection.fds[0], _die_with(hello.parent))
+    _yield_processors(hello)
+    arena = CallPage.arena(connection.fds[1])
+    os.close(connection.fds[1])
+    host = Host(hello, connection.send, page, table, arena)
     try:
         host.open()
     except BaseException as error:  # noqa: BLE001  # boundary: any error of the user's modules and hooks
@@ -40,18 +66,31 @@ def main(fd: int) -> None:
         connection.send(Broken(f"{type(error).__qualname__}: {error}", text))
         return
     connection.send(Ready())
-    while isinstance(order := connection.receive(), RunJob):
+    while (number := claims.next()) is not None and (order := _order(connection, number)) is not None:
         connection.send(host.attempt(order))
         _flush()
     host.close()
+
+
+def _order(connection: _WorkerSocket, number: int) -> RunJob | None:
+    """The claimed call; those before it were taken back by the worker."""
+    while isinstance(order := connection.receive(), RunJob):
+        if order.number == number:
+            return order
+    return None
 
 
 class _WorkerSocket:
     """The socket to the worker; any thread may send."""
 
     def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(True)
         self._socket = connection
         self._lock = threading.Lock()
+        self._frames = Frames()
+        self._bodies: deque[bytes] = deque()
+        #: The descriptors that came with the first message.
+        self.fds: list[int] = []
 
     def send(self, message: FromChild) -> None:
         data = frame(message)
@@ -61,11 +100,25 @@ class _WorkerSocket:
         except OSError:  # the worker has closed the socket: the next receive shows it
             pass
 
-    def receive(self) -> WorkerHello | RunJob | None:
-        try:
-            return receive(self._socket)
-        except OSError:
-            return None
+    def receive(self) -> ToChild | None:
+        """Wait for the next message; None if the worker has closed the socket."""
+        while not self._bodies:
+            try:
+                data = self._read()
+            except OSError:
+                return None
+            if not data:
+                return None
+            self._bodies.extend(self._frames.feed(data))
+        return to_child(self._bodies.popleft())
+
+    def _read(self) -> bytes:
+        if self.fds:
+            return self._socket.recv(_READ)
+        data, self.fds, _, _ = socket.recv_fds(self._socket, _READ, 8)
+        for fd in self.fds:  # programs started by a task must not keep them open
+            os.set_inheritable(fd, False)
+        return data
 
 
 # ── the process ──────────────────────────────────────────────────────────────────────────────────
@@ -89,11 +142,28 @@ def _ignore_signals() -> None:
             pass
 
 
-def _die_with(parent: int) -> None:
-    if not _request_death_signal():
+def _yield_processors(hello: WorkerHello) -> None:
+    """Set the priority and the processors of this process."""
+    if hello.nice:
+        os.nice(hello.nice)
+    if hello.cpus and hasattr(os, "sched_setaffinity"):
+        try:
+            os.sched_setaffinity(0, hello.cpus)
+        except OSError as error:
+            _log.warning("process_cpus=%s: %s", ",".join(map(str, hello.cpus)), error)
+
+
+def _die_with(parent: int) -> Callable[[], bool] | None:
+    """Let this process die with its worker.
+
+    Where the system does not kill it at once, returns the check to make before each call.
+    """
+    signalled = _request_death_signal()
+    if not signalled:
         threading.Thread(target=_watch, args=(parent,), name="penstock-parent", daemon=True).start()
     if os.getppid() != parent:  # the parent died before the request
         os._exit(1)
+    return None if signalled else lambda: os.getppid() != parent
 
 
 def _request_death_signal() -> bool:

@@ -14,25 +14,31 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from penstock.app.app import App
 from penstock.app.attempt import Attempt, running
 from penstock.app.loading import load_app
 from penstock.app.outcome import outcome_of, undetermined
 from penstock.client.options import Options
+from penstock.core import clock
 from penstock.core.errors import ConfigError
 from penstock.core.job import Job, Progress, RawJob
 from penstock.worker.logs import configure_logs
 from penstock.worker.plan import decoder, wants_result
+from penstock.worker.pools.arena import LARGE, Arena
+from penstock.worker.pools.call_page import CallPage
 from penstock.worker.pools.messages import (
     Failed,
     FromChild,
     FunctionReturned,
-    FunctionStarted,
     Progressed,
+    Refused,
     RunJob,
     WorkerHello,
 )
 from penstock.worker.pools.script import import_script
+from penstock.worker.shared_lease_table import LeaseTable
 
 __all__ = ["Host"]
 
@@ -63,9 +69,14 @@ class _Plan:
 class Host:
     """The user's code in this process."""
 
-    def __init__(self, hello: WorkerHello, send: Send) -> None:
+    def __init__(
+        self, hello: WorkerHello, send: Send, page: CallPage, table: LeaseTable | None, arena: Arena | None
+    ) -> None:
         self._hello = hello
         self._send = send
+        self._page = page
+        self._table = table
+        self._arena = arena
         self._main: ModuleType | None = None
         self._apps: list[App] = []
         self._plans: dict[tuple[str, str, bool], _Plan] = {}
@@ -92,25 +103,48 @@ class Host:
         if self._loop is not None:
             self._loop.close()
 
-    def attempt(self, order: RunJob) -> FunctionReturned | Failed:
-        job, plan, received = order.job, None, time.monotonic()
+    def attempt(self, order: RunJob) -> FunctionReturned | Failed | Refused:
+        """Run the job's function, unless its lease is lost, and return its end."""
+        if clock.lease_seconds() >= order.until or not self._may_start(order):
+            return Refused(order.number)
+        self._page.note_begun(order.number)
+        job, plan, started, took = order.job, None, 0.0, 0.0
         try:
             plan = self._plan_of(order)
+            began = time.monotonic()
+            if order.large is not None and self._arena is not None:
+                spec = msgspec.structs.replace(job.spec, payload=self._arena.get(order.large))
+                job = msgspec.structs.replace(job, spec=spec)
             args, kwargs = plan.decode(job)
-            ends = None if order.seconds is None else time.monotonic() + order.seconds
             reporter = _Reporter(self._send, order.number)
             context = contextvars.copy_context()
+            started = self._page.begin(order.number)
+            ends = None if order.seconds is None else started + order.seconds
             context.run(running.set, Attempt(job, reporter, ends))
-            self._send(FunctionStarted(order.number))
             try:
                 value = context.run(plan.function, *args, **kwargs)
             finally:
+                self._page.end()
+                took = time.monotonic() - started
                 reporter.close()
-            return FunctionReturned(order.number, None if plan.encode is None else plan.encode(value))
+            result = None if plan.encode is None else plan.encode(value)
+            place = None
+            if result is not None and len(result) >= LARGE and self._arena is not None:
+                place = self._arena.put_result(order.number, result)
+            spent = time.monotonic() - began
+            kept = result if place is None else None
+            return FunctionReturned(order.number, started, took, spent, kept, place)
         except BaseException as error:  # noqa: BLE001  # boundary: any error of user code is its outcome
-            now = order.now + int((time.monotonic() - received) * 1000)
+            now = order.epoch + int(time.monotonic() * 1000)
             options = Options() if plan is None else plan.options
-            return _failed(order.number, job, now, error, options)
+            return _failed(order.number, started, took, job, now, error, options)
+
+    def _may_start(self, order: RunJob) -> bool:
+        """Mark the start in the worker's lease table; False if the supervisor has revoked the lease."""
+        if self._table is None or order.entry is None:
+            return True
+        deadline = 0 if order.seconds is None else int((time.monotonic() + order.seconds) * 1e9)
+        return self._table.try_start_entry(*order.entry, deadline)
 
     def _plan_of(self, order: RunJob) -> _Plan:
         spec = order.job.spec
@@ -172,14 +206,16 @@ def _raw(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (RawJob(spec.id, spec.queue, spec.task, spec.payload, job.attempt, spec.headers or {}),), {}
 
 
-def _failed(number: int, job: Job, now: int, error: BaseException, options: Options) -> Failed:
+def _failed(
+    number: int, started: float, took: float, job: Job, now: int, error: BaseException, options: Options
+) -> Failed:
     try:
         trace = error.__traceback__
         if trace is not None and trace.tb_next is not None:
             error.__traceback__ = trace.tb_next  # without our own frame
-        return Failed.of(number, outcome_of(job, now, error, options))
+        return Failed.of(number, started, took, outcome_of(job, now, error, options))
     except BaseException as wrong:  # noqa: BLE001  # boundary: the worker gets an end even if the error cannot be read
-        return Failed.of(number, undetermined(job, now, error, wrong))
+        return Failed.of(number, started, took, undetermined(job, now, error, wrong))
 
 
 class _Reporter:

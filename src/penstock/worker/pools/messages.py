@@ -5,8 +5,6 @@ Each message is a frame: its length in 4 bytes, big-endian, then the message in 
 
 from __future__ import annotations
 
-import socket
-
 import msgspec
 
 from penstock.config import Config
@@ -20,14 +18,15 @@ __all__ = [
     "Frames",
     "FromChild",
     "FunctionReturned",
-    "FunctionStarted",
     "Progressed",
     "Ready",
+    "Refused",
     "RunJob",
     "ToChild",
     "WorkerHello",
     "frame",
-    "receive",
+    "from_child",
+    "to_child",
 ]
 
 
@@ -48,17 +47,25 @@ class WorkerHello(_Message, frozen=True):
     main_file: str | None  # the file, if it was started as `python …`
     app: str | None
     config: Config | None
+    nice: int = 0  # added to the worker's niceness
+    cpus: tuple[int, ...] = ()  # processors it may use; empty: those of the worker
 
 
 class RunJob(_Message, frozen=True):
-    """Run this job. `module` and `qualname` name its function, `now` is the store's clock."""
+    """Run this job as soon as the token with its number is claimed.
+
+    `module` and `qualname` name its function. `entry` is its slot and number in the worker's lease table.
+    """
 
     number: int
     job: Job
     module: str
     qualname: str
-    now: int
+    epoch: int  # the store's clock (ms) when `time.monotonic()` was 0
     seconds: float | None  # the attempt's time limit, for `current_job().remaining()`
+    until: float  # `clock.lease_seconds()` from which on it must not start
+    entry: tuple[int, int] | None
+    large: tuple[int, int] | None  # where the arguments lie in the arena, if the job came without them
 
 
 ToChild = WorkerHello | RunJob
@@ -77,8 +84,8 @@ class Broken(_Message, frozen=True):
     traceback: str
 
 
-class FunctionStarted(_Message, frozen=True):
-    """The function is about to be called."""
+class Refused(_Message, frozen=True):
+    """The function was not called, because its lease was revoked or is no longer certain."""
 
     number: int
 
@@ -94,26 +101,32 @@ class FunctionReturned(_Message, frozen=True):
     """The function has returned; `result` is encoded, None if the task keeps none."""
 
     number: int
+    started: float  # `time.monotonic()` at its start
+    took: float  # seconds that the function ran
+    spent: float  # seconds from its arguments to its result, decoding and encoding included
     result: bytes | None
+    large: tuple[int, int] | None = None  # where the result lies in the arena, if it is not `result`
 
 
 class Failed(_Message, frozen=True):
     """The function has failed. `kind` is the class name of the outcome, `outcome` its fields."""
 
     number: int
+    started: float  # 0: the function was not called
+    took: float
     kind: str
     outcome: msgspec.Raw
 
     @classmethod
-    def of(cls, number: int, outcome: Outcome) -> Failed:
-        return cls(number, type(outcome).__name__, msgspec.Raw(_encoder.encode(outcome)))
+    def of(cls, number: int, started: float, took: float, outcome: Outcome) -> Failed:
+        return cls(number, started, took, type(outcome).__name__, msgspec.Raw(_encoder.encode(outcome)))
 
     def as_outcome(self) -> Outcome:
         found: Outcome = msgspec.msgpack.decode(self.outcome, type=getattr(lifecycle, self.kind))
         return found
 
 
-FromChild = Ready | Broken | FunctionStarted | Progressed | FunctionReturned | Failed
+FromChild = Ready | Broken | Progressed | Refused | FunctionReturned | Failed
 
 # ── frames ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -128,40 +141,30 @@ def frame(message: ToChild | FromChild) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
+def to_child(body: bytes | bytearray) -> ToChild:
+    return _to_child.decode(body)
+
+
+def from_child(body: bytes | bytearray) -> FromChild:
+    return _from_child.decode(body)
+
+
 class Frames:
-    """The worker's side: takes bytes as they arrive, returns complete messages."""
+    """Takes bytes as they arrive, returns the bodies of complete frames."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def feed(self, data: bytes) -> list[FromChild]:
+    def feed(self, data: bytes) -> list[bytes]:
         rest = self._rest
         rest += data
-        messages: list[FromChild] = []
-        at = 0
-        while len(rest) - at >= 4:
+        bodies: list[bytes] = []
+        at, size = 0, len(rest)
+        while size - at >= 4:
             end = at + 4 + int.from_bytes(rest[at : at + 4], "big")
-            if len(rest) < end:
+            if size < end:
                 break
-            messages.append(_from_child.decode(bytes(rest[at + 4 : end])))
+            bodies.append(bytes(rest[at + 4 : end]))
             at = end
         del rest[:at]
-        return messages
-
-
-def receive(line: socket.socket) -> ToChild | None:
-    """The child's side: wait for the next message; None when the worker has closed the socket."""
-    head = _exactly(line, 4)
-    body = None if head is None else _exactly(line, int.from_bytes(head, "big"))
-    return None if body is None else _to_child.decode(body)
-
-
-def _exactly(line: socket.socket, n: int) -> bytearray | None:
-    data = bytearray(n)
-    view = memoryview(data)
-    while view:
-        got = line.recv_into(view)
-        if got == 0:
-            return None
-        view = view[got:]
-    return data
+        return bodies

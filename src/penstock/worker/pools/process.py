@@ -1,152 +1,124 @@
-"""One child process as seen by its worker: start, messages, kill, and the cause of its death."""
+"""One child process as seen by its worker: start, calls in flight, kill, and the cause of its death."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import os
-import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import Sequence
 
 import msgspec
 
-from penstock.core.job import Progress
-from penstock.core.outcomes import Outcome, Raised
 from penstock.worker.exits import how_it_ended, oom_kills
+from penstock.worker.pools.arena import LARGE, Arena
+from penstock.worker.pools.call_page import CallPage
+from penstock.worker.pools.calls import (
+    CallRefused,
+    ChildBroken,
+    ChildDied,
+    ChildFailed,
+    EncodedResult,
+    ProcessCall,
+)
+from penstock.worker.pools.child_events import ChildEvents
+from penstock.worker.pools.child_stderr import ChildStderr
+from penstock.worker.pools.connection import Connection
 from penstock.worker.pools.messages import (
     Broken,
     Failed,
     Frames,
     FromChild,
     FunctionReturned,
-    FunctionStarted,
     Progressed,
     Ready,
+    Refused,
     RunJob,
-    ToChild,
     WorkerHello,
     frame,
+    from_child,
 )
+from penstock.worker.pools.spawn import kill_group, spawn
+from penstock.worker.pools.tokens import Tokens, blocking_pair
 
-__all__ = ["ChildBroken", "ChildDied", "ChildFailed", "ChildProcess", "EncodedResult", "NoChild", "Work"]
+__all__ = ["ChildProcess", "capacity"]
 
-_log = logging.getLogger("penstock.worker")
-
-_BOOT = (
-    "import sys; sys.path += sys.argv[2:]; "
-    "from penstock.worker.pools.child import main; main(int(sys.argv[1]))"
-)
-
-
-class EncodedResult(msgspec.Struct, frozen=True):
-    """The encoded result of a process task; None if the task keeps no result."""
-
-    result: bytes | None
-
-
-class ChildFailed(Exception):
-    """The function raised in its child; `outcome` is the attempt's outcome."""
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__(_describe(outcome))
-        self.outcome = outcome
+#: Work (s) that may lie ready in a child, and the maximum number of its calls.
+_WORK_AHEAD, _MAX_CALLS = 0.020, 128
+#: No further call is given to a child that has arguments of this many bytes.
+_MAX_BYTES = 2 << 20
+#: One call may lie ready behind another one if each takes at most this long (s).
+_ONE_AHEAD = 0.025
+#: Time (s) that each call costs in addition to its function.
+_OVERHEAD = 0.00004
+#: While a child has more work (s) than _LATER, in calls of more than _NOT_SHORT (s) on average, its messages
+#: are read every _PAUSE (s) instead of one by one: 5 % more calls of 1 ms. Shorter ones come in batches.
+_LATER, _NOT_SHORT, _PAUSE = 0.005, 0.0003, 0.002
+#: How many of its last calls the pace of a child is made of, about.
+_AVERAGED = 8
+#: The load (s) of a call of unknown duration: nothing is placed behind it.
+_UNKNOWN = 1.0
 
 
-class ChildDied(Exception):
-    """The child's process ended during the job. `cause` says how; `killed`: by the worker."""
+class ChildProcess:
+    """One process, the socket to it, and the calls that it was given.
 
-    def __init__(self, cause: str, *, killed: bool = False) -> None:
-        super().__init__(cause)
-        self.cause = cause
-        self.killed = killed
-
-
-class ChildBroken(ChildDied):
-    """The child could not start: its app cannot be imported, or a start-up hook fails."""
-
-    def __init__(self, why: str, traceback: str = "") -> None:
-        super().__init__(f"could not start: {why}")
-        self.traceback = traceback
-
-
-class NoChild(ChildBroken):
-    """The system has no descriptors, processes, threads or memory for a child; the job is not to blame."""
-
-
-class Work:
-    """One job given to the pool, until its end."""
-
-    __slots__ = ("child", "created", "end", "on_progress", "on_start", "order", "started", "ticket")
-
-    def __init__(
-        self,
-        ticket: Any,
-        order: RunJob,
-        end: asyncio.Future[EncodedResult],
-        on_start: Callable[[], None] | None,
-        on_progress: Callable[[Progress], None] | None,
-    ) -> None:
-        self.ticket = ticket
-        self.order = order
-        self.created = time.monotonic()  # when `order.now` was read
-        self.end = end
-        self.on_start = on_start
-        self.on_progress = on_progress
-        self.child: ChildProcess | None = None
-        self.started: float | None = None
-
-    def fail(self, error: Exception) -> None:
-        if not self.end.done():
-            self.end.set_exception(error)
-
-
-class ChildProcess(asyncio.Protocol):
-    """One process and the socket to it.
-
-    `on_free(child)` is called each time it becomes ready for a job, except the first time.
-    `on_death(child, error)` is called once when the process has ended.
+    `table` is the file descriptor of the worker's lease table, if it has one. `max_jobs` is the number of
+    calls that it is given at most (0: no limit).
     """
 
     def __init__(
-        self,
-        on_free: Callable[[ChildProcess], None],
-        on_death: Callable[[ChildProcess, ChildDied], None],
+        self, events: ChildEvents[ChildProcess], table: int | None = None, max_jobs: int = 0
     ) -> None:
         self.pid = 0
-        #: Number of jobs it was given.
+        #: Number of calls it has begun and ended.
         self.jobs = 0
-        #: The job it has now.
-        self.work: Work | None = None
-        self._on_free = on_free
-        self._on_death = on_death
+        #: Calls that it was given and that have not ended, by number, in order.
+        self.calls: dict[int, ProcessCall] = {}
+        #: Monotonic time of the last end of a call, or of the first call given to it when it was idle.
+        self.last_end = 0.0
+        #: Whether its call takes longer than expected, so that nothing is placed behind it.
+        self.stuck = False
+        self._work = 0.0  # expected seconds of its calls
+        self._bytes = 0  # size of their arguments
+        self._events = events
+        self._table = table
+        self._max_jobs = max_jobs
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._frames = Frames()
         self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
-        self._transport: asyncio.Transport | None = None
+        self._connection: Connection | None = None
+        self._tokens: Tokens | None = None
+        self._page: CallPage | None = None
+        self._arena: Arena | None = None
+        self._stderr: ChildStderr | None = None
+        self._unsent: list[ProcessCall] = []
         self._oom_kills_before = oom_kills()
+        #: Average seconds of the calls that it ended last.
+        self.pace = 0.0
         self._killed: str | None = None  # why the worker killed it
+        self._target: ProcessCall | None = None  # the call that it was killed for
         self._cause: str | None = None  # how it ended, until that is reported
         self._gone = False
         self._socket_closed = False  # whether its end of the socket is closed
 
     async def open(self, hello: WorkerHello) -> None:
-        """Start the process and wait until it is ready for jobs.
+        """Start the process and wait until it is ready for calls.
 
         Raises ChildBroken if it does not get ready.
         """
-        own_end, child_end = socket.socketpair()
+        own_end, child_end = blocking_pair()
         try:
-            self._process = _spawn(child_end.fileno())
+            self._tokens = Tokens()
+            self._greet(own_end, hello)
+            self._stderr = ChildStderr()
+            try:
+                self._process = spawn(child_end.fileno(), self._stderr.write_end)
+            finally:
+                os.close(self._stderr.write_end)
         except (OSError, ChildBroken):
             own_end.close()
             raise
@@ -156,30 +128,161 @@ class ChildProcess(asyncio.Protocol):
         name = f"penstock-child-{self.pid}"
         try:
             threading.Thread(target=self._await_exit, args=(self._process,), name=name, daemon=True).start()
-            self._socket = own_end.dup()
-        except (OSError, RuntimeError):
+        except RuntimeError:
             own_end.close()
             raise
-        await self._loop.create_unix_connection(lambda: self, sock=own_end)
-        self._send(hello)
+        self._stderr.start()
+        self._connection = Connection(own_end, self._on_data, self._on_closed)
         await self._ready
 
-    def take(self, work: Work) -> None:
-        """Run this job."""
-        work.child, self.work = self, work
-        self.jobs += 1
-        waited = int((time.monotonic() - work.created) * 1000)
-        self._send(msgspec.structs.replace(work.order, now=work.order.now + waited))
+    def _greet(self, own_end: socket.socket, hello: WorkerHello) -> None:
+        """Send the first message and its descriptors, before the process exists."""
+        assert self._tokens is not None
+        page = CallPage.create()
+        try:
+            self._page, self._arena = CallPage(page), CallPage.arena(page)
+            fds = [self._tokens.child_end.fileno(), page]
+            if self._table is not None:
+                fds.append(self._table)
+            socket.send_fds(own_end, [frame(hello)], fds)
+        finally:
+            os.close(page)
+
+    # ── calls ────────────────────────────────────────────────────────────────────────────────────
+
+    def room(self, expected: float | None) -> int:
+        """How many more calls may be given to it that are expected to take this long."""
+        calls = len(self.calls)
+        if self.stuck or self._bytes >= _MAX_BYTES or self._killed is not None or self._gone:
+            return 0
+        if expected is None:
+            room = 0 if calls else 1
+        else:
+            room = min(_MAX_CALLS - calls, int((_WORK_AHEAD - self._work) / (expected + _OVERHEAD)))
+            if room < 1:
+                short = calls == 1 and self._work <= _ONE_AHEAD and expected <= _ONE_AHEAD
+                room = 1 if short or not calls else 0
+        return room if not self._max_jobs else max(0, min(room, self._max_jobs - self.jobs - calls))
+
+    def _order(self, call: ProcessCall) -> bytes:
+        """The message for this call. Large arguments go into the arena, if they fit."""
+        job = call.job
+        if len(job.spec.payload) >= LARGE and self._arena is not None:
+            call.large = self._arena.put(job.spec.payload)
+            if call.large is not None:
+                spec = msgspec.structs.replace(job.spec, payload=b"")
+                job = msgspec.structs.replace(job, spec=spec)
+        return frame(
+            RunJob(
+                call.number,
+                job,
+                *call.reference,
+                call.epoch,
+                call.seconds,
+                call.until,
+                call.entry,
+                call.large,
+            )
+        )
+
+    @property
+    def work(self) -> float:
+        """Expected seconds of the calls in flight."""
+        return self._work
+
+    def give(self, call: ProcessCall, number: int, now: float) -> None:
+        """Place this call in the child, behind its other calls. `flush` sends it."""
+        if not self.calls:
+            self.last_end = now
+        call.child, call.number, call.given = self, number, now
+        call.cost = _UNKNOWN if call.expected is None else call.expected + _OVERHEAD
+        self._work += call.cost
+        self._bytes += len(call.job.spec.payload)
+        self.calls[number] = call
+        self._unsent.append(call)
+
+    def flush(self) -> None:
+        """Send the calls that were given since the last flush."""
+        calls, self._unsent = self._unsent, []
+        if not calls or self._connection is None or self._tokens is None:
+            return
+        self._connection.send([self._order(call) for call in calls])
+        try:
+            self._tokens.give([call.number for call in calls])
+        except OSError:  # the child has closed its end: its death follows
+            pass
+
+    def take_back(self) -> list[ProcessCall]:
+        """Remove and return the calls that have not begun, in order."""
+        back, self._unsent = self._unsent, []
+        numbers = [] if self._tokens is None else self._tokens.take_back()
+        if numbers and self._connection is not None:
+            self._connection.withdraw(len(numbers))
+        back = [*(self.calls[number] for number in numbers), *back]
+        self._remove(back)
+        return back
+
+    def lies_for(self, now: float) -> float:
+        """For how long (s) its next call has been ready; 0 if none is."""
+        begun = 0 if self._page is None else self._page.begun
+        for call in self.calls.values():
+            if call.number > begun:
+                return now - call.given
+        return 0.0
+
+    def kill_call(self, call: ProcessCall) -> tuple[bool, list[ProcessCall]]:
+        """Take back what has not begun; then kill the process, if this call is what it began last.
+
+        Returns whether the call is in the child no longer, or soon, and the calls taken back. False: it has
+        ended, and its end is in the socket.
+        """
+        back = self.take_back()
+        if call in back:
+            return True, back
+        if next(reversed(self.calls.values()), None) is not call:
+            return False, back
+        self._target = call
+        self._kill("killed by its worker")
+        return True, back
+
+    def started_at(self, call: ProcessCall) -> float | None:
+        """When the call's function started; None if it does not run now."""
+        current = None if self._page is None else self._page.current()
+        return current[1] if current is not None and current[0] == call.number else None
+
+    def running(self) -> ProcessCall | None:
+        """The call whose function runs now, with `started` set."""
+        current = None if self._page is None else self._page.current()
+        call = None if current is None else self.calls.get(current[0])
+        if call is not None and current is not None:
+            call.started = current[1]
+        return call
+
+    def _remove(self, batch: Sequence[ProcessCall]) -> None:
+        for call in batch:
+            del self.calls[call.number]
+            self._forget(call)
+
+    def _forget(self, call: ProcessCall) -> None:
+        call.child = None
+        if call.large is not None and self._arena is not None:
+            self._arena.free(call.large)
+            call.large = None
+        self._bytes -= len(call.job.spec.payload)
+        self._work = self._work - call.cost if self.calls else 0.0
+
+    # ── its end, by the worker ───────────────────────────────────────────────────────────────────
 
     def kill(self) -> None:
         """Kill the process and its own children now."""
         self._kill("killed by its worker")
 
     def close_input(self) -> None:
-        """Close the sending side of the socket: the child ends after its current job."""
-        if self._socket is not None:
-            with contextlib.suppress(OSError):  # the child has closed it
-                self._socket.shutdown(socket.SHUT_WR)
+        """Let the child end after its calls."""
+        if self._tokens is not None:
+            self._tokens.end()
+        if self._connection is not None:
+            self._connection.end_input()
 
     def end(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for the process to end, then kill it. Blocks for that time."""
@@ -189,54 +292,76 @@ class ChildProcess(asyncio.Protocol):
                 self._process.wait(timeout)
             except subprocess.TimeoutExpired:
                 pass
-            self._kill_group()
+            kill_group(self.pid)
             self._process.wait()
             self._gone = True
-        self._close_socket()
-        if self.work is not None:
-            self.work.fail(ChildDied(self._killed or "ended by its worker", killed=True))
-            self.work = None
+        self._close()
+        error = ChildDied(self._killed or "ended by its worker", killed=True)
+        for call in self._take_all():
+            self._events.ended(call, None, error)
 
-    def _send(self, message: ToChild) -> None:
-        if self._transport is not None:
-            self._transport.write(frame(message))
+    def _take_all(self) -> list[ProcessCall]:
+        calls = list(self.calls.values())
+        self.calls.clear()
+        for call in calls:
+            self._forget(call)
+        return calls
 
     # ── messages from the child ──────────────────────────────────────────────────────────────────
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one, but not by inheritance
-
-    def data_received(self, data: bytes) -> None:
-        for message in self._frames.feed(data):
-            self._handle_message(message)
+    def _on_data(self, data: bytes) -> None:
+        if self._stderr is not None:  # what a call wrote comes before its end
+            self._stderr.pump()
+        for body in self._frames.feed(data):
+            self._handle_message(from_child(body))
+        self._events.received(self)
+        if self._connection is not None and self._work > max(_LATER, _NOT_SHORT * len(self.calls)):
+            self._connection.pause(_PAUSE)
 
     def _handle_message(self, message: FromChild) -> None:
-        work = self.work
         match message:
+            case FunctionReturned():
+                if (call := self._end_of(message.number)) is not None:
+                    call.started, call.took, call.spent = message.started, message.took, message.spent
+                    self._measure(message.spent)
+                    self._events.ended(call, EncodedResult(self._result(message)), None)
+            case Failed():
+                if (call := self._end_of(message.number)) is not None:
+                    call.started, call.took = message.started, message.took
+                    call.spent = message.took
+                    self._measure(message.took)
+                    self._events.ended(call, None, ChildFailed(message.as_outcome()))
+            case Refused():
+                if (call := self._end_of(message.number)) is not None:
+                    self._events.ended(call, None, CallRefused("its lease was lost before it began"))
+            case Progressed():
+                if (call := self.calls.get(message.number)) is not None:
+                    self._events.progressed(call, message.progress)
             case Ready():
                 if not self._ready.done():
                     self._ready.set_result(None)
             case Broken():
                 if not self._ready.done():
                     self._ready.set_exception(ChildBroken(message.cause, message.traceback))
-            case FunctionStarted() if work is not None:
-                work.started = time.monotonic()
-                if work.on_start is not None:
-                    work.on_start()
-            case Progressed() if work is not None and work.on_progress is not None:
-                work.on_progress(message.progress)
-            case FunctionReturned() | Failed() if work is not None and self._killed is None:
-                self._ended(work, message)
-            case _:
-                pass  # the end of a job after the worker decided to kill it
 
-    def _ended(self, work: Work, message: FunctionReturned | Failed) -> None:
-        self.work = None
-        if isinstance(message, Failed):
-            work.fail(ChildFailed(message.as_outcome()))
-        elif not work.end.done():
-            work.end.set_result(EncodedResult(message.result))
-        self._on_free(self)
+    def _result(self, message: FunctionReturned) -> bytes | None:
+        if message.large is None or self._arena is None:
+            return message.result
+        return self._arena.take_result(message.number, message.large)
+
+    def _end_of(self, number: int) -> ProcessCall | None:
+        """Remove the call that has ended; None if the worker has decided to kill it."""
+        call = self.calls.get(number)
+        if call is None or (self._killed is not None and len(self.calls) == 1):
+            return None
+        del self.calls[number]
+        self._forget(call)
+        self.jobs += 1
+        self.last_end, self.stuck = time.monotonic(), False
+        return call
+
+    def _measure(self, spent: float) -> None:
+        self.pace += (spent - self.pace) / min(_AVERAGED, self.jobs)
 
     # ── the end of the process ───────────────────────────────────────────────────────────────────
 
@@ -258,16 +383,16 @@ class ChildProcess(asyncio.Protocol):
         """Note that the process has ended; its last messages may still be in the socket."""
         if self._gone or self._process is None:
             return
-        self._kill_group()  # its own children must not outlive it: a job could run twice at a time
+        kill_group(self.pid)  # its own children must not outlive it: a job could run twice at a time
         code = self._process.wait()
         self._gone = True
         self._cause = self._killed or how_it_ended(code, self._oom_kills_before)
-        if self._socket_closed or self._transport is None:
+        if self._socket_closed or self._connection is None:
             self._report_end()
         else:
             self._loop.call_later(0.5, self._report_end)  # in case another process keeps the socket open
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def _on_closed(self) -> None:
         self._socket_closed = True
         if self._cause is not None:
             self._report_end()
@@ -279,51 +404,58 @@ class ChildProcess(asyncio.Protocol):
         cause, self._cause = self._cause, None
         if cause is None:
             return
-        self._close_socket()
+        behind = self.take_back()
+        unstarted = [*self._claimed_only(), *behind]
+        running = self.running()
+        if self._stderr is not None:
+            self._stderr.pump()
+        stderr = "" if self._stderr is None else self._stderr.last_lines()
+        self._close()
         if not self._ready.done():
             self._ready.set_exception(ChildBroken(cause))
             return
-        error = ChildDied(cause, killed=self._killed is not None)
-        work, self.work = self.work, None
-        if work is not None:
-            work.fail(error)
-        self._on_death(self, error)
+        error = ChildDied(cause, killed=self._killed is not None, stderr=stderr)
+        for call in self._take_all():
+            call.took = time.monotonic() - call.started if call is running else 0.0
+            self._events.ended(call, None, error)
+        self._events.died(self, error, unstarted)
+
+    def _claimed_only(self) -> list[ProcessCall]:
+        """Remove and return the calls that the dead child had claimed and not begun.
+
+        Each returns once: its message itself may kill the child, as its size may.
+        """
+        begun = 0 if self._page is None else self._page.begun
+        back = [
+            call
+            for call in self.calls.values()
+            if call.number > begun and call is not self._target and not call.was_claimed
+        ]
+        self._remove(back)
+        for call in back:
+            call.was_claimed = True
+        return back
 
     def _kill(self, why: str) -> None:
         if not self._gone and self._killed is None:
             self._killed = why
-            self._kill_group()
+            kill_group(self.pid)
 
-    def _close_socket(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def _kill_group(self) -> None:
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):  # no process left
-            pass
-
-
-def _spawn(fd: int) -> subprocess.Popen[bytes]:
-    """Start an interpreter with the same flags, in its own process group, out of reach of a terminal's ^C."""
-    if not sys.executable:
-        raise ChildBroken("sys.executable is empty: it is unknown which Python to start")
-    flags: list[str] = getattr(subprocess, "_args_from_interpreter_flags", list)()
-    # where to import Penstock from; the user's own path comes with Hello
-    homes = dict.fromkeys([str(Path(__file__).parents[3]), str(Path(msgspec.__file__).parents[1])])
-    return subprocess.Popen(  # noqa: S603 (our own program, fixed arguments)
-        [sys.executable, *flags, "-P", "-c", _BOOT, str(fd), *homes],
-        pass_fds=(fd,),
-        stdin=subprocess.DEVNULL,
-        process_group=0,
-    )
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        if self._tokens is not None:
+            self._tokens.close()
+            self._tokens = None
+        if self._stderr is not None:
+            self._stderr.pump()
+            self._stderr.close()
+        for memory in (self._page, self._arena):
+            if memory is not None:
+                memory.close()
+        self._page = self._arena = None
 
 
-def _describe(outcome: Outcome) -> str:
-    if isinstance(outcome, Raised):
-        return f"{outcome.error.kind}: {outcome.error.message}"
-    return str(outcome)
+def capacity(expected: float) -> int:
+    """How many calls of this expected duration (s) lie ready in a child at most."""
+    return max(2 if expected <= _ONE_AHEAD else 1, min(_MAX_CALLS, int(_WORK_AHEAD / (expected + _OVERHEAD))))

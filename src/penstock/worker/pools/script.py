@@ -8,9 +8,11 @@ import sys
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
 
+from penstock.config import Config
 from penstock.core.errors import ConfigError
+from penstock.worker.pools.messages import WorkerHello
 
-__all__ = ["import_script", "main_location", "refuse_while_importing"]
+__all__ = ["import_script", "main_location", "refuse_while_importing", "worker_hello"]
 
 _importing = False
 
@@ -20,6 +22,22 @@ def main_location() -> tuple[str | None, str | None]:
     main = sys.modules.get("__main__")
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     return None if spec is None else spec.name, None if file is None else os.path.abspath(file)
+
+
+def worker_hello(app: str | None, config: Config | None, nice: int, cpus: tuple[int, ...]) -> WorkerHello:
+    """The first message to a child of this process."""
+    main_module, main_file = main_location()
+    return WorkerHello(
+        parent=os.getpid(),
+        path=list(sys.path),
+        argv=list(sys.argv),
+        main_module=main_module,
+        main_file=main_file,
+        app=app,
+        config=config,
+        nice=nice,
+        cpus=cpus,
+    )
 
 
 def import_script(module_name: str | None, file: str | None) -> ModuleType:

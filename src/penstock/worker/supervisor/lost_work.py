@@ -13,9 +13,18 @@ from penstock.maintenance.reclaimer import reclaim_all
 from penstock.maintenance.service import ProblemLog
 from penstock.stores.contract import Store
 from penstock.worker.locks import remove_dead
-from penstock.worker.shared_lease_table import LeaseEntry
+from penstock.worker.shared_lease_table import LeaseEntry, LeaseTable
 
-__all__ = ["LostWork"]
+__all__ = ["LostWork", "final_entries"]
+
+
+def final_entries(table: LeaseTable) -> list[LeaseEntry]:
+    """The leases of a dead worker process. Those that have not started cannot start any more.
+
+    Its child processes may outlive it by some milliseconds, with calls that lie ready in them.
+    """
+    table.revoke([entry for entry in table.entries() if not entry.started])
+    return table.entries()
 
 
 class LostWork:

@@ -28,7 +28,7 @@ from penstock.worker.orders import AWAY, REFUSED, UNUSABLE, ChildHello, Death, O
 from penstock.worker.queues import Queue
 from penstock.worker.signals import DRAIN, listen, listen_for_stacks
 from penstock.worker.supervisor.lease_keeper import LeaseKeeper
-from penstock.worker.supervisor.lost_work import LostWork
+from penstock.worker.supervisor.lost_work import LostWork, final_entries
 from penstock.worker.supervisor.orphans import orphan_reaper
 from penstock.worker.supervisor.process_start import can_fork
 from penstock.worker.supervisor.worker_process import WorkerProcess
@@ -211,7 +211,7 @@ class Supervisor:
 
     async def _reclaim_jobs(self, child: WorkerProcess, code: int) -> Death | None:
         """Reclaim the dead child's jobs at once; returns the death to report to the next child."""
-        held = child.table.entries()
+        held = final_entries(child.table)
         cause = child.cause or how_it_ended(code, child.oom_kills_before)
         if child.refusal is not None and not held:
             return None
