@@ -19,8 +19,8 @@ from penstock.core.job import Job, NewJob, State
 from penstock.worker.pools import CallRefused, ChildBroken, ChildDied, NoChild, ProcessCall, ProcessPool
 from penstock.worker.pools.call_page import CallPage
 from penstock.worker.pools.child_stderr import write_ready
-from penstock.worker.pools.connection import Connection
-from penstock.worker.pools.tokens import Claims, Tokens
+from penstock.worker.pools.connection import ChildConnection
+from penstock.worker.pools.tokens import CallTokens, Claims
 from penstock.worker.shared_lease_table import LeaseTable
 from penstock.worker.supervisor.lost_work import final_entries
 from tests.worker import process_tasks as tasks
@@ -142,7 +142,7 @@ async def test_a_failed_start_costs_one_call_and_releases_the_others(ends: Ends)
 
 
 def test_a_child_without_its_worker_claims_nothing_more() -> None:
-    tokens, orphan = Tokens(), False
+    tokens, orphan = CallTokens(), False
     claims = Claims(os.dup(tokens.child_end.fileno()), lambda: orphan)
     tokens.give([1, 2])
     assert claims.next() == 1
@@ -216,9 +216,9 @@ async def test_calls_killed_together_are_taken_back_once_and_the_others_sent_onc
     pool.dispatch()
     await text_of(tmp_path / "pid")
     sent: list[bytes] = []
-    send = Connection.send
+    send = ChildConnection.send
     monkeypatch.setattr(
-        Connection, "send", lambda self, messages: (sent.extend(messages), send(self, messages))[1]
+        ChildConnection, "send", lambda self, messages: (sent.extend(messages), send(self, messages))[1]
     )
     for one in behind[:50]:
         assert pool.kill(one)

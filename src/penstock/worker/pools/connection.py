@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-__all__ = ["Connection"]
+__all__ = ["ChildConnection"]
 
 _READ = 1 << 18
 #: Maximum number of queued messages that one system call sends.
 _TOGETHER = 64
 
 
-class Connection:
+class ChildConnection:
     """Calls `on_data` with each piece of data and `on_closed` once, when the other side is closed."""
 
     def __init__(

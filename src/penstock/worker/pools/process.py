@@ -25,7 +25,7 @@ from penstock.worker.pools.calls import (
 )
 from penstock.worker.pools.child_events import ChildEvents
 from penstock.worker.pools.child_stderr import ChildStderr
-from penstock.worker.pools.connection import Connection
+from penstock.worker.pools.connection import ChildConnection
 from penstock.worker.pools.messages import (
     Broken,
     Failed,
@@ -41,7 +41,7 @@ from penstock.worker.pools.messages import (
     from_child,
 )
 from penstock.worker.pools.spawn import kill_group, spawn
-from penstock.worker.pools.tokens import Tokens, blocking_pair
+from penstock.worker.pools.tokens import CallTokens, blocking_pair
 
 __all__ = ["ChildProcess", "capacity"]
 
@@ -90,8 +90,8 @@ class ChildProcess:
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._frames = Frames()
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
-        self._tokens: Tokens | None = None
+        self._connection: ChildConnection | None = None
+        self._tokens: CallTokens | None = None
         self._page: CallPage | None = None
         self._arena: Arena | None = None
         self._stderr: ChildStderr | None = None
@@ -112,7 +112,7 @@ class ChildProcess:
         """
         own_end, child_end = blocking_pair()
         try:
-            self._tokens = Tokens()
+            self._tokens = CallTokens()
             self._greet(own_end, hello)
             self._stderr = ChildStderr()
             try:
@@ -132,7 +132,7 @@ class ChildProcess:
             own_end.close()
             raise
         self._stderr.start()
-        self._connection = Connection(own_end, self._on_data, self._on_closed)
+        self._connection = ChildConnection(own_end, self._on_data, self._on_closed)
         await self._ready
 
     def _greet(self, own_end: socket.socket, hello: WorkerHello) -> None:

@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 
-__all__ = ["Claims", "Tokens", "blocking_pair"]
+__all__ = ["CallTokens", "Claims", "blocking_pair"]
 
 _TOKEN = struct.Struct("<Q")
 _READ = 8 * 4096
@@ -25,7 +25,7 @@ def blocking_pair() -> tuple[socket.socket, socket.socket]:
     return pair
 
 
-class Tokens:
+class CallTokens:
     """The worker's end. `child_end` is passed to the child; a copy of it stays here, to read tokens back."""
 
     def __init__(self) -> None:
