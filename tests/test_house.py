@@ -39,7 +39,7 @@ FLOORS: dict[int, str] = {
     7: "app",
     8: "maintenance workflows",
     9: "worker web dialects",
-    10: "verify testing demo cli errors events retry __init__ __main__",
+    10: "verify testing demo cli errors events logs retry __init__ __main__",
 }
 FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.split()}
 NEIGHBOURS = {
@@ -49,7 +49,7 @@ NEIGHBOURS = {
     "demo": {"verify"},
     "cli": {"verify", "demo", "testing"},
     "__main__": {"cli"},
-    "__init__": {"config", "errors", "events", "retry", "testing"},
+    "__init__": {"config", "errors", "events", "logs", "retry", "testing"},
 }
 
 # `core` knows the standard library, msgspec and itself; what else a module of it may know is named here.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock import config as config
     from penstock import errors as errors
     from penstock import events as events
+    from penstock import logs as logs
     from penstock import retry as retry
     from penstock import testing as testing
     from penstock.app.app import App as App
@@ -142,7 +143,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 #: Public modules, so that `import penstock` is enough for `penstock.errors.StoreFull`.
-_MODULES = ("config", "errors", "events", "retry", "testing")
+_MODULES = ("config", "errors", "events", "logs", "retry", "testing")
 
 __all__ = sorted([*_HOME_OF, *_MODULES])  # pyright: ignore[reportUnsupportedDunderAll]
 

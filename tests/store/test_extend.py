@@ -98,6 +98,15 @@ async def test_a_heartbeat_puts_down_what_the_attempt_says(store: Store) -> None
     assert await the(store, job) == replace(job, started=True, progress=progress, checkpoint=b"\x00page")
 
 
+@pytest.mark.parametrize("done", [12, 0, -3, 2**53, 0.5, 12.0])
+async def test_whole_numbers_of_progress_stay_ints_and_floats_floats(store: Store, done: float) -> None:
+    job = await running(store)
+    await store.extend([HeartbeatRequest(job.lease, LEASE, progress=Progress(done, done))])
+    kept = (await the(store, job)).progress
+    assert kept == Progress(done, done)
+    assert (type(kept.done), type(kept.of)) == (type(done), type(done))
+
+
 async def test_a_heartbeat_that_says_nothing_leaves_everything(store: Store) -> None:
     job = await running(store)
     await store.extend(

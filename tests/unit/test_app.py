@@ -306,6 +306,30 @@ def test_listening_to_what_is_no_event_is_refused() -> None:
         App("memory://").on(NewJob)  # type: ignore[type-var]
 
 
+async def _async_listener(event: JobEnqueued) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("listener", "says"),
+    [
+        (_async_listener, "a listener is a plain `def`.*an `async def` may be a callback: @app.on_success"),
+        (lambda job, error: None, r"app.on\(JobEnqueued\)=<lambda>: it takes \(event\)"),
+        (5, r"app.on\(JobEnqueued\)=5 is not a function: it takes \(event\)"),
+    ],
+)
+def test_a_listener_that_cannot_be_called_is_refused_at_once(listener: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        App("memory://").on(JobEnqueued)(listener)
+
+
+def test_a_method_and_a_builtin_may_listen() -> None:
+    app, seen = App("memory://"), list[JobEnqueued]()
+    assert app.on(JobEnqueued)(seen.append) == seen.append
+    app.task(add).enqueue(1)
+    app.close()
+    assert [event.task for event in seen] == ["tests.unit.test_app.add"]
+
+
 # ── raw jobs ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -372,7 +396,7 @@ def test_a_handle_is_found_by_queue_and_id() -> None:
     assert app.handle("x", "low", task="elsewhere").task == "elsewhere"
 
 
-@pytest.mark.parametrize("address", [("a b",), ("a", "a b"), ("",)])
+@pytest.mark.parametrize("address", [("a b", "low"), ("a", "a b"), ("", "low")])
 def test_an_address_that_is_none_is_refused(address: Any) -> None:
     with pytest.raises(ConfigError, match="cannot be"):
         App("memory://").handle(*address)

@@ -204,6 +204,12 @@ def test_a_job_that_is_nowhere_is_not_found(search: Search) -> None:
         search("never-was")
 
 
+@pytest.mark.parametrize("id", ["a b", "", "../x", "x" * 129, "\udc80"])
+def test_an_id_that_no_job_can_have_is_not_found(search: Search, id: str) -> None:
+    with pytest.raises(JobNotFound, match=r"no job has this id: id=.* cannot be a job's id: use 1 to 128"):
+        search(id)
+
+
 def test_an_id_in_several_queues_needs_the_queue(app: App, search: Search) -> None:
     for queue in ("low", "high"):
         app.tasks["when"].using(id="x", queue=queue).enqueue(2)

@@ -51,19 +51,21 @@ EXPECTED: dict[str, dict[str, str]] = {
         "@app.task(retention=": "ignore_result keep_result keep_result_forever result_ttl store_results",
         "@app.task(keep_dead=": "dead failure_ttl store_errors_even_if_ignored",
         "@app.task(max_attempts=": "max_retries max_tries retries retry_kwargs retry_on_error",
-        "@app.task(retry=": "default_retry_delay retry_backoff retry_delay retry_in",
+        "@app.task(retry=": "backoff default_retry_delay retry_backoff retry_delay retry_in",
         "exponential(cap=": "max_backoff retry_backoff_max",
         "exponential(base=": "min_backoff",
         "exponential(jitter=": "retry_jitter",
         "@app.task(retry_on=": "autoretry_for retry_on retry_when",
         "@app.task(discard_on=": "discard_on dont_autoretry_for",
         "@app.task(name=": "actor_name name task_name",
-        "@app.task(on_success=": "depends_on link on_success",
+        "@app.task(on_success=": "depends_on on_complete link on_success",
+        "@app.task(on_failure=...) for": "on_error",
+        'run_in="process"': "executor pool process thread",
         "@app.task(on_dead=": "link_error on_dead retries_exhausted",
         "@app.task(concurrency_key=": "concurrency_key lock",
         "@app.periodic(": "cron crontab every interval repeat schedule",
         "current_job()": "bind context pass_context",
-        "QueueDefaults(rate=": "rate rate_limit",
+        "QueueDefaults(rate=": "rate rate_limit throttle",
         "QueueDefaults(max_running=": "max_running",
         "QueueDefaults(max_size=": "max_size",
         "QueueDefaults(on_full=": "on_full",
@@ -238,7 +240,7 @@ EXPECTED: dict[str, dict[str, str]] = {
         "app.periodic(": "add_periodic_task cron periodic_task schedule",
         "app.around_attempt(": "add_middleware add_middlewares with_middlewares",
         "app.on_startup(": "on_after_configure on_event",
-        "app.close()": "shutdown",
+        "app.close()": "aclose shutdown",
         "penstock worker MODULE:app": "run run_worker run_worker_async start worker worker_main",
         "penstock config": "conf config_from_object",
         "penstock queues": "control",
@@ -254,7 +256,7 @@ EXPECTED: dict[str, dict[str, str]] = {
             "successful"
         ),
         "handle.job()": "date_done exc_info info meta result_info traceback",
-        "handle.follow_progress()": "get_progress",
+        "handle.follow_progress()": "get_progress progress",
         "handle.cancel()": "abort revoke",
         "handle.retry()": "requeue",
         "handle.id": "jid job_id message_id task_id",
@@ -465,6 +467,13 @@ def test_a_wrong_setting_of_a_queue_names_the_right_one(word: str, right: str) -
     settings: Any = App("memory://").queue("mail").settings
     with pytest.raises(ConfigError) as error:
         settings(**{word: 1})
+    assert right in str(error.value)
+
+
+@pytest.mark.parametrize(("word", "right"), rows("queue"))
+def test_a_wrong_limit_of_a_queue_in_code_names_the_right_one(word: str, right: str) -> None:
+    with pytest.raises(ConfigError, match=f"QueueDefaults.. has no limit {word!r}") as error:
+        QueueDefaults(**{word: 1})
     assert right in str(error.value)
 
 

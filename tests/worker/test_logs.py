@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+import penstock
 from penstock.app.app import App
 from penstock.config import Config
 from penstock.core.job import State
@@ -98,6 +99,17 @@ def test_a_name_that_is_the_line_s_own_gets_a_mark(stderr):
         1,
         "t",
         3,
+    )
+
+
+def test_the_formatter_serves_a_process_that_is_no_worker():
+    record = logging.makeLogRecord({"created": 1_795_000_000.25, "name": "uvicorn", "msg": "hi", "order": 7})
+    line = json.loads(penstock.logs.JsonFormatter().format(record))
+    assert (line["at"], line["logger"], line["message"], line["order"]) == (
+        "2026-11-18T11:06:40.250Z",
+        "uvicorn",
+        "hi",
+        7,
     )
 
 

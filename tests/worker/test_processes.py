@@ -154,6 +154,7 @@ async def test_progress_events_are_rate_limited_and_the_last_one_always_comes(po
     await run(pool, tasks.tell, 20_000, on_progress=heard.append)
     assert heard[0] == Progress(0, 20_000)
     assert heard[-1] == Progress(20_000, 20_000, "done")
+    assert {type(number) for p in heard for number in (p.done, p.of)} == {int}
     assert len(heard) < 100
     assert [p.done for p in heard] == sorted(p.done for p in heard)
 

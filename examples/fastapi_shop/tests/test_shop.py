@@ -74,7 +74,7 @@ def test_a_report_shows_its_progress_and_its_result(client: TestClient, box: Inl
     assert client.get(f"/jobs/{job}").json()["state"] == "available"
     box.run()
     events = client.get(f"/jobs/{job}/progress").text
-    assert events.startswith('event: progress\ndata: {"done": 12.0, "of": 12.0}\n\nevent: end\n')
+    assert events.startswith('event: progress\ndata: {"done": 12, "of": 12}\n\nevent: end\n')
     assert client.get(f"/jobs/{job}").json()["result"][f"{now():%Y-%m}"] == 3
 
 

@@ -97,7 +97,7 @@ class Attempt:
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
     def progress(self, done: float, of: float | None = None, note: str = "") -> None:
-        """Report progress; `handle.job()` and the command line show it after the next heartbeat.
+        """Report progress; `handle.job()` and the command line show it within about a quarter of a second.
 
         `done` and `of` are whole numbers or floats from -2**53 to 2**53. Of `note`, a text, the first 200
         characters are kept. Other values raise TypeError or ValueError.

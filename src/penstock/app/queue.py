@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypedDict, Unpack
-
-import msgspec
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from penstock.core.duration import Duration
 from penstock.core.errors import ConfigError, did_you_mean
@@ -17,7 +17,31 @@ from penstock.stores.contract import QueueInfo, Store
 __all__ = ["QueueDefaults", "QueueSettings", "StoredQueue", "check_defaults"]
 
 
-class QueueDefaults(msgspec.Struct, frozen=True, kw_only=True):
+T = TypeVar("T")
+
+
+def _hint_at_unknown(kind: type[T]) -> type[T]:
+    """Let a class of limits raise ConfigError with a hint for an unknown keyword, in place of TypeError."""
+    plain: Any = kind.__init__
+
+    @wraps(plain)  # with the signature that help() shows
+    def __init__(self: T, *args: Any, **given: Any) -> None:
+        for name in given:
+            if name not in kind.__annotations__:
+                from penstock.core.peer_words import hint  # only for this message
+
+                near = hint("queue", name, kind.__annotations__)
+                known = ", ".join(kind.__annotations__)
+                raise ConfigError(f"{kind.__name__}() has no limit {name!r}{near or '; it has ' + known}")
+        plain(self, *args, **given)
+
+    type.__setattr__(kind, "__init__", __init__)
+    return kind
+
+
+@_hint_at_unknown
+@dataclass(frozen=True, kw_only=True)
+class QueueDefaults:
     """The limits of a queue in code, for `App(queues={"mail": QueueDefaults(rate="5/s")})`.
 
     Each applies to all workers, unless an operator has set another value: `penstock queues set`, or
@@ -39,7 +63,7 @@ class QueueDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
     def change(self) -> LimitChange:
         """These limits as a change by code."""
-        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
         return limits_by_code(**{name: value for name, value in given.items() if value is not None})
 
 

@@ -14,7 +14,7 @@ from penstock.app.task_factory import make_handler, make_task
 from penstock.client.callbacks import Callbacks, Moment, OnError, OnSuccess
 from penstock.client.client import Client
 from penstock.client.middleware import AroundAttempt, AroundEnqueue, MiddlewareStack
-from penstock.client.option_readers import check_function
+from penstock.client.option_readers import check_function, shown_name
 from penstock.client.options import HandlerOptions, Options, TaskOptions, refuse_unknown
 from penstock.core.batch import Batch
 from penstock.core.duration import Duration, milliseconds
@@ -343,6 +343,7 @@ class Registry:
             raise ConfigError(f"app.on({kind!r}) takes a class of events, as in app.on(JobDied)")
 
         def register(listener: Callable[[EventT], None]) -> Callable[[EventT], None]:
+            _check_listener(listener, f"app.on({kind.__name__})")
             self.events.listen(kind, listener)
             return listener
 
@@ -397,6 +398,15 @@ def _callbacks_in(options: Mapping[str, Any], who: str) -> dict[Moment, Any]:
 def _check_callback(moment: Moment, call: Any, what: str) -> None:
     says = "(job, result)" if moment == "on_success" else "(job, error)"
     check_function(call, 2, what, f"takes {says}")
+
+
+def _check_listener(listener: Any, what: str) -> None:
+    check_function(listener, 1, what, "takes (event)")
+    if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
+        raise ConfigError(
+            f"{what}={shown_name(listener)}: a listener is a plain `def`, called in a thread of its own; "
+            "an `async def` may be a callback: @app.on_success, @app.on_failure or @app.on_dead"
+        )
 
 
 def _add_hook(hooks: list[Callable[..., Any]], hook: F, what: str) -> F:

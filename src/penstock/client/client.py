@@ -172,11 +172,11 @@ class Client:
         """Find the job with this id in all queues. Raises JobNotFound, or ConfigError for several."""
         if running_loop() is not None:
             self._warn("app.handle(id), which searches all queues,", "await app.ahandle(id)")
-        return _only_job(id, self.store.sync.find(check_id(id)))
+        return _only_job(id, self.store.sync.find(_sought_id(id)))
 
     async def afind(self, id: str) -> Job:
         """Like `find`, without blocking the event loop."""
-        return _only_job(id, await self.store.find(check_id(id)))
+        return _only_job(id, await self.store.find(_sought_id(id)))
 
     def drained(self, queue: str, timeout: Duration | None) -> bool:
         """Wait until the queue has no queued and no running job.
@@ -370,6 +370,19 @@ def _with_ids(calls: Iterable[JobCall[R]]) -> list[JobCall[R]]:
     for call, id in zip(blank, mint_many(len(blank)), strict=True):
         call.given_id = call.given_id or id  # a call may be in the list twice
     return calls
+
+
+def _sought_id(id: str) -> str:
+    """The id to search for. Raises JobNotFound for a text that no job can have as its id.
+
+    Such a text comes from outside, as a part of a request's path, and its answer is 404 as for any other.
+    """
+    try:
+        return check_id(id)
+    except ConfigError as error:
+        if not isinstance(id, str):
+            raise
+        raise JobNotFound(f"no job has this id: {error}") from None
 
 
 def _only_job(id: str, found: list[Job]) -> Job:

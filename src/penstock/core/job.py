@@ -153,8 +153,8 @@ class AttemptError(msgspec.Struct, frozen=True, array_like=True):
 class Progress(msgspec.Struct, frozen=True, array_like=True):
     """The progress that a running attempt has reported."""
 
-    done: float
-    of: float | None = None
+    done: int | float  # a whole number stays an int in every store and process
+    of: int | float | None = None
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:

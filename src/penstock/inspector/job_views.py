@@ -43,8 +43,8 @@ class ErrorView(msgspec.Struct, frozen=True):
 class ProgressView(msgspec.Struct, frozen=True):
     """The progress that a running attempt has reported."""
 
-    done: float
-    of: float | None
+    done: int | float
+    of: int | float | None
     note: str
 
 

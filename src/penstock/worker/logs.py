@@ -6,7 +6,6 @@ characters. In text only tracebacks span several lines, and these are indented.
 
 from __future__ import annotations
 
-import datetime
 import logging
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,9 +16,10 @@ import msgspec
 
 from penstock.app.attempt import running
 from penstock.config import Config
+from penstock.core.formats import instant
 from penstock.core.text import block, json_escaped, one_line, storable, text_of
 
-__all__ = ["configure_logs", "log_with_traceback", "report_refusal"]
+__all__ = ["JsonFormatter", "configure_logs", "log_with_traceback", "report_refusal"]
 
 #: Maximum characters of a message, of a traceback (its end is kept), and of a value given by `extra=`.
 _MESSAGE, _TRACEBACK, _VALUE = 10_000, 20_000, 4_000
@@ -29,11 +29,34 @@ _VALUES = 50
 _STANDARD_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
 
+class JsonFormatter(logging.Formatter):
+    """Formats a log record as one line of JSON, with the job's facts and the `extra=` values as keys.
+
+    For processes that are no worker, such as a web server: `handler.setFormatter(JsonFormatter())`.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "at": instant(int(record.created * 1000)),
+            "level": record.levelname.lower(),
+            "logger": storable(record.name),
+            "message": storable(_cut(_message(record), _MESSAGE)),
+            "pid": record.process,
+        }
+        if traceback := _traceback(self, record):
+            line["traceback"] = storable(traceback)
+        for name, value in _job_facts(record).items():
+            line[name] = _value(value)
+        for name, value in _extra(record):
+            line[f"{name}_" if name in _LINE else name] = _value(value)
+        return json_escaped(msgspec.json.encode(line).decode())
+
+
 def configure_logs(config: Config) -> None:
     """Send the log of this process to stderr, in the configured format and level."""
     handler = logging.StreamHandler(sys.stderr)
     if config.log_format == "json":
-        handler.setFormatter(_JsonLines())
+        handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(_Text("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
@@ -69,27 +92,6 @@ def log_with_traceback(
 
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────
-
-
-class _JsonLines(logging.Formatter):
-    """One JSON object per line, with the job's facts and the `extra=` values as keys."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        at = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-        line: dict[str, Any] = {
-            "at": at.isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": storable(record.name),
-            "message": storable(_cut(_message(record), _MESSAGE)),
-            "pid": record.process,
-        }
-        if traceback := _traceback(self, record):
-            line["traceback"] = storable(traceback)
-        for name, value in _job_facts(record).items():
-            line[name] = _value(value)
-        for name, value in _extra(record):
-            line[f"{name}_" if name in _LINE else name] = _value(value)
-        return json_escaped(msgspec.json.encode(line).decode())
 
 
 class _Text(logging.Formatter):

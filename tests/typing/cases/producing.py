@@ -153,7 +153,7 @@ app.enqueue_many([1])  # wrong
 assert_type(app.results([send.enqueue(1)], timeout="5s"), list[str])
 assert_type(app.results([count.enqueue("a")], return_errors=True), list[int | PenstockError])
 assert_type([handle.result() for handle in app.as_completed([count.enqueue("a")])], list[int])
-assert_type([progress.of for progress in send.enqueue(1).follow_progress()], list[float | None])
+assert_type([progress.of for progress in send.enqueue(1).follow_progress()], list[int | float | None])
 app.results(["id"])  # wrong
 
 

@@ -104,6 +104,7 @@ _APPS = {
     "Huey": {"periodic_task": _PERIODIC},
     "Procrastinate": {"configure_task": _USING, "run_worker": _WORKER, "run_worker_async": _WORKER},
     "": {
+        "aclose": "use app.close(), in an event loop `await asyncio.to_thread(app.close)`",
         "cron": _PERIODIC,
         "run": _WORKER,
         "schedule": _PERIODIC,
@@ -155,6 +156,7 @@ _HANDLES = {
         "wait_result": _RESULT,
     },
     "Huey": {"revoke": _CANCEL},
+    "": {"progress": "use handle.follow_progress(), or handle.job().progress"},
 }
 _RETRY = 'raise Retry(delay="5s") in the function; Snooze("5s") does not count the attempt'
 _ENQUEUED = "use current_job().job.enqueued_at, ms since 1970"

@@ -133,10 +133,19 @@ _PROCRASTINATE = {
     "schedule_at": _RUN_AT,
     "schedule_in": _DELAY,
 }
+_RUN_IN = 'use @app.task(run_in="process"), or "thread", the default of a `def`'
 _SLOTS = 'use Worker(app, queues=[Queue("mail", slots=...)]) or `penstock worker --queues mail:slots=N`'
 _WEIGHT = 'use Worker(app, queues=[Queue("mail", weight=...)]) or `penstock worker --queues mail:weight=N`'
 #: Words of Penstock, and others that several systems share, in the wrong place.
 _MISPLACED = {
+    "backoff": _WAIT,
+    "executor": _RUN_IN,
+    "on_complete": _CALLBACK,
+    "on_error": "use @app.task(on_failure=...) for each failed attempt, @app.task(on_dead=...) for the last",
+    "pool": _RUN_IN,
+    "process": _RUN_IN,
+    "thread": _RUN_IN,
+    "throttle": _RATE,
     "args": "arguments are passed as in a call: task.enqueue(42, lang='de')",
     "kwargs": "arguments are passed as in a call: task.enqueue(42, lang='de')",
     "burst": 'use App(queues={"mail": QueueDefaults(burst=...)}), with a rate',
