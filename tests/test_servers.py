@@ -248,4 +248,6 @@ def _there(pid: int) -> bool:
 
 
 def _ended(pidfd: int, seconds: float) -> bool:
-    return bool(select.select([pidfd], [], [], seconds)[0])
+    watched = select.poll()
+    watched.register(pidfd, select.POLLIN)
+    return bool(watched.poll(seconds * 1000))

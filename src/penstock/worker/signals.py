@@ -11,7 +11,16 @@ import signal
 import sys
 from collections.abc import Callable
 
-__all__ = ["DRAIN", "QUIET", "dump_stacks_on_request", "ignore_interrupts", "listen", "listen_for_stacks"]
+__all__ = [
+    "DRAIN",
+    "QUIET",
+    "block_stop_signals",
+    "dump_stacks_on_request",
+    "ignore_interrupts",
+    "listen",
+    "listen_for_stacks",
+    "unblock_stop_signals",
+]
 
 
 def _present(*names: str) -> tuple[signal.Signals, ...]:
@@ -50,3 +59,15 @@ def listen_for_stacks(on_dump: Callable[[], None]) -> None:
 def ignore_interrupts() -> None:
     """Ignore SIGINT: ctrl-C in a terminal signals all processes of the group, and the supervisor decides."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def block_stop_signals() -> None:
+    """Let INT and TERM wait: one that comes before `listen` would end this process without its children."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, DRAIN)
+
+
+def unblock_stop_signals() -> None:
+    """Take INT and TERM again; one that has waited comes now."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, DRAIN)

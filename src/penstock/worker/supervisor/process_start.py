@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -84,20 +83,18 @@ def can_fork() -> bool:
 
 
 def fork() -> ForkedProcess | None:
-    """Fork this process: returns the child here, and None in the child, where SIGINT is ignored."""
+    """Fork this process: returns the child here, and None in the child, where SIGINT is ignored.
+
+    Stop signals are blocked, and the child unblocks them itself: see `block_stop_signals`.
+    """
     gc.collect()
     _return_free_memory()
     gc.freeze()  # a collection in either process would copy the memory of all objects that it visits
-    signals = {signal.SIGINT, signal.SIGTERM}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    try:
-        pid = os.fork()
-        if pid == 0:
-            ignore_interrupts()
-            return None
-        return ForkedProcess(pid)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    pid = os.fork()
+    if pid == 0:
+        ignore_interrupts()
+        return None
+    return ForkedProcess(pid)
 
 
 def _return_free_memory() -> None:

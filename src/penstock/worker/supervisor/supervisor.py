@@ -26,7 +26,13 @@ from penstock.worker.locks import LivenessLock
 from penstock.worker.logs import report_refusal
 from penstock.worker.orders import AWAY, REFUSED, UNUSABLE, ChildHello, Death, Orders
 from penstock.worker.queues import Queue
-from penstock.worker.signals import DRAIN, listen, listen_for_stacks
+from penstock.worker.signals import (
+    DRAIN,
+    block_stop_signals,
+    listen,
+    listen_for_stacks,
+    unblock_stop_signals,
+)
 from penstock.worker.supervisor.lease_keeper import LeaseKeeper
 from penstock.worker.supervisor.lost_work import LostWork, final_entries
 from penstock.worker.supervisor.orphans import orphan_reaper
@@ -67,9 +73,11 @@ def supervise(
     ):  # ignored, as some launchers leave it, the exit codes of children would be lost
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     supervisor = Supervisor(app, config, queues, burst)
+    block_stop_signals()
     orders = supervisor.fork_children() if can_fork() else None
     if orders is not None:
         del supervisor  # this is a worker process now
+        unblock_stop_signals()
         sys.exit(_work(orders))
     return asyncio.run(supervisor.run())
 
@@ -131,6 +139,7 @@ class Supervisor:
     async def run(self) -> int:
         listen(self._on_stop_signal, self._quiet, drain=DRAIN)
         listen_for_stacks(self._show_stacks)
+        unblock_stop_signals()
         lock = LivenessLock(self._id)
         try:
             async with asyncio.TaskGroup() as group:
