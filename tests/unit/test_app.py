@@ -75,6 +75,33 @@ def test_an_app_touches_nothing_before_its_first_job(tmp_path: Any) -> None:
     app.close()
 
 
+@pytest.mark.parametrize("how", ["with", "async with", "aclose"])
+def test_an_app_is_closed_at_the_end_of_its_context(tmp_path: Any, how: str) -> None:
+    def open_file() -> bool:
+        return (tmp_path / "jobs.db-wal").exists()  # the last connection removes it
+
+    async def asynchronously(app: App) -> None:
+        if how == "async with":
+            async with app as same:
+                await app.task(add).aenqueue(1)
+                assert same is app
+                assert open_file()
+        else:
+            await app.task(add).aenqueue(1)
+            assert open_file()
+            await app.aclose()
+
+    app = App(f"sqlite:///{tmp_path}/jobs.db")
+    if how == "with":
+        with app as same:
+            app.task(add).enqueue(1)
+            assert same is app
+            assert open_file()
+    else:
+        asyncio.run(asynchronously(app))
+    assert not open_file()
+
+
 def test_a_store_of_ones_own_takes_the_place_of_the_url() -> None:
     store = MemoryStore()
     app = App(store=store)

@@ -240,7 +240,7 @@ EXPECTED: dict[str, dict[str, str]] = {
         "app.periodic(": "add_periodic_task cron periodic_task schedule",
         "app.around_attempt(": "add_middleware add_middlewares with_middlewares",
         "app.on_startup(": "on_after_configure on_event",
-        "app.close()": "aclose shutdown",
+        "app.close()": "shutdown",
         "penstock worker MODULE:app": "run run_worker run_worker_async start worker worker_main",
         "penstock config": "conf config_from_object",
         "penstock queues": "control",
@@ -271,6 +271,15 @@ EXPECTED: dict[str, dict[str, str]] = {
         "current_job().job.run_at": "score",
         "current_job().job.batch": "bid",
         "raise Retry(": "requeue retry",
+    },
+    "Job": {
+        "job.state": "get_status status success",
+        "job.ended": "date_done is_finished",
+        "job.errors": "error exc_info traceback",
+        "job.enqueued_at": "created_at",
+        "job.task": "func_name",
+        "job.attempt": "job_try",
+        "job.progress": "meta",
     },
 }
 ROWS = [
@@ -331,6 +340,7 @@ _ATTRIBUTES = {
     "app": App,
     "handle": Handle,
     "current_job()": Attempt,
+    "job": Job,
 }
 
 
@@ -507,7 +517,7 @@ def test_a_wrong_attribute_names_the_right_one(place: str, word: str, right: str
     handle = task.enqueue("ann")
     job = handle.job()
     assert job is not None
-    owners = {"Task": [task, task.using()], "App": [App("memory://")], "Handle": [handle]}
+    owners = {"Task": [task, task.using()], "App": [App("memory://")], "Handle": [handle], "Job": [job]}
     for owner in owners.get(place, [Attempt(job)]):
         assert not hasattr(owner, word)
         with pytest.raises(AttributeError) as error:

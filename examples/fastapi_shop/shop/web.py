@@ -1,6 +1,5 @@
 """The web application. It enqueues jobs, reports on them, and runs none."""
 
-import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +21,7 @@ from shop.reports import sales
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
     app.import_tasks()  # an error in a module of tasks appears now, not in a request
     yield
-    await asyncio.to_thread(app.close)
+    await app.aclose()
 
 
 web = FastAPI(title="Shop", lifespan=lifespan)

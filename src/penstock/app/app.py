@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from penstock.app.app_settings import AppSettings, number_setting
 from penstock.app.outcome_events import emit_outcome, emit_set_aside
@@ -383,6 +384,22 @@ class App(Registry):
         """
         self._client.close()
         self.events.close()
+
+    async def aclose(self) -> None:
+        """Do the same from an event loop."""
+        await asyncio.to_thread(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     def _made_store(self, given: Store | None) -> Store:
         if given is None:

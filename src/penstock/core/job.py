@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -327,6 +327,13 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         if payload:
             facts["payload"], facts["payload_base64"] = _json_value(spec.payload)
         return facts
+
+    if not TYPE_CHECKING:  # type checkers know the attributes, and refuse all others
+
+        def __getattr__(self, name: str) -> Any:
+            from penstock.core.peer_words import no_attribute  # only for this message
+
+            raise no_attribute(self, "Job", name)
 
 
 class RawJob(msgspec.Struct, frozen=True):

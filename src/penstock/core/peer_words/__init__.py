@@ -29,6 +29,7 @@ WordPlace = Literal[
     "App",
     "Handle",
     "Attempt",
+    "Job",
 ]
 #: By system and word.
 Words = dict[str, dict[str, str]]

@@ -96,7 +96,7 @@ _APPS = {
     "taskiq": {
         "add_middlewares": _MIDDLEWARE,
         "on_event": "use app.on_startup(...) or app.on_shutdown(...)",
-        "shutdown": "use app.close()",
+        "shutdown": "use app.close() or await app.aclose()",
         "startup": "not needed: an app connects at its first enqueue",
         "with_middlewares": _MIDDLEWARE,
         "with_result_backend": "not needed: results are kept in the app's store",
@@ -104,7 +104,6 @@ _APPS = {
     "Huey": {"periodic_task": _PERIODIC},
     "Procrastinate": {"configure_task": _USING, "run_worker": _WORKER, "run_worker_async": _WORKER},
     "": {
-        "aclose": "use app.close(), in an event loop `await asyncio.to_thread(app.close)`",
         "cron": _PERIODIC,
         "run": _WORKER,
         "schedule": _PERIODIC,
@@ -185,4 +184,20 @@ _ATTEMPTS = {
     "taskiq": {"requeue": _RETRY},
 }
 
-WORDS = {"Task": _TASKS, "App": _APPS, "Handle": _HANDLES, "Attempt": _ATTEMPTS}
+_STATE = "use job.state"
+_RAISED = "use job.errors, oldest first: each has .kind, .message and .traceback"
+_JOBS = {
+    "Celery": {"date_done": "use job.ended_at, ms since 1970", "status": _STATE, "traceback": _RAISED},
+    "RQ": {
+        "created_at": "use job.enqueued_at, ms since 1970",
+        "exc_info": _RAISED,
+        "func_name": "use job.task",
+        "get_status": _STATE,
+        "is_finished": "use job.ended",
+        "meta": "use job.progress, or job.spec.headers",
+    },
+    "arq": {"job_try": "use job.attempt", "success": "use job.state"},
+    "": {"status": _STATE, "error": _RAISED},
+}
+
+WORDS = {"Task": _TASKS, "App": _APPS, "Handle": _HANDLES, "Attempt": _ATTEMPTS, "Job": _JOBS}
