@@ -16,7 +16,7 @@ from penstock.worker.pools import CallEnd, EncodedResult, PoolEvents, ProcessCal
 
 __all__ = ["ProcessAttempts"]
 
-#: How many of a task's last calls its average duration is made of, about.
+#: How many of a task's last calls its average duration is made of, and their average size, about.
 _AVERAGED = 16
 
 Ended = Callable[[LeasedJob, BaseException | None, bytes | None], None]
@@ -52,6 +52,7 @@ class ProcessAttempts(PoolEvents):
         self._pool: ProcessPool | None = None
         self._dispatching = False
         self._expected: float | None = None  # of the last submitted call
+        self._bytes = 0.0  # average size (bytes) of the last arguments
 
     def lacks_resources(self) -> bool:
         """Whether the system has no resources for another child at the moment."""
@@ -72,12 +73,15 @@ class ProcessAttempts(PoolEvents):
 
         None while calls are long, or their duration is unknown: then each needs a process slot.
         """
-        return None if self._pool is None or self._expected is None else self._pool.fetchable(self._expected)
+        if self._pool is None or self._expected is None:
+            return None
+        return self._pool.fetchable(self._expected, self._bytes)
 
     def submit(self, leased: LeasedJob) -> None:
         """Run a plain call, without an asyncio task or a future."""
         pool, starter = self._pool or self._open(), self._starter
         self._expected = expected = _expected(leased)
+        self._bytes += (len(leased.job.spec.payload) - self._bytes) / _AVERAGED
         pool.submit(
             ProcessCall(
                 leased,

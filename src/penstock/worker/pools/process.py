@@ -48,7 +48,7 @@ __all__ = ["ChildProcess", "capacity"]
 #: Work (s) that may lie ready in a child, and the maximum number of its calls.
 _WORK_AHEAD, _MAX_CALLS = 0.020, 128
 #: No further call is given to a child that has arguments of this many bytes.
-_MAX_BYTES = 2 << 20
+_MAX_BYTES = 4 << 20
 #: One call may lie ready behind another one if each takes at most this long (s).
 _ONE_AHEAD = 0.025
 #: Time (s) that each call costs in addition to its function.
@@ -150,8 +150,8 @@ class ChildProcess:
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────
 
-    def room(self, expected: float | None) -> int:
-        """How many more calls may be given to it that are expected to take this long."""
+    def room(self, expected: float | None, size: float = 0.0) -> int:
+        """How many more calls may be given to it that are expected to take this long and have this size."""
         calls = len(self.calls)
         if self.stuck or self._bytes >= _MAX_BYTES or self._killed is not None or self._gone:
             return 0
@@ -162,6 +162,8 @@ class ChildProcess:
             if room < 1:
                 short = calls == 1 and self._work <= _ONE_AHEAD and expected <= _ONE_AHEAD
                 room = 1 if short or not calls else 0
+            elif size * room > _MAX_BYTES:
+                room = max(1, int((_MAX_BYTES - self._bytes) / size))
         return room if not self._max_jobs else max(0, min(room, self._max_jobs - self.jobs - calls))
 
     def _order(self, call: ProcessCall) -> bytes:
@@ -456,6 +458,7 @@ class ChildProcess:
         self._page = self._arena = None
 
 
-def capacity(expected: float) -> int:
-    """How many calls of this expected duration (s) lie ready in a child at most."""
-    return max(2 if expected <= _ONE_AHEAD else 1, min(_MAX_CALLS, int(_WORK_AHEAD / (expected + _OVERHEAD))))
+def capacity(expected: float, size: float = 0.0) -> int:
+    """How many calls of this expected duration (s) and size (bytes) lie ready in a child at most."""
+    most = _MAX_CALLS if size * _MAX_CALLS <= _MAX_BYTES else int(_MAX_BYTES / size)
+    return max(2 if expected <= _ONE_AHEAD else 1, min(most, int(_WORK_AHEAD / (expected + _OVERHEAD))))

@@ -112,17 +112,19 @@ class ProcessPool:
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────
 
-    def room(self, expected: float | None) -> int:
-        """How many calls of this expected duration (s; None: unknown) can be submitted now.
+    def room(self, expected: float | None, size: float = 0.0) -> int:
+        """How many calls of this expected duration (s; None: unknown) and size (bytes) can be submitted now.
 
         A child gets further calls only while it has a few milliseconds of expected work.
         """
         children, missing = self._places()
-        room = sum([child.room(expected) for child in children])
+        room = sum([child.room(expected, size) for child in children])
         return max(0, room + missing - len(self._waiting))
 
-    def fetchable(self, expected: float) -> int | None:
-        """How many calls of this expected duration (s) to fetch now: if many fit, none while half are there.
+    def fetchable(self, expected: float, size: float = 0.0) -> int | None:
+        """How many calls of this expected duration (s) and size (bytes) to fetch now.
+
+        If many fit into each child, none are fetched while half of them are there.
 
         None if calls take longer than a child may have ready, or each child has a call that takes long.
         """
@@ -132,10 +134,10 @@ class ProcessPool:
             if not child.stuck:
                 calls += len(child.calls)
                 flowing += 1
-        each = capacity(expected)
+        each = capacity(expected, size)
         if each < 2 or not flowing:
             return None
-        return self.room(expected) if each <= _FEW or 2 * calls <= each * flowing else 0
+        return self.room(expected, size) if each <= _FEW or 2 * calls <= each * flowing else 0
 
     def submit(self, call: ProcessCall) -> None:
         """Run this call; its end is reported to `events`, in batches. `dispatch` sends it."""
