@@ -138,6 +138,8 @@ def called_in(folder: Path) -> set[str]:
 
 
 class FactWriter:
+    self_recorded = ()
+
     def write_all(self, facts: object) -> None:
         raise AssertionError(facts)
 

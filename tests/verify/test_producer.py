@@ -33,4 +33,4 @@ def test_a_share_of_the_jobs_run_in_processes(share: float | None, low: int, hig
     in_process = [name for name in names if tasks.app.tasks[name].run_in == "process"]
     assert low <= len(in_process) <= high
     if share == 0.5:
-        assert len(set(in_process)) == 5
+        assert len(set(in_process)) == 6

@@ -17,6 +17,7 @@ from penstock.stores.contract import QueueInfo, QueueStats, Store
 from penstock.verify.ledger.reading.history import History, Story, read, uncollected
 from penstock.verify.ledger.rules import attempts, ends
 from penstock.verify.ledger.rules.batches import batches
+from penstock.verify.ledger.rules.begun import begun
 from penstock.verify.ledger.rules.case import Case, broken
 from penstock.verify.ledger.rules.causes import SecondRun, reruns
 from penstock.verify.ledger.rules.counters import counters
@@ -150,7 +151,7 @@ def _verdict_on(
     findings += [] if case.clock_skewed else too_early
     for story in history.stories:
         findings += chain(attempts.fencing(story, case), attempts.attempts(story, case))
-    findings += chain(uniqueness(case), partitions(case), queue_limits(case))
+    findings += chain(begun(case), uniqueness(case), partitions(case), queue_limits(case))
     findings += chain(batches(case, exclusive=exclusive), periods(case), went_on(case, lost_shards))
     again = [one for s in history.stories for one in reruns(s, history, case.faults_by_target, case.forgiven)]
     findings += [one.finding for one in again if one.finding is not None]

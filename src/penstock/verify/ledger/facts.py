@@ -143,6 +143,7 @@ class Offered(JobFact, frozen=True):
     collected: bool = False  # collected for a batch
     entry: str = ""  # the periodic entry that enqueued it
     timeout: int = 0  # of an attempt (ms; 0: none, or unknown)
+    self_recorded: bool = False  # its function writes `Started` and `Ended` itself, in its own process
 
 
 class Answered(JobFact, frozen=True):

@@ -168,7 +168,7 @@ def report_of(account: Account) -> Report:
 
 def _ran_in_process(story: Story) -> bool:
     """Whether a process of its own, besides the worker, recorded a start of the job."""
-    return any(len(run.pids) > 1 for run in story.runs)
+    return any(len(run.processes) > 1 for run in story.runs)
 
 
 def _broken(findings: Sequence[Violation]) -> Iterator[str]:

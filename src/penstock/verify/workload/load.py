@@ -26,6 +26,9 @@ class PlannedJob:
     after: float = 0.0
 
 
+#: Jobs of a burst become due together, every so many seconds.
+_BURST_EVERY = 2.0
+
 #: Draws one job of a shape; `tasks` is the module of the tasks.
 Shape = Callable[[random.Random, Any], PlannedJob]
 
@@ -124,6 +127,16 @@ SHAPES: dict[Shape, int] = {
 _OTHER_SHAPES = {shape: share for shape, share in SHAPES.items() if shape is not _in_process}
 
 
+def _short_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
+    return PlannedJob(tasks.short_in_process.job(rng.randrange(1_000)))
+
+
+def _burst_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
+    """A short job that is due with all others of its kind, so that many lie ready in the children."""
+    delay = _BURST_EVERY - time.time() % _BURST_EVERY
+    return PlannedJob(tasks.short_in_process.using(delay=round(delay, 3)).job(rng.randrange(1_000)))
+
+
 def _delayed_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
     delay = round(rng.uniform(0.1, 4.0), 3)
     return PlannedJob(tasks.in_process.using(delay=delay).job(rng.randrange(5)))
@@ -151,7 +164,9 @@ def _in_order_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
 
 #: Shapes of jobs that run in a process of their own, with their share in percent.
 PROCESS_SHAPES: dict[Shape, int] = {
-    _in_process: 60,
+    _in_process: 10,
+    _short_in_process: 15,
+    _burst_in_process: 35,
     _delayed_in_process: 12,
     _retried_in_process: 10,
     _long_in_process: 1,

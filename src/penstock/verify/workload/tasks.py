@@ -2,6 +2,9 @@
 
 Its workers are `penstock worker penstock.verify.workload.tasks:app`. Environment variables name the store, so
 producers and workers use the same one. A task that causes a fault records it in the ledger first.
+
+Most process tasks record their attempts themselves, so that their calls lie ready in the children. Those in
+order and at most once have middleware, and each has a child of its own.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ app = App(
 )
 ledger = Ledger(os.environ.get(LEDGER, os.devnull))
 if LEDGER in os.environ:
-    ledger.watch(app)
+    ledger.watch(app, attempts=False)
 
 
 @app.on_startup
@@ -97,26 +100,34 @@ def in_thread(n: int = 0) -> None:
 
 
 @app.task(run_in="process")
+@ledger.recorded
 def in_process(milliseconds: int) -> int:
-    job = current_job()
-    ledger.started(job)
     time.sleep(milliseconds / 1000)
-    ledger.ended(job)
     return os.getpid()
 
 
 @app.task(run_in="process")
+@ledger.recorded
+def short_in_process(microseconds: int) -> int:
+    """Compute for less than a millisecond: many such calls lie ready in each child."""
+    until = time.perf_counter_ns() + microseconds * 1_000
+    while time.perf_counter_ns() < until:
+        pass
+    return os.getpid()
+
+
+@app.task(run_in="process")
+@ledger.recorded
 def fails_at_first_in_process(times: int) -> int:
-    job = current_job()
-    ledger.started(job)
-    if job.attempt <= times:
-        raise PlannedFailure(f"attempt {job.attempt} of {times} that fail")
-    return job.attempt
+    attempt = current_job().attempt
+    if attempt <= times:
+        raise PlannedFailure(f"attempt {attempt} of {times} that fail")
+    return attempt
 
 
 @app.task(queue="slow", run_in="process")
+@ledger.recorded
 def slow_in_process(seconds: float) -> None:
-    ledger.started(current_job())
     time.sleep(seconds)
 
 
@@ -234,8 +245,8 @@ def hangs_in_thread() -> None:
 
 
 @app.task(queue="harm", run_in="process")
+@ledger.recorded
 def hangs_in_process() -> None:
-    ledger.started(current_job())
     ledger.fault("task", _NO_PROCESS, "hang")
     time.sleep(3600)
 
@@ -247,9 +258,9 @@ async def blocks_the_loop(seconds: float) -> None:
 
 
 @app.task(queue="harm", run_in="process")
+@ledger.recorded
 def eats_memory() -> None:
     """Allocate memory like a leak, then kill this process in place of the kernel's out-of-memory killer."""
-    ledger.started(current_job())
     eaten = [b"x" * (1 << 20) for _ in range(_MEMORY >> 20)]
     ledger.fault("kill", os.getpid(), "eat-memory")
     del eaten
@@ -257,8 +268,8 @@ def eats_memory() -> None:
 
 
 @app.task(queue="harm", run_in="process")
+@ledger.recorded
 def exits_in_process() -> None:
-    ledger.started(current_job())
     ledger.fault("kill", os.getpid(), "os-exit")
     os._exit(3)
 
@@ -271,7 +282,11 @@ async def exits() -> None:
 
 
 @app.task(queue="harm", run_in="process")
+@ledger.recorded
 def segfaults() -> None:
-    ledger.started(current_job())
     ledger.fault("kill", os.getpid(), "segfault")
     ctypes.string_at(0)
+
+
+if LEDGER in os.environ:
+    ledger.watch_attempts(app)

@@ -60,6 +60,11 @@ class Run:
         return self.start.mono if self.lease is None else self.lease.asked
 
     @property
+    def processes(self) -> set[int]:
+        """The worker that leased the job, and the processes that recorded a start."""
+        return self.pids if self.lease is None else {self.lease.pid, *self.pids}
+
+    @property
     def granted(self) -> int:
         """When its worker received the job (mono)."""
         return self.start.mono if self.lease is None else self.lease.mono

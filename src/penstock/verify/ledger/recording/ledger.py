@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from penstock.app.app import App
-from penstock.app.attempt import Attempt
+from penstock.app.attempt import Attempt, current_job
 from penstock.core.job import Job, Ref
 from penstock.verify.ledger.facts import (
     Ended,
@@ -29,6 +30,9 @@ from penstock.verify.ledger.recording.recorded_store import recorded_store
 
 __all__ = ["Ledger"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 class Ledger:
     """A directory with one file per process and one fact per line. Works with threads and across forks.
@@ -42,16 +46,52 @@ class Ledger:
         self._note = note
         self._fd = -1
         self._pid = 0
+        #: Names of the tasks whose functions record their attempts themselves (see `recorded`).
+        self.self_recorded: set[str] = set()
 
-    def watch(self, app: App) -> App:
+    def watch(self, app: App, *, attempts: bool = True) -> App:
         """Record every enqueue, lease, attempt, settlement and cancellation that goes through this app.
 
         Call it in every process that produces or works, before the app is used. A middleware records the
-        attempts: register your own middleware before it to wrap it, or after it to be wrapped.
+        attempts: register your own middleware before it to wrap it, or after it to be wrapped. Process tasks
+        with middleware never wait in a child behind another call. With `attempts=False` no middleware is
+        registered: call `watch_attempts` once all tasks are defined.
         """
         app.use_store(recorded_store(app.store, self))
-        app.around_attempt(self._around)
+        if attempts:
+            app.around_attempt(self._around)
         return app
+
+    def watch_attempts(self, app: App) -> None:
+        """Record attempts of the tasks defined so far: by a middleware, or by the function itself if it is
+        `recorded`."""
+        for task in {task.name: task for task in app.tasks.values()}.values():  # once, despite its aliases
+            if getattr(task.function, _RECORDED, False):
+                self.self_recorded.add(task.name)
+            else:
+                app.around_attempt(self._around, task=task)
+
+    def recorded(self, function: Callable[P, R]) -> Callable[P, R]:
+        """A function of a task that records its starts and ends itself, in the process that runs it.
+
+        Use it below `@app.task(run_in="process")`, and `watch(app, attempts=False)`. Such a task has no
+        middleware, so its calls may lie ready in a child like those of any app.
+        """
+
+        @functools.wraps(function)
+        def record(*args: P.args, **kwargs: P.kwargs) -> R:
+            job = current_job()
+            self.started(job)
+            try:
+                value = function(*args, **kwargs)
+            except BaseException as error:  # boundary: every end of the attempt is recorded and raised again
+                self.ended(job, _name_of(error))
+                raise
+            self.ended(job)
+            return value
+
+        setattr(record, _RECORDED, True)
+        return record
 
     # ── explicit calls ───────────────────────────────────────────────────────────────────────────
 
@@ -160,6 +200,10 @@ class Ledger:
     def _ended(job: Job | Attempt, outcome: str, *, inside: bool) -> Ended:
         job = job.job if isinstance(job, Attempt) else job
         return Ended(*_now(), job.queue, job.id, job.token or "", outcome, inside)
+
+
+#: Marks a function that `Ledger.recorded` has made.
+_RECORDED = "_penstock_recorded"
 
 
 def _now() -> tuple[int, int, int]:

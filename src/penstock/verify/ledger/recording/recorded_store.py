@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -45,6 +45,9 @@ _OFFERS = 64
 
 class FactWriter(Protocol):
     """Writes facts to a ledger."""
+
+    @property
+    def self_recorded(self) -> Container[str]: ...
 
     def write_all(self, facts: Iterable[Fact]) -> None: ...
 
@@ -194,7 +197,8 @@ class _CallRecorder:
     @contextmanager
     def enqueue(self, jobs: Sequence[NewJob]) -> Iterator[_CapturedAnswer[Enqueued]]:
         before = timestamp()
-        self._writer.write_all([store_calls.offered(job) for job in jobs])
+        self_recorded = self._writer.self_recorded
+        self._writer.write_all([store_calls.offered(job, self_recorded) for job in jobs])
         answer, otherwise = _CapturedAnswer[Enqueued](), "unknown"
         try:
             yield answer
@@ -225,7 +229,11 @@ class _CallRecorder:
         now = timestamp()
         self._writer.write_all([store_calls.settling(now, one.lease, one.transition) for one in settlements])
         self._writer.write_all(
-            [store_calls.offered(job, follows=True) for one in settlements for job in one.then]
+            [
+                store_calls.offered(job, self._writer.self_recorded, follows=True)
+                for one in settlements
+                for job in one.then
+            ]
         )
         answer = _CapturedAnswer[Settled]()
         try:
@@ -263,7 +271,10 @@ class _CallRecorder:
     @contextmanager
     def tick(self, ticks: Sequence[Tick]) -> Iterator[_CapturedAnswer[TickResult]]:
         now = timestamp()
-        self._writer.write_all([fact for tick in ticks for fact in store_calls.ticking(now, tick)])
+        self_recorded = self._writer.self_recorded
+        self._writer.write_all(
+            [fact for tick in ticks for fact in store_calls.ticking(now, tick, self_recorded)]
+        )
         answer = _CapturedAnswer[TickResult]()
         try:
             yield answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from penstock.core.job import Job, Lease, NewJob, Ref
 from penstock.core.lifecycle import Transition, first_state
@@ -35,8 +35,13 @@ def timestamp() -> Now:
     return time.time_ns() // 1_000_000, time.monotonic_ns(), os.getpid()
 
 
-def offered(job: NewJob, *, follows: bool = False, entry: str = "") -> facts.Offered:
-    """The fact of this enqueue. `due` is a lower bound: the store reads its clock later."""
+def offered(
+    job: NewJob, self_recorded: Container[str], *, follows: bool = False, entry: str = ""
+) -> facts.Offered:
+    """The fact of this enqueue. `due` is a lower bound: the store reads its clock later.
+
+    `self_recorded`: the tasks that record their attempts themselves.
+    """
     at, mono, pid = timestamp()
     _, due = first_state(job, at)
     unique, partition = job.unique, job.partition
@@ -64,6 +69,7 @@ def offered(job: NewJob, *, follows: bool = False, entry: str = "") -> facts.Off
         collected=job.batch_terms is not None,
         entry=entry,
         timeout=job.timeout or 0,
+        self_recorded=job.task in self_recorded,
     )
 
 
@@ -120,10 +126,10 @@ def settled(settlements: Sequence[Settlement], answers: Sequence[Answer] | None)
             yield from (facts.Answered(*now, job.queue, job.id, "follows") for job in one.then)
 
 
-def ticking(now: Now, tick: Tick) -> Iterator[Fact]:
+def ticking(now: Now, tick: Tick, self_recorded: Container[str]) -> Iterator[Fact]:
     ids = tuple(job.id for job in tick.jobs)
     yield facts.Ticking(*now, tick.ref.queue, tick.ref.id, tick.revision, tick.watermark, tick.to, ids)
-    yield from (offered(job, entry=tick.ref.id) for job in tick.jobs)
+    yield from (offered(job, self_recorded, entry=tick.ref.id) for job in tick.jobs)
 
 
 def ticked(now: Now, tick: Tick, answer: TickResult | None) -> Iterator[Fact]:

@@ -39,8 +39,8 @@ def crashes(history: History) -> list[Crash]:
     of_pid: _Runs = defaultdict(list)
     for story in history.stories:
         for i, run in enumerate(story.runs):
-            if not run.pids.isdisjoint(killed) and not any(act.applied for act in run.acts):
-                for pid in run.pids & killed:
+            if not run.processes.isdisjoint(killed) and not any(act.applied for act in run.acts):
+                for pid in run.processes & killed:
                     of_pid[pid].append((story, i))
     return [_crash(fault, of_pid) for fault in kills]
 

@@ -18,7 +18,7 @@ def is_confirmed(kill: Fault, history: History) -> bool:
     """Whether other facts confirm the supervisor's reason.
 
     Either the worker had leased a job named in the reason for longer than the job's timeout, and the worker
-    had not recorded its end. Or the reason names no job: then the worker had to end, and asked for none.
+    had neither recorded its end nor settled it. Or the reason names no job: then the worker had to end, and asked for none.
     """
     words = set(kill.cause.split())
     named = [story for story in history.stories if story.ref.id in words]
@@ -38,6 +38,7 @@ def _was_overdue(story: Story, kill: Fault) -> bool:
         # an end inside of the task's own process may not have reached the worker
         if run.end is not None and not run.end.inside and run.end.mono <= kill.mono
     }
+    ended |= {act.asked.token for act in story.acts if act.asked.mono <= kill.mono}
     return any(
         lease.pid == kill.target
         and lease.token not in ended
