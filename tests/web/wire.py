@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -42,11 +44,15 @@ def request_bytes(
 
 
 class Client:
-    """One connection."""
+    """One connection: to a port, or to a Unix socket at `path`; with TLS if `tls` is given."""
 
-    def __init__(self, port: int, token: str = "") -> None:
+    def __init__(
+        self, port: int, token: str = "", *, path: Path | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.port = port
         self.token = token
+        self._path = path
+        self._tls = tls
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def __aenter__(self) -> Self:
@@ -64,7 +70,12 @@ class Client:
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self.port, limit=2**24)
+            if self._path is not None:
+                self._streams = await asyncio.open_unix_connection(self._path, limit=2**24)
+            else:
+                self._streams = await asyncio.open_connection(
+                    "127.0.0.1", self.port, limit=2**24, ssl=self._tls
+                )
         return self._streams
 
     async def request(
@@ -96,6 +107,12 @@ class Client:
         headers = dict(line.split(": ", 1) for line in lines)
         size = 0 if method == "HEAD" else int(headers.get("Content-Length", 0))
         return Reply(status, headers, await reader.readexactly(size))
+
+    async def certificate(self) -> bytes:
+        """The certificate of the server, as DER."""
+        _, writer = await self._connected()
+        found: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return found
 
     async def rest(self) -> bytes:
         """Everything up to the end of the connection."""

@@ -9,6 +9,10 @@
 | `registry.py` | all connections of a listener: idle ones, deadlines, memory of bodies |
 | `server.py` | a listener, graceful stop |
 | `hosts.py` | which values of `Host` and `Origin` a listener accepts |
+| `sockets.py`, `tls.py` | listening sockets, certificates |
+| `access_log.py` | a line in the log per request |
+| `processes.py`, `process_link.py` | several processes of one server, and their supervisor |
+| `merged_metrics.py` | the metrics of several processes as one text |
 | `group_commit.py` | requests of one turn of the event loop are written to a store together |
 
 This package knows nothing of jobs: the routes are in the packages that use it (`dialects/lmstfy/`).

@@ -111,6 +111,8 @@ class HttpConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Close the connection, unless it has only requests that are answered at once anyway."""
         self._end_after_pending()
+        if self._transport is not None and self._transport.get_extra_info("sslcontext") is not None:
+            return False  # a TLS connection cannot be half closed
         return bool(self._pending) and not any(exchange.on_gone for exchange in self._pending)
 
     # ── the parser ───────────────────────────────────────────────────────────────────────────────
@@ -229,6 +231,12 @@ class HttpConnection(asyncio.Protocol):
             self._end_after_pending()
 
     @property
+    def peer(self) -> str:
+        """The address of the client; "" if it has none."""
+        name: Any = None if self._transport is None else self._transport.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) else ""
+
+    @property
     def idle(self) -> bool:
         """Whether no request is arriving or unanswered."""
         return not self._pending and not self._begun
@@ -308,5 +316,4 @@ class HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def __repr__(self) -> str:
-        peer: Any = None if self._transport is None else self._transport.get_extra_info("peername")
-        return f"<connection of {peer}, {len(self._pending)} pending>"
+        return f"<connection of {self.peer or 'a client'}, {len(self._pending)} pending>"

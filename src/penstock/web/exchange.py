@@ -13,6 +13,11 @@ class Connection(Protocol):
 
     closed: bool
 
+    @property
+    def peer(self) -> str:
+        """The address of the client; "" if it has none."""
+        ...
+
     def answer(self, exchange: Exchange, answer: bytes) -> bool:
         """Send an answer; False if the client has closed the connection."""
         ...
@@ -26,6 +31,7 @@ class Exchange:
     - `body`: b"" if the handler does not want it, or if it is `too_large`.
     - `on_gone`: called if the client closes the connection before the answer.
     - `on_end`: called with the status of the answer, or 0 if the client closes the connection before it.
+    - `on_logged`: called with the answer, or None if the client closes the connection before it.
     """
 
     __slots__ = (
@@ -37,6 +43,7 @@ class Exchange:
         "method",
         "on_end",
         "on_gone",
+        "on_logged",
         "path",
         "query",
         "reply",
@@ -60,6 +67,7 @@ class Exchange:
         self.reply: bytes | None = None
         self.on_gone: Callable[[], None] | None = None
         self.on_end: Callable[[int], None] | None = None
+        self.on_logged: Callable[[bytes | None], None] | None = None
 
     def header(self, name: bytes) -> str | None:
         """The first value of a header, by its name in lower case."""
@@ -74,14 +82,22 @@ class Exchange:
         False if the client has closed the connection.
         """
         sent = self.connection.answer(self, reply)
-        self.ended(int(reply[9:12]) if sent else 0)
+        self.ended(int(reply[9:12]) if sent else 0, reply if sent else None)
         return sent
 
-    def ended(self, status: int) -> None:
-        """Call `on_end`, once."""
+    def ended(self, status: int, reply: bytes | None = None) -> None:
+        """Call `on_end` and `on_logged`, once."""
         on_end, self.on_end = self.on_end, None
         if on_end is not None:
             on_end(status)
+        on_logged, self.on_logged = self.on_logged, None
+        if on_logged is not None:
+            on_logged(reply)
+
+    @property
+    def peer(self) -> str:
+        """The address of the client; "" if it has none, as on a Unix socket."""
+        return self.connection.peer
 
     @property
     def gone(self) -> bool:

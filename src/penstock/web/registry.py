@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from penstock.web.access_log import AccessLog
 from penstock.web.bounds import HttpBounds
 from penstock.web.exchange import Exchange, Handler
 from penstock.web.replies import reply
@@ -35,8 +36,15 @@ class _Closable(Protocol):
 class ConnectionRegistry:
     """What the connections of one listener share. `handler` and `body_limit` as for `HttpServer`."""
 
-    def __init__(self, handler: Handler, body_limit: Callable[[Exchange], int], bounds: HttpBounds) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        body_limit: Callable[[Exchange], int],
+        bounds: HttpBounds,
+        access_log: AccessLog | None = None,
+    ) -> None:
         self._handler = handler
+        self._access_log = access_log
         self.body_limit = body_limit
         self.bounds = bounds
         self.stopping = False
@@ -93,6 +101,8 @@ class ConnectionRegistry:
 
     def handle(self, exchange: Exchange) -> None:
         """Call the handler. An error of it is answered with 500 and an empty body."""
+        if self._access_log is not None and self._access_log.enabled:
+            self._access_log.watch(exchange)
         try:
             self._handler(exchange)
         except Exception:  # noqa: BLE001  # boundary: an error in one request must not end the connection of others

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from penstock.web.access_log import AccessLog
 from penstock.web.bounds import DEFAULT_BOUNDS, HttpBounds
 from penstock.web.connection import HttpConnection
 from penstock.web.exchange import Exchange, Handler
 from penstock.web.registry import ConnectionRegistry
+from penstock.web.sockets import BACKLOG, bind_tcp
+from penstock.web.tls import Tls
 
 __all__ = ["HttpServer"]
 
 _log = logging.getLogger("penstock.web")
+
+#: Time (s) of a TLS handshake, and of the end of a TLS connection.
+_HANDSHAKE, _SHUTDOWN = 10.0, 2.0
 
 
 class HttpServer:
@@ -29,17 +38,31 @@ class HttpServer:
         *,
         body_limit: Callable[[Exchange], int] = lambda _: 0,
         bounds: HttpBounds = DEFAULT_BOUNDS,
+        access_log: AccessLog | None = None,
     ) -> None:
-        self._registry = ConnectionRegistry(handler, body_limit, bounds)
+        self._registry = ConnectionRegistry(handler, body_limit, bounds, access_log)
         self._listeners: list[asyncio.Server] = []
 
     async def listen(self, host: str, port: int) -> int:
         """Accept connections at this address; returns the port, which matters if `port` is 0."""
-        loop = asyncio.get_running_loop()
-        listener = await loop.create_server(self._connection, host, port, backlog=2_048)
-        self._listeners.append(listener)
-        bound: int = listener.sockets[0].getsockname()[1]
+        (sockets,) = bind_tcp(host, port)
+        await self.accept_on(sockets)
+        bound: int = sockets[0].getsockname()[1]
         return bound
+
+    async def accept_on(self, sockets: Sequence[socket.socket], tls: Tls | None = None) -> None:
+        """Accept connections on listening sockets, with TLS if it is given."""
+        loop = asyncio.get_running_loop()
+        context = None if tls is None else tls.context
+        timeouts = (
+            {} if tls is None else {"ssl_handshake_timeout": _HANDSHAKE, "ssl_shutdown_timeout": _SHUTDOWN}
+        )
+        for one in sockets:
+            create: Any = loop.create_unix_server if one.family == socket.AF_UNIX else loop.create_server
+            given: dict[str, Any] = {**timeouts, "ssl": context, "backlog": BACKLOG}
+            if one.family == socket.AF_UNIX and "cleanup_socket" in inspect.signature(create).parameters:
+                given["cleanup_socket"] = False  # other processes may use the same file
+            self._listeners.append(await create(self._connection, sock=one, **given))
 
     @property
     def connections(self) -> int:

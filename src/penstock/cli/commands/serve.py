@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import signal
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,17 +16,23 @@ from penstock.cli.show import emit, note
 from penstock.core.errors import MissingExtra
 
 if TYPE_CHECKING:
+    from penstock.dialects.lmstfy.defaults import LmstfySettings
     from penstock.dialects.lmstfy.service import LmstfyService
     from penstock.stores.contract import Store
+    from penstock.web.hosts import HostRule
 
 __all__ = ["command"]
+
+_PATH = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("serve", cls=Command)
 @click.option("--lmstfy", is_flag=True, help="Serve lmstfy's HTTP interface, for its clients.")
-@click.option("--host", default="127.0.0.1", help="Address of the data API.  [default: 127.0.0.1]")
+@click.option("--host", default="127.0.0.1", help="ListenAddress of the data API.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65_535), default=7777, help="Its port.  [default: 7777]")
-@click.option("--admin-host", default="127.0.0.1", help="Address of the admin API.  [default: 127.0.0.1]")
+@click.option(
+    "--admin-host", default="127.0.0.1", help="ListenAddress of the admin API.  [default: 127.0.0.1]"
+)
 @click.option("--admin-port", type=click.IntRange(0, 65_535), default=7778, help="Its port.  [default: 7778]")
 @click.option(
     "--token",
@@ -58,6 +64,29 @@ __all__ = ["command"]
     help="Answer the sizes of queues without a token, as lmstfy does, also beyond loopback.",
 )
 @click.option(
+    "--processes",
+    "-p",
+    type=click.IntRange(1, 1_000),
+    default=1,
+    metavar="N",
+    help="Number of server processes on the same addresses.  [default: 1]",
+)
+@click.option("--unix", type=_PATH, metavar="PATH", help="Unix socket of the data API, instead of --port.")
+@click.option("--admin-unix", type=_PATH, metavar="PATH", help="Unix socket of the admin API.")
+@click.option(
+    "--unix-mode",
+    default="0600",
+    metavar="MODE",
+    help="Permissions of the Unix sockets: who may connect.  [default: 0600]",
+)
+@click.option("--tls-cert", type=_PATH, metavar="FILE", help="Certificate chain in PEM: serve HTTPS.")
+@click.option("--tls-key", type=_PATH, metavar="FILE", help="Its key in PEM.")
+@click.option("--access-log", is_flag=True, help="Log each request.")
+@click.option("--log-format", metavar="text|json", help="Log format.  [default: text, or json with --json]")
+@click.option(
+    "--log-level", metavar="LEVEL", help="Log level: debug, info, warning or error.  [default: info]"
+)
+@click.option(
     "--grace",
     type=click.FloatRange(0),
     default=30.0,
@@ -71,6 +100,7 @@ def command(lmstfy: bool, **options: Any) -> int:
     Signals:
       INT, TERM  Accept no more connections, answer waiting requests, finish
                  those in flight, and exit. A second signal exits at once.
+      HUP        Read settings and certificates again.
     """
     if not lmstfy:
         raise click.UsageError("say what to serve: penstock serve --lmstfy")
@@ -79,69 +109,130 @@ def command(lmstfy: bool, **options: Any) -> int:
             raise MissingExtra(
                 f"serve needs the package {package!r}, which is not installed: pip install 'penstock[web]'"
             )
+    from penstock.web.processes import inherited_listeners
+    from penstock.worker.logs import configure_logs
+
+    inherited = inherited_listeners()
     _check(options)
     session = Session.current()
-    with session.store(create=True) as store, asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(store, options, as_json=session.json))
+    knobs = {"log_level": options["log_level"], "log_format": options["log_format"]}
+    if session.json and knobs["log_format"] is None:
+        knobs["log_format"] = "json"
+    configure_logs(session.load(**knobs).config)
+    with session.store(create=True) as store:
+        return _run(store, options, inherited, as_json=session.json)
 
 
 def _check(options: dict[str, Any]) -> None:
-    """Refuse to serve beyond loopback what asks for no secret."""
-    if options["no_tokens"] and not _is_loopback(options["host"]):
+    """Refuse to serve beyond loopback what asks for no secret, and options that need each other."""
+    if options["no_tokens"] and not options["unix"] and not _is_loopback(options["host"]):
         raise click.UsageError(
             f"--no-tokens would let everyone who reaches {options['host']} take and delete jobs: "
             "leave it out, and give tokens with --token or the admin API"
         )
-    if not options["accounts"] and not _is_loopback(options["admin_host"]):
+    if not options["accounts"] and not options["admin_unix"] and not _is_loopback(options["admin_host"]):
         raise click.UsageError(
             f"everyone who reaches {options['admin_host']} could make tokens: give --account NAME:PASSWORD"
         )
+    if bool(options["tls_cert"]) != bool(options["tls_key"]):
+        raise click.UsageError("--tls-cert and --tls-key: give both, or none")
 
 
-async def _serve(store: Store, options: dict[str, Any], *, as_json: bool) -> int:
+def _run(store: Store, options: dict[str, Any], inherited: Any, *, as_json: bool) -> int:
+    from penstock.cli.serving import ADMIN, DATA, ListenAddress, Listening, check_processes, serve, supervise
+    from penstock.web.tls import Tls
+
+    tls = Tls(options["tls_cert"], options["tls_key"]) if options["tls_cert"] else None
     service = _service(store, options)
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _stop, stopping)
-    port = await service.start(options["host"], options["port"])
-    admin_port = await service.start_admin(options["admin_host"], options["admin_port"])
-    if as_json:
-        emit({"url": store.url, "port": port, "admin_port": admin_port})
-    else:
-        data, admin = f"{options['host']}:{port}", f"{options['admin_host']}:{admin_port}"
-        note(f"serving {store.url} at {data}, admin at {admin}")
-    await stopping.wait()
-    await service.stop(options["grace"])
-    return 0
+    settings = _settings(options)
+    processes = 1 if inherited else options["processes"]
+    check_processes(processes, store.url)
+    mode = _mode(options["unix_mode"])
+    wanted = {
+        DATA: ListenAddress(options["host"], options["port"], options["unix"], mode),
+        ADMIN: ListenAddress(options["admin_host"], options["admin_port"], options["admin_unix"], mode),
+    }
+    listening = None if inherited else Listening.at(wanted, processes)
+
+    def show() -> None:
+        if listening is None:
+            return
+        data, admin = listening.addresses[DATA], listening.addresses[ADMIN]
+        if as_json:
+            emit({"url": store.url, "port": data.port, "admin_port": admin.port, "processes": processes})
+        else:
+            number = f" by {processes} processes" if processes > 1 else ""
+            note(f"serving {store.url} at {data}{number}, admin at {admin}")
+
+    if listening is not None and processes > 1:
+        return supervise(listening, grace=options["grace"], on_ready=show)
+    service.apply(settings)
+
+    def reload() -> list[str]:
+        service.apply(_settings(options))
+        return []
+
+    sockets = listening.processes[0] if listening is not None else inherited[1]
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(
+                serve(
+                    service,
+                    sockets,
+                    tls=tls,
+                    grace=options["grace"],
+                    reload=reload,
+                    on_ready=show,
+                    control=inherited[0] if inherited else None,
+                )
+            )
+    finally:
+        if listening is not None:
+            listening.close()
 
 
-def _stop(stopping: asyncio.Event) -> None:
-    if stopping.is_set():  # the second signal
-        raise SystemExit(1)
-    stopping.set()
+def _settings(options: dict[str, Any]) -> LmstfySettings:
+    from penstock.dialects.lmstfy.defaults import LmstfySettings
+
+    accounts = dict(_pairs(options["accounts"], "--account"))
+    return LmstfySettings(accounts=accounts, access_log=options["access_log"])
+
+
+def _mode(text: str) -> int:
+    try:
+        mode = int(text, 8)
+    except ValueError:
+        mode = -1
+    if not 0 <= mode <= 0o777:
+        raise click.UsageError(f"--unix-mode {text}: write permissions as octal digits, e.g. 0660")
+    return mode
 
 
 def _service(store: Store, options: dict[str, Any]) -> LmstfyService:
     from penstock.dialects.lmstfy.service import LmstfyService
-    from penstock.web.hosts import HostRule
 
     tokens: dict[str, frozenset[str]] = {}
     for namespace, token in _pairs(options["tokens"], "--token"):
         tokens[namespace] = tokens.get(namespace, frozenset()) | {token}
-    beyond = not _is_loopback(options["host"])
-    # beyond loopback a request needs a token, which no page of another site knows
+    beyond = options["unix"] is None and not _is_loopback(options["host"])
+    # beyond loopback a request needs a token, which no page of another site knows, and no page can reach a
+    # Unix socket
     return LmstfyService(
         {"default": store},
         need_tokens=not options["no_tokens"],
         fixed_tokens=tokens,
-        accounts=dict(_pairs(options["accounts"], "--account")),
-        hosts=HostRule(options["hosts"], open_to_all=beyond and not options["hosts"]),
-        admin_hosts=HostRule(
-            options["hosts"], open_to_all=not _is_loopback(options["admin_host"]) and not options["hosts"]
+        hosts=_host_rule(options, beyond=beyond or options["unix"] is not None),
+        admin_hosts=_host_rule(
+            options, beyond=options["admin_unix"] is not None or not _is_loopback(options["admin_host"])
         ),
         public_sizes=options["public_sizes"] or not beyond,
     )
+
+
+def _host_rule(options: dict[str, Any], *, beyond: bool) -> HostRule:
+    from penstock.web.hosts import HostRule
+
+    return HostRule(options["hosts"], open_to_all=beyond and not options["hosts"])
 
 
 def _pairs(values: Sequence[str], option: str) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import re
 from base64 import b64decode
 from binascii import Error as BadBase64
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -21,6 +22,7 @@ from penstock.dialects.lmstfy.limits_api import (
     limiters_listed,
 )
 from penstock.dialects.lmstfy.names import MOST_NAME, is_name, split_queue
+from penstock.dialects.lmstfy.operations import Operations
 from penstock.dialects.lmstfy.parameters import RefusedError, checked_text, read_query
 from penstock.dialects.lmstfy.routes import is_malformed, moved, refused
 from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens, read_token
@@ -29,13 +31,14 @@ from penstock.web.exposition import EXPOSITION
 from penstock.web.hosts import HostRule
 from penstock.web.replies import TEXT
 
-__all__ = ["AdminApi"]
+__all__ = ["AdminApi", "shown_path"]
 
 _log = logging.getLogger("penstock.lmstfy")
 
 _SHORTEST_TOKEN = 20
 _MOST_FORM = 64 * 1024
 _FORM = "application/x-www-form-urlencoded"
+_TOKEN = re.compile(rb"(/token/[^/]*/)[^/]+")
 _UNKNOWN = {"build_commit": "unknown", "build_date": "unknown", "version": "unknown"}
 
 
@@ -43,6 +46,7 @@ class AdminApi:
     """Handles the requests of the admin listener.
 
     - `metrics`: makes the text of the metrics.
+    - `operations`: the routes of operators.
     - `accounts`: name → password, for the routes of tokens.
     """
 
@@ -54,6 +58,7 @@ class AdminApi:
         *,
         metrics: Callable[[], Awaitable[str]],
         hosts: HostRule,
+        operations: Operations,
         accounts: Mapping[str, str] | None = None,
     ) -> None:
         self._pools = pools
@@ -61,7 +66,8 @@ class AdminApi:
         self._limits = limits
         self._metrics = metrics
         self._hosts = hosts
-        self._accounts = dict(accounts or {})
+        self._operations = operations
+        self.accounts = dict(accounts or {})
         self._tasks: set[asyncio.Task[None]] = set()
 
     def body_limit(self, exchange: Exchange) -> int:
@@ -111,6 +117,12 @@ class AdminApi:
                 return lambda: _done(plain_reply(200, b"ok\n", TEXT)), False
             case "GET", ["readyz"]:
                 return self._ready, False
+            case "GET", ["accesslog"]:
+                return self._operations.access_log_shown, False
+            case "POST", ["accesslog"]:
+                return lambda: self._operations.access_log_switched(given.get("status", "")), True
+            case "POST", ["reload"]:
+                return self._operations.reloaded, True
             case "GET", ["limits"]:
                 return lambda: limiters_listed(self._limits), True
             case "POST", ["token", namespace] if namespace:
@@ -139,7 +151,7 @@ class AdminApi:
         return None
 
     def _knows(self, authorization: str | None) -> bool:
-        if not self._accounts:
+        if not self.accounts:
             return True
         scheme, _, encoded = (authorization or "").partition(" ")
         try:
@@ -148,7 +160,7 @@ class AdminApi:
             return False
         matches = [
             hmac.compare_digest(one.encode(), name) & hmac.compare_digest(secret.encode(), password)
-            for one, secret in self._accounts.items()
+            for one, secret in self.accounts.items()
         ]
         return scheme.lower() == "basic" and any(matches)
 
@@ -229,6 +241,11 @@ class AdminApi:
             if names is not None:
                 found.setdefault(names[0], []).append(names[1])
         return plain_reply(200, json_text(found, indent=4) + b"\n", TEXT)
+
+
+def shown_path(exchange: Exchange) -> bytes:
+    """The path of a request for a log: without its token."""
+    return _TOKEN.sub(rb"\1***", exchange.path)
 
 
 async def _done(answer: bytes) -> bytes:

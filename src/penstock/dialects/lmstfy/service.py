@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
-from penstock.dialects.lmstfy.admin_api import AdminApi
+from penstock.dialects.lmstfy.admin_api import AdminApi, shown_path
 from penstock.dialects.lmstfy.backend import Backend
 from penstock.dialects.lmstfy.counters import HttpMetrics
 from penstock.dialects.lmstfy.data_api import DataApi
-from penstock.dialects.lmstfy.defaults import Defaults
+from penstock.dialects.lmstfy.defaults import Defaults, LmstfySettings
 from penstock.dialects.lmstfy.limits import TokenLimits
 from penstock.dialects.lmstfy.metrics import metrics_text
+from penstock.dialects.lmstfy.operations import Operations
 from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens
 from penstock.stores.contract import Store
+from penstock.web.access_log import AccessLog
 from penstock.web.bounds import DEFAULT_BOUNDS, HttpBounds
+from penstock.web.exposition import exposed
 from penstock.web.hosts import HostRule
+from penstock.web.merged_metrics import with_others
 from penstock.web.server import HttpServer
 
 __all__ = ["LmstfyService"]
@@ -45,6 +50,9 @@ class LmstfyService:
         defaults: Defaults | None = None,
         bounds: HttpBounds = DEFAULT_BOUNDS,
     ) -> None:
+        data_log, admin_log = AccessLog("data"), AccessLog("admin", shown_path)
+        self.operations = Operations([data_log, admin_log], self._counted)
+        self._http_metrics = HttpMetrics()
         self.backends = {name: Backend(store, name) for name, store in stores.items()}
         self.tokens = Tokens(stores[DEFAULT_POOL], fixed_tokens)
         self.limits = TokenLimits(stores[DEFAULT_POOL])
@@ -52,7 +60,7 @@ class LmstfyService:
             self.backends,
             self.tokens if need_tokens else None,
             self.limits,
-            metrics := HttpMetrics(),
+            self._http_metrics,
             hosts=hosts or HostRule(),
             public_sizes=public_sizes,
             defaults=defaults,
@@ -61,18 +69,49 @@ class LmstfyService:
             self.backends,
             self.tokens,
             self.limits,
-            metrics=lambda: metrics_text(metrics, self.backends, self.data_server.connections),
+            metrics=self._metrics_of_all,
             hosts=admin_hosts or HostRule(),
+            operations=self.operations,
             accounts=accounts,
         )
         self._data, self._admin = data, admin
-        self.data_server = HttpServer(data.handle, body_limit=data.body_limit, bounds=bounds)
-        self.admin_server = HttpServer(admin.handle, body_limit=admin.body_limit, bounds=bounds)
+        self.data_server = HttpServer(
+            data.handle, body_limit=data.body_limit, bounds=bounds, access_log=data_log
+        )
+        self.admin_server = HttpServer(
+            admin.handle, body_limit=admin.body_limit, bounds=bounds, access_log=admin_log
+        )
+
+    async def _metrics_of_all(self) -> str:
+        """The metrics of this server: what comes from the stores, and what all its processes count."""
+        text = await metrics_text(self._http_metrics, self.backends, self.data_server.connections)
+        return with_others(text, await self.operations.counted_by_others())
+
+    def _counted(self) -> str:
+        """What this process counts itself."""
+        parts = [self._http_metrics.exposed(), *(one.metrics.exposed() for one in self.backends.values())]
+        waiting = [((name,), one.dispatcher.waiting) for name, one in self.backends.items()]
+        parts.append(exposed("penstock_http_waiting_requests", "gauge", "", ("pool",), waiting))
+        connections = self.data_server.connections
+        parts.append(exposed("penstock_http_connections", "gauge", "", (), [((), connections)]))
+        cpu = time.process_time()
+        parts.append(exposed("process_cpu_seconds_total", "counter", "", (), [((), cpu)]))
+        return "".join(parts)
+
+    def start_timers(self) -> None:
+        """Start what happens by time, in the running event loop."""
+        for backend in self.backends.values():
+            backend.start()
+
+    def apply(self, settings: LmstfySettings) -> None:
+        """Use these settings from now on."""
+        self._data.defaults = settings.defaults
+        self._admin.accounts = dict(settings.accounts)
+        self.operations.log_requests(settings.access_log)
 
     async def start(self, host: str, port: int) -> int:
         """Serve the data API at this address, and start the timers; returns the port."""
-        for backend in self.backends.values():
-            backend.start()
+        self.start_timers()
         return await self.data_server.listen(host, port)
 
     async def start_admin(self, host: str, port: int) -> int:

@@ -1,0 +1,58 @@
+"""A line in the log per request, switched on and off while the server runs."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from functools import partial
+
+from penstock.web.exchange import Exchange
+
+__all__ = ["AccessLog"]
+
+_log = logging.getLogger("penstock.access")
+
+_SECRET = re.compile(rb"(^|&)(token=)[^&]*", re.IGNORECASE)
+_REQUEST_ID = re.compile(rb"\r\nX-Request-ID: ([^\r]*)\r\n", re.IGNORECASE)
+#: Characters of a path and of a query that a line shows.
+_LONGEST = 1_000
+
+
+class AccessLog:
+    """Logs requests when they are answered, if `enabled`. Secrets are shown as `***`.
+
+    Logger: `penstock.access`. Level: error for a status from 500, warning for one from 400 other than 404,
+    else info. `path` gives the path of a request as it is shown.
+    """
+
+    def __init__(self, name: str, path: Callable[[Exchange], bytes] = lambda exchange: exchange.path) -> None:
+        self.enabled = False
+        self._name = name
+        self._path = path
+
+    def watch(self, exchange: Exchange) -> None:
+        """Log this request when it is answered, or when its client is gone."""
+        exchange.on_logged = partial(self._write, exchange, time.monotonic())
+
+    def _write(self, exchange: Exchange, began: float, reply: bytes | None) -> None:
+        status = int(reply[9:12]) if reply else 0
+        if status >= 500:
+            level = logging.ERROR
+        elif status >= 400 and status != 404:
+            level = logging.WARNING
+        else:
+            level = logging.INFO
+        found = _REQUEST_ID.search(reply, 0, 2_000) if reply else None
+        shown = {
+            "listener": self._name,
+            "ip": exchange.peer,
+            "method": exchange.method,
+            "path": self._path(exchange)[:_LONGEST].decode("latin-1"),
+            "query": _SECRET.sub(rb"\1\2***", exchange.query)[:_LONGEST].decode("latin-1"),
+            "status": status,
+            "ms": round((time.monotonic() - began) * 1_000, 3),
+            "request_id": found[1].decode("latin-1") if found else "",
+        }
+        _log.log(level, "%s", " ".join(f"{name}={value}" for name, value in shown.items()), extra=shown)
