@@ -6,14 +6,12 @@ import asyncio
 import ipaddress
 import signal
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.session import Command, Session
+from penstock.cli.session import Command, Session, require_web
 from penstock.cli.show import emit, note
-from penstock.core.errors import MissingExtra
 
 if TYPE_CHECKING:
     from penstock.dialects.lmstfy.service import LmstfyService
@@ -74,13 +72,10 @@ def command(lmstfy: bool, **options: Any) -> int:
     """
     if not lmstfy:
         raise click.UsageError("say what to serve: penstock serve --lmstfy")
-    for package in ("httptools",):
-        if find_spec(package) is None:
-            raise MissingExtra(
-                f"serve needs the package {package!r}, which is not installed: pip install 'penstock[web]'"
-            )
+    require_web("serve needs")
     _check(options)
     session = Session.current()
+    options["asynq_names"] = session.load().config.asynq_metrics
     with session.store(create=True) as store, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(_serve(store, options, as_json=session.json))
 
@@ -140,6 +135,7 @@ def _service(store: Store, options: dict[str, Any]) -> LmstfyService:
         admin_hosts=HostRule(
             options["hosts"], open_to_all=not _is_loopback(options["admin_host"]) and not options["hosts"]
         ),
+        asynq_names=options["asynq_names"],
         public_sizes=options["public_sizes"] or not beyond,
     )
 

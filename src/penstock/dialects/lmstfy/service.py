@@ -29,6 +29,7 @@ class LmstfyService:
     - `fixed_tokens`: tokens by namespace that are valid besides those in the store.
     - `accounts`: names and passwords for the routes that manage tokens; empty: these need none.
     - `public_sizes=False`: the sizes of queues need a token, too.
+    - `asynq_names`: the metrics of queues also under asynq's names.
     - `hosts`, `admin_hosts`: which `Host` headers the two listeners accept.
     """
 
@@ -44,6 +45,7 @@ class LmstfyService:
         admin_hosts: HostRule | None = None,
         defaults: Defaults | None = None,
         bounds: HttpBounds = DEFAULT_BOUNDS,
+        asynq_names: bool = False,
     ) -> None:
         self.backends = {name: Backend(store, name) for name, store in stores.items()}
         self.tokens = Tokens(stores[DEFAULT_POOL], fixed_tokens)
@@ -61,7 +63,9 @@ class LmstfyService:
             self.backends,
             self.tokens,
             self.limits,
-            metrics=lambda: metrics_text(metrics, self.backends, self.data_server.connections),
+            metrics=lambda: metrics_text(
+                metrics, self.backends, self.data_server.connections, asynq=asynq_names
+            ),
             hosts=admin_hosts or HostRule(),
             accounts=accounts,
         )
