@@ -2,6 +2,7 @@
 
     git worktree add /tmp/before COMMIT
     python -m benchmarks.compare /tmp/before [--url redis://localhost/9] [--jobs 20000] [--rounds 6]
+    python -m benchmarks.compare --metrics          # this tree without and with a worker's metrics
 
 A shared machine sometimes runs the same code at half its speed, so jobs per second cannot show differences of
 a few percent. The median CPU time of many short drains can; use 15 rounds or more.
@@ -19,7 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from penstock import App, Worker
 
@@ -28,7 +31,7 @@ _BATCH = 5_000
 _DRAINS = 4
 
 
-async def _drains(app: App, how: str, jobs: int) -> list[float]:
+async def _drains(app: App, how: str, jobs: int, options: Callable[[], dict[str, Any]]) -> list[float]:
     """µs of CPU per job, of some drains by an embedded worker."""
 
     async def wait_for_nothing() -> None: ...
@@ -40,25 +43,32 @@ async def _drains(app: App, how: str, jobs: int) -> list[float]:
     for _ in range(_DRAINS):
         for start in range(0, jobs, _BATCH):
             await app.aenqueue_many([task.job() for _ in range(min(_BATCH, jobs - start))])
+        given = options()
         gc.collect()
         gc.freeze()
         began = time.process_time()
-        await Worker(app, burst=True).run()
+        await Worker(app, burst=True, **given).run()
         taken.append((time.process_time() - began) / jobs * 1e6)
     return taken
 
 
-def _measure(url: str, how: str, jobs: int) -> None:
+def _with_metrics() -> dict[str, Any]:
+    from penstock.worker.metrics_page import MetricsPage
+
+    return {"metrics": MetricsPage.create()}
+
+
+def _measure(url: str, how: str, jobs: int, *, metrics: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         app = App(url or f"sqlite:///{folder}/jobs.db", namespace=f"compare-{os.getpid()}")
-        print(*asyncio.run(_drains(app, how, jobs)))
+        print(*asyncio.run(_drains(app, how, jobs, _with_metrics if metrics else dict)))
         app.close()
 
 
-def _ask(tree: Path, how: str, url: str, jobs: int) -> list[float]:
+def _ask(tree: Path, how: str, url: str, jobs: int, *, metrics: bool) -> list[float]:
     """As above, in a process that imports Penstock from this tree."""
     command = [sys.executable, "-W", "ignore", str(Path(__file__)), "--measure", how]
-    command += ["--url", url, "--jobs", str(jobs)]
+    command += ["--url", url, "--jobs", str(jobs), *(["--metrics"] if metrics else [])]
     env = {**os.environ, "PYTHONPATH": str(tree / "src")}
     said = subprocess.run(command, env=env, cwd=tree, check=True, stdout=subprocess.PIPE, text=True)
     return [float(word) for word in said.stdout.split()]
@@ -87,19 +97,22 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--how", choices=["async", "thread"], help="only this kind of task  [both]")
+    parser.add_argument("--metrics", action="store_true", help="compare this tree without and with metrics")
     parser.add_argument("--measure", choices=["async", "thread"], help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
-        _measure(given.url, given.measure, given.jobs)
+        _measure(given.url, given.measure, given.jobs, metrics=given.metrics)
         return
-    if given.tree is None:
+    if given.tree is None and not given.metrics:
         parser.error("name the other tree")
-    trees = {"there": given.tree.resolve(), "here": _HERE}
+    trees = {"there": (given.tree or _HERE).resolve(), "here": _HERE}
     for how in [given.how] if given.how else ["async", "thread"]:
         taken: dict[str, list[float]] = {name: [] for name in trees}
         for n in range(given.rounds):
             for name in sorted(trees, reverse=n % 2 == 0):
-                taken[name] += _ask(trees[name], how, given.url, given.jobs)
+                taken[name] += _ask(
+                    trees[name], how, given.url, given.jobs, metrics=given.metrics and name == "here"
+                )
         there, here = (statistics.median(taken[name]) for name in trees)
         low, ratio, high = _interval(_ratios(taken["there"], taken["here"]))
         print(

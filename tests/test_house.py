@@ -45,6 +45,7 @@ FLOOR_OF = {name: floor for floor, names in FLOORS.items() for name in names.spl
 NEIGHBOURS = {
     "codec": {"config"},
     "dialects": {"web"},
+    "worker": {"web"},
     "testing": {"verify"},
     "demo": {"verify"},
     "cli": {"verify", "demo", "testing"},
@@ -75,7 +76,7 @@ KNOW_STORES = {"connect"}
 WORKER_KNOWS_ALL = {"__init__", "services", "wiring", "worker"}
 WORKER_FACTS = {
     *("leased_jobs", "plan", "exits", "orders", "queues", "locks", "logs", "signals"),
-    *("shared_lease_table", "unknown_tasks"),
+    *("metrics_page", "shared_lease_table", "unknown_tasks", "worker_metrics"),
 }
 WORKER_ARROWS = {
     "attempt_watch": {"executor", "heartbeat"},
@@ -532,7 +533,7 @@ def test_import_penstock_brings_in_no_driver_no_web_and_no_command_line() -> Non
             "fetch.py:2",
         ),
         (upward_imports, {"stores/contract/a.py": "import penstock.stores.memory"}, "(floor 5)"),
-        (upward_imports, {"worker/x.py": "from penstock.web import y"}, "penstock.web (floor 9)"),
+        (upward_imports, {"maintenance/x.py": "from penstock.web import y"}, "penstock.web (floor 9)"),
         (upward_imports, {"app/task.py": "import_module('penstock.worker.queues')"}, "(floor 9)"),
         (
             import_circles,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 import pytest
 
@@ -11,28 +10,17 @@ from penstock.core.clock import ManualClock
 from penstock.core.errors import StoreUnavailable
 from penstock.stores.memory import MemoryStore
 from penstock.web.exposition import LabelledCounter, LabelledHistogram, exposed
+from tests.prometheus_text import samples
 from tests.web.conftest import Served
 from tests.web.wire import Client
 
-SAMPLE = re.compile(r'([a-z_]+)(\{(?:[a-z_]+="(?:[^"\\]|\\.)*",?)*\})? (-?[0-9.e+-]+)')
-
 
 async def metrics(served: Served) -> dict[str, float]:
-    """The samples by name and labels. Each line must be one, or a comment of the metric that follows."""
+    """The samples by name and labels."""
     answer = await served.admin().get("/metrics")
     assert answer.status == 200
     assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    found: dict[str, float] = {}
-    for line in answer.body.decode().splitlines():
-        if line.startswith("#"):
-            assert line.startswith(("# HELP ", "# TYPE "))
-            continue
-        match = SAMPLE.fullmatch(line)
-        assert match, line
-        name = f"{match[1]}{match[2] or ''}"
-        assert name not in found
-        found[name] = float(match[3])
-    return found
+    return samples(answer.body.decode())
 
 
 async def test_the_metrics_count_what_happened(served: Served, client: Client) -> None:

@@ -7,12 +7,13 @@ import re
 from collections.abc import Awaitable, Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from penstock.cli.faults import CommandError, code_of
-from penstock.core.errors import ArgumentError, ConfigError
+from penstock.core.errors import ArgumentError, ConfigError, MissingExtra
 
 if TYPE_CHECKING:  # not imported to print a help text
     from collections.abc import Iterator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:  # not imported to print a help text
     from penstock.inspector import Inspector
     from penstock.stores.contract import Store
 
-__all__ = ["Command", "Session"]
+__all__ = ["Command", "Session", "require_web"]
 
 T = TypeVar("T")
 
@@ -195,3 +196,11 @@ def _switch(option: str, name: str, says: str) -> click.Option:
         callback=remember,
         is_eager=True,
     )
+
+
+def require_web(what: str) -> None:
+    """Raise MissingExtra without the packages of the extra `web`."""
+    if find_spec("httptools") is None:
+        raise MissingExtra(
+            f"{what} the package 'httptools', which is not installed: pip install 'penstock[web]'"
+        )

@@ -190,6 +190,16 @@ class Config:
         duration("100ms"), "20s", "interval at which a worker looks for jobs whose retention is over"
     )
 
+    # metrics and health
+    metrics_port: int = _knob(
+        count(0, 65_535), 0, "port of a worker's metrics for Prometheus, for all its processes; 0: none"
+    )
+    health_port: int = _knob(count(0, 65_535), 0, "port of a worker's /livez and /readyz; 0: none")
+    metrics_host: str = _knob(
+        TEXT, "127.0.0.1", "address of both ports; 0.0.0.0 lets other machines read names of queues and tasks"
+    )
+    asynq_metrics: bool = _knob(FLAG, False, "true: serve metrics of queues under asynq's names, too")
+
     # the log
     log_level: str = _knob(choice("debug", "info", "warning", "error"), "info", "level of the worker's log")
     log_format: str = _knob(

@@ -8,9 +8,10 @@ these operations the signatures of the contract. Each store implements the verbs
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
-from typing import ParamSpec, Protocol, TypeVar
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -50,7 +51,7 @@ from penstock.stores.contract import (
     check_kind,
 )
 
-__all__ = ["VERBS", "AsyncOperation", "Operation", "StoreFacade", "SyncFacade", "VerbTable"]
+__all__ = ["VERBS", "AsyncOperation", "OnCall", "Operation", "StoreFacade", "SyncFacade", "VerbTable"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -124,11 +125,44 @@ class VerbTable:
     read_log: AsyncOperation[[str, int | None, int], LogPage]
 
 
+#: Called after each call of a verb: its name, the time that it took (s), and whether it failed.
+OnCall = Callable[[str, float, bool], None]
+
+
+class _Observed(Operation[P, R]):
+    """An operation whose async calls are reported."""
+
+    def __init__(self, verb: str, operation: Operation[P, R], on_call: OnCall) -> None:
+        self._verb = verb
+        self._operation = operation
+        self._on_call = on_call
+
+    def run_sync(self, *args: P.args, **options: P.kwargs) -> R:
+        return self._operation.run_sync(*args, **options)
+
+    async def run(self, *args: P.args, **options: P.kwargs) -> R:
+        began = time.perf_counter()
+        failed = True
+        try:
+            answer = await self._operation.run(*args, **options)
+            failed = False
+            return answer
+        finally:
+            self._on_call(self._verb, time.perf_counter() - began, failed)
+
+
 class StoreFacade:
     """The async verbs of the contract."""
 
     def __init__(self, verbs: VerbTable) -> None:
         self._verbs = verbs
+
+    def observe(self, on_call: OnCall) -> None:
+        """Report each async call from now on. `on_call` may be called from any thread with an event loop."""
+        table = self._verbs
+        names = [field.name for field in fields(table)]
+        changes: dict[str, Any] = {name: _Observed(name, getattr(table, name), on_call) for name in names}
+        self._verbs = replace(table, **changes)
 
     # ── producing ──
 

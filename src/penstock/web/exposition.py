@@ -5,12 +5,23 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
-__all__ = ["EXPOSITION", "LabelledCounter", "LabelledHistogram", "exposed"]
+__all__ = [
+    "CALL_BOUNDS",
+    "EXPOSITION",
+    "LabelledCounter",
+    "LabelledHistogram",
+    "Labels",
+    "exposed",
+    "exposed_histogram",
+]
 
 #: The content type of the text format.
 EXPOSITION = b"text/plain; version=0.0.4; charset=utf-8"
 #: The most sets of labels of one metric; further ones are counted together, with "other" for each label.
 _MOST_SERIES = 2_000
+
+#: The buckets (s) of calls of a store.
+CALL_BOUNDS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 Labels = tuple[str, ...]
 
@@ -40,9 +51,9 @@ class LabelledCounter:
             known = self._values.get(labels)
         self._values[labels] = (known or 0) + number
 
-    def exposed(self) -> str:
-        """The text of this metric."""
-        return exposed(self._name, "counter", self._help, self._names, self._values.items())
+    def exposed(self, name: str = "") -> str:
+        """The text of this metric, under another name if one is given."""
+        return exposed(name or self._name, "counter", self._help, self._names, self._values.items())
 
 
 class LabelledHistogram:
@@ -68,18 +79,29 @@ class LabelledHistogram:
 
     def exposed(self) -> str:
         """The text of this metric."""
-        lines: list[str] = []
-        names = (*self._names, "le")
-        for labels, buckets in self._buckets.items():
-            total = 0
-            for bound, number in zip((*self._bounds, None), buckets, strict=True):
-                total += number
-                shown = "+Inf" if bound is None else _number(bound)
-                lines.append(f"{self._name}_bucket{_labels(names, (*labels, shown))} {total}")
-            given = _labels(self._names, labels)
-            lines.append(f"{self._name}_sum{given} {_number(self._sums[labels])}")
-            lines.append(f"{self._name}_count{given} {total}")
-        return _family(self._name, "histogram", self._help, lines)
+        samples = [(labels, buckets, self._sums[labels]) for labels, buckets in self._buckets.items()]
+        return exposed_histogram(self._name, self._help, self._names, self._bounds, samples)
+
+
+def exposed_histogram(
+    name: str,
+    help: str,
+    names: Sequence[str],
+    bounds: Sequence[float],
+    samples: Iterable[tuple[Labels, Sequence[int], float]],
+) -> str:
+    """One histogram: per set of labels the number of observations in each bucket, and their sum."""
+    lines: list[str] = []
+    for labels, buckets, total in samples:
+        number = 0
+        for bound, more in zip((*bounds, None), buckets, strict=True):
+            number += more
+            shown = "+Inf" if bound is None else _number(bound)
+            lines.append(f"{name}_bucket{_labels((*names, 'le'), (*labels, shown))} {number}")
+        given = _labels(names, labels)
+        lines.append(f"{name}_sum{given} {_number(total)}")
+        lines.append(f"{name}_count{given} {number}")
+    return _family(name, "histogram", help, lines)
 
 
 def _family(name: str, kind: str, help: str, lines: list[str]) -> str:

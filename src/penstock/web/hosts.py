@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Collection
 
-__all__ = ["HostRule", "host_of"]
+__all__ = ["HostRule", "host_of", "is_loopback"]
 
 
 class HostRule:
@@ -38,6 +38,16 @@ def host_of(value: str) -> str:
     if value.startswith("["):
         return value[1:].partition("]")[0]
     return value.partition(":")[0] if value.count(":") <= 1 else value
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a listener at this address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _is_address(text: str) -> bool:

@@ -23,8 +23,17 @@ class Announcer(Service):
 
     name = "announcer"
 
-    def __init__(self, store: Store, info: Callable[[], WorkerInfo], every: float, *, waits: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        info: Callable[[], WorkerInfo],
+        every: float,
+        *,
+        waits: bool,
+        on_announced: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
+        self._on_announced = on_announced
         self._store = store
         self._info = info
         self._every = every
@@ -37,6 +46,7 @@ class Announcer(Service):
     async def announce(self) -> None:
         """Announce the worker now."""
         await self._store.announce(self._info())
+        self._on_announced()
 
     async def announce_first(self, stop: asyncio.Event) -> bool:
         """Announce the worker, waiting for the store as long as needed. False if `stop` was set first."""

@@ -54,6 +54,8 @@ class Orders(msgspec.Struct):
     control: int
     table: int
     death: Death | None = None
+    #: The file of its metrics page; None: nothing is counted.
+    metrics: int | None = None
 
 
 class ChildHello(msgspec.Struct, tag=True):

@@ -25,6 +25,7 @@ from penstock.app.loading import load_app
 from penstock.config import Config
 from penstock.core.errors import PenstockError, StoreError, StoreFull, StoreUnavailable
 from penstock.worker.logs import configure_logs, report_refusal
+from penstock.worker.metrics_page import MetricsPage
 from penstock.worker.orders import (
     AWAY,
     ORDERS,
@@ -117,6 +118,7 @@ async def _serve(orders: Orders, app: App, control: socket.socket) -> int:
         table=table,
         id=orders.worker,
         supervisor=orders.supervisor,
+        metrics=None if orders.metrics is None else MetricsPage.attach(orders.metrics),
     )
     listen(worker.stop, worker.quiet, drain=(signal.SIGTERM,))
     # from now on the supervisor may send signals

@@ -34,6 +34,7 @@ from penstock.worker.setup import WorkerSetup
 from penstock.worker.store_checkup import StoreCheckup
 from penstock.worker.unknown_queues import UnknownQueues
 from penstock.worker.unknown_tasks import UnknownTasks
+from penstock.worker.worker_metrics import WorkerMetrics
 
 __all__ = ["Maintenance", "Services"]
 
@@ -69,6 +70,7 @@ class Services:
     heartbeat: Heartbeat
     maintenance: Maintenance
     queue_defaults: QueueDefaultsWriter
+    metrics: WorkerMetrics | None = None
     #: The fetcher's task, once it has begun.
     fetching: asyncio.Task[None] | None = None
 
@@ -80,6 +82,8 @@ class Services:
         services = [*self._background(), defaults]
         self._share_problem_log(services)
         self.heartbeat.start()
+        if self.metrics is not None:
+            self.metrics.start()
         try:
             async with asyncio.TaskGroup() as group:
                 self.fetching = group.create_task(self.fetcher.run(), name="penstock-fetcher")
@@ -98,6 +102,8 @@ class Services:
             self.heartbeat.stop()
             self.callback_runner.close()
             self.executor.close()
+            if self.metrics is not None:
+                self.metrics.stop()
             try:
                 await self.setup.app.store.retire(self.setup.id)
             except StoreError as error:  # its announcement expires

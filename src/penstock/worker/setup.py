@@ -9,6 +9,7 @@ from penstock.app.app import App
 from penstock.config import Config, load
 from penstock.core.errors import ConfigError
 from penstock.core.ids import mint
+from penstock.worker.metrics_page import MetricsPage
 from penstock.worker.queues import Queue, as_queues, is_count
 from penstock.worker.shared_lease_table import LeaseTable
 
@@ -32,6 +33,8 @@ class WorkerSetup:
     #: The supervisor's pid, and the lease table shared with it; None without a supervisor.
     supervisor: int | None
     table: LeaseTable | None
+    #: Where the worker writes its figures for the supervisor; None: it counts nothing.
+    metrics: MetricsPage | None = None
 
     @property
     def queue_names(self) -> list[str]:
@@ -50,6 +53,7 @@ def worker_setup(
     id: str | None,
     supervisor: int | None,
     periodic: bool,
+    metrics: MetricsPage | None = None,
 ) -> WorkerSetup:
     """Check a worker's options and fill in the missing ones. Raises ConfigError for an invalid option."""
     if not isinstance(app, App):
@@ -73,4 +77,5 @@ def worker_setup(
         periodic=periodic and not burst,
         supervisor=supervisor,
         table=table,
+        metrics=metrics,
     )

@@ -40,7 +40,8 @@ _EXTRA_ROWS = 8_192
 
 _MAGIC = b"PENLEAS3"  # the last digit is the version of the layout
 _HEADER = 256
-_PID, _HEARTBEAT, _LOOP, _STATE, _HIGH, _ID_LENGTH = range(1, 7)  # 8-byte words; word 0 is the magic
+# 8-byte words; word 0 is the magic
+_PID, _HEARTBEAT, _LOOP, _STATE, _HIGH, _ID_LENGTH, _STORE = range(1, 8)
 _ID_AT = 64
 
 _MARKS = 4 * 4
@@ -72,6 +73,7 @@ class Header(msgspec.Struct, frozen=True):
     state: ChildState
     heartbeat_ns: int  # when its heartbeat last reached the store
     loop_ns: int  # when its event loop last ran
+    store_ns: int = 0  # when it last announced itself to the store; 0: not yet
 
 
 class LeaseEntry(msgspec.Struct, frozen=True):
@@ -192,6 +194,10 @@ class LeaseTable:
         """Record that a heartbeat has just reached the store."""
         self._u64[_HEARTBEAT] = time.monotonic_ns()
 
+    def record_store_answer(self) -> None:
+        """Record that the store has just accepted an announcement."""
+        self._u64[_STORE] = time.monotonic_ns()
+
     def tick(self) -> None:
         """Record that the event loop runs."""
         self._u64[_LOOP] = time.monotonic_ns()
@@ -286,6 +292,7 @@ class LeaseTable:
             state=ChildState(u64[_STATE]),
             heartbeat_ns=u64[_HEARTBEAT],
             loop_ns=u64[_LOOP],
+            store_ns=u64[_STORE],
         )
 
     def entries(self) -> list[LeaseEntry]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.core.job import Job
+from penstock.core.lifecycle import Transition
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
 from penstock.maintenance.queue_defaults import QueueDefaultsWriter
 from penstock.maintenance.reclaimer import Reclaimer
 from penstock.stores.contract import Fetched, WorkerInfo
+from penstock.stores.facade import StoreFacade
 from penstock.worker.announcer import Announcer
 from penstock.worker.callback_runner import CallbackRunner
 from penstock.worker.executor import Executor, Slots
@@ -22,6 +25,7 @@ from penstock.worker.services import Maintenance, Services
 from penstock.worker.settler import Settler
 from penstock.worker.setup import WorkerSetup
 from penstock.worker.unknown_tasks import UnknownTasks
+from penstock.worker.worker_metrics import WorkerMetrics
 
 __all__ = ["wire"]
 
@@ -39,11 +43,20 @@ def wire(
     whether the worker stops. `on_slot_lost` is called when a slot was given up.
     """
     app, config, store = setup.app, setup.config, setup.app.store
+    metrics = None if setup.metrics is None else WorkerMetrics(setup.metrics)
+    if metrics is not None and isinstance(store, StoreFacade):
+        store.observe(metrics.called)
     leased_jobs = LeasedJobs(setup.table)
     slots = Slots(setup.concurrency, config.process_slots, leased_jobs)
     callback_runner = CallbackRunner(app)
     reporter = Reporter(app, setup.id, callback_runner)
-    announcer = Announcer(store, info, config.announce / 1000, waits=not setup.burst)
+    announcer = Announcer(
+        store,
+        info,
+        config.announce / 1000,
+        waits=not setup.burst,
+        on_announced=_nothing if setup.table is None else setup.table.record_store_answer,
+    )
     unknown_tasks = UnknownTasks(app.events, on_closed=announcer.wake)
     settler = Settler(
         store,
@@ -54,6 +67,7 @@ def wire(
         on_applied=callback_runner.take,
         keep_dead=config.keep_dead,
         lease=config.lease,
+        metrics=metrics,
     )
     executor = Executor(
         app,
@@ -63,10 +77,11 @@ def wire(
         unknown_tasks,
         settle=settler.settle,
         on_slot_lost=on_slot_lost,
+        on_lease_lost=_nothing if metrics is None else metrics.lease_lost,
         supervised=setup.supervisor is not None,
         queue_slots={queue.name: queue.slots for queue in setup.queues if queue.slots is not None},
     )
-    maintenance = _maintenance(setup, announcer, reporter)
+    maintenance = _maintenance(setup, announcer, reporter, metrics)
     heartbeat = _heartbeat(setup, leased_jobs, executor, maintenance, reporter)
     fetcher = _fetcher(setup, executor, slots, settler, leased_jobs, maintenance, heartbeat, on_empty)
     return Services(
@@ -84,10 +99,22 @@ def wire(
         heartbeat=heartbeat,
         maintenance=maintenance,
         queue_defaults=QueueDefaultsWriter(store, app.queue_defaults),
+        metrics=metrics,
     )
 
 
-def _maintenance(setup: WorkerSetup, announcer: Announcer, reporter: Reporter) -> Maintenance:
+def _nothing() -> None:
+    """What is called where nothing is counted or recorded."""
+
+
+def _maintenance(
+    setup: WorkerSetup, announcer: Announcer, reporter: Reporter, metrics: WorkerMetrics | None
+) -> Maintenance:
+    def decided(job: Job, move: Transition) -> None:
+        if metrics is not None:
+            metrics.reclaimed()
+        reporter.decided(job, move)
+
     app, config, store, names = setup.app, setup.config, setup.app.store, setup.queue_names
     return Maintenance(
         Promoter(store, names),
@@ -101,7 +128,7 @@ def _maintenance(setup: WorkerSetup, announcer: Announcer, reporter: Reporter) -
             remove_dead=remove_dead,
             write=announcer.announce,
             on_lost=reporter.lost_worker,
-            on_decided=reporter.decided,
+            on_decided=decided,
             every=config.reclaim_every / 1000,
             keep_dead=config.keep_dead,
         ),

@@ -18,6 +18,7 @@ from penstock.core.version import __version__
 from penstock.stores.contract import Fetched, WorkerInfo
 from penstock.worker.hooks import call_hook, call_last_hooks
 from penstock.worker.locks import LivenessLock, sweep
+from penstock.worker.metrics_page import MetricsPage
 from penstock.worker.pools.script import refuse_while_importing
 from penstock.worker.queues import Queue
 from penstock.worker.services import Services
@@ -53,6 +54,7 @@ class Worker:
         id: str | None = None,
         supervisor: int | None = None,
         periodic: bool = True,
+        metrics: MetricsPage | None = None,
     ) -> None:
         self._setup = worker_setup(
             app,
@@ -65,6 +67,7 @@ class Worker:
             id=id,
             supervisor=supervisor,
             periodic=periodic,
+            metrics=metrics,
         )
         self._app = app
         self.id = self._setup.id

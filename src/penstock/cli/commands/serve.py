@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.session import Command, Session
+from penstock.cli.session import Command, Session, require_web
 from penstock.cli.show import emit, note
-from penstock.core.errors import MissingExtra
 
 if TYPE_CHECKING:
     from penstock.dialects.lmstfy.defaults import LmstfySettings
@@ -104,11 +102,7 @@ def command(lmstfy: bool, **options: Any) -> int:
     """
     if not lmstfy:
         raise click.UsageError("say what to serve: penstock serve --lmstfy")
-    for package in ("httptools",):
-        if find_spec(package) is None:
-            raise MissingExtra(
-                f"serve needs the package {package!r}, which is not installed: pip install 'penstock[web]'"
-            )
+    require_web("serve needs")
     from penstock.web.processes import inherited_listeners
     from penstock.worker.logs import configure_logs
 
@@ -118,7 +112,9 @@ def command(lmstfy: bool, **options: Any) -> int:
     knobs = {"log_level": options["log_level"], "log_format": options["log_format"]}
     if session.json and knobs["log_format"] is None:
         knobs["log_format"] = "json"
-    configure_logs(session.load(**knobs).config)
+    config = session.load(**knobs).config
+    configure_logs(config)
+    options["asynq_names"] = config.asynq_metrics
     with session.store(create=True) as store:
         return _run(store, options, inherited, as_json=session.json)
 
@@ -225,6 +221,7 @@ def _service(store: Store, options: dict[str, Any]) -> LmstfyService:
         admin_hosts=_host_rule(
             options, beyond=options["admin_unix"] is not None or not _is_loopback(options["admin_host"])
         ),
+        asynq_names=options["asynq_names"],
         public_sizes=options["public_sizes"] or not beyond,
     )
 

@@ -9,7 +9,7 @@ import click
 
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import Exit
-from penstock.cli.session import Command, Session
+from penstock.cli.session import Command, Session, require_web
 from penstock.core.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -53,6 +53,13 @@ __all__ = ["command", "parse_queues"]
     help="Replace a process-task child that uses more memory "
     "than this after a job, e.g. 500MB.  [default: 0, never]",
 )
+@click.option(
+    "--metrics-port", metavar="PORT", help="Serve metrics for Prometheus on this port.  [default: 0, none]"
+)
+@click.option(
+    "--health-port", metavar="PORT", help="Serve /livez and /readyz on this port.  [default: 0, none]"
+)
+@click.option("--metrics-host", metavar="ADDRESS", help="Address of both ports.  [default: 127.0.0.1]")
 @click.option("--log-format", metavar="text|json", help="Log format.  [default: text, or json with --json]")
 @click.option(
     "--log-level", metavar="LEVEL", help="Log level: debug, info, warning or error.  [default: info]"
@@ -79,6 +86,8 @@ def command(spec: str | None, queues: str | None, burst: bool, reload: bool, **k
     if session.json and knobs["log_format"] is None:
         knobs["log_format"] = "json"
     config = session.load(queues=queues, **knobs).config
+    if config.metrics_port or config.health_port:
+        require_web("metrics and health need")
     served = parse_queues(config.queues) if config.queues else None
     app = session.app_spec(spec)
     if reload:

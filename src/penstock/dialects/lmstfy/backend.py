@@ -18,6 +18,7 @@ from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
 from penstock.maintenance.service import ProblemLog, Service
 from penstock.stores.contract import MOST_LISTED, Enqueued, EnqueueStatus, Settled, Settlement, Store
+from penstock.stores.facade import StoreFacade
 from penstock.web.group_commit import GroupCommit
 
 __all__ = ["Backend"]
@@ -36,6 +37,8 @@ class Backend:
     def __init__(self, store: Store, pool: str) -> None:
         self.store = store
         self.metrics = PoolMetrics(pool)
+        if isinstance(store, StoreFacade):
+            store.observe(self.metrics.called)
         self._clock_offset = 0.0  # of the store's clock to this machine's (ms)
         worker = f"lmstfy-{mint_token()[:12]}"
         self.queue_list = QueueList(store, on_now=self.on_now)

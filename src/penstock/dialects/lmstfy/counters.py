@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from penstock.dialects.lmstfy.job_ids import elapsed_ms
 from penstock.dialects.lmstfy.names import split_queue
-from penstock.web.exposition import LabelledCounter, LabelledHistogram
+from penstock.web.exposition import CALL_BOUNDS, LabelledCounter, LabelledHistogram
 
 __all__ = ["HttpMetrics", "PoolMetrics"]
 
 _BY_QUEUE = ("pool", "namespace", "queue")
+_BY_VERB = ("pool", "verb")
 _BY_ROUTE = ("pool", "namespace", "api", "method")
 _ELAPSED = tuple(15 * 3.5**n for n in range(7))
 _LATENCY = tuple(15 * 2.5**n for n in range(9))
@@ -45,7 +46,8 @@ class HttpMetrics:
 
     def exposed(self) -> str:
         """The text of these metrics."""
-        return self._codes.exposed() + self._latency.exposed() + self._limited.exposed()
+        ours = self._codes.exposed("penstock_http_requests_total")
+        return ours + self._codes.exposed() + self._latency.exposed() + self._limited.exposed()
 
 
 class PoolMetrics:
@@ -61,6 +63,12 @@ class PoolMetrics:
         self._all_consumed = LabelledCounter(f"{prefix}consume_multi_jobs", "Delivered jobs.", ("pool",))
         self._elapsed = LabelledHistogram(
             f"{prefix}job_elapsed_ms", "Time from publish to delivery (ms).", _BY_QUEUE, _ELAPSED
+        )
+        self._calls = LabelledHistogram(
+            "penstock_store_call_duration_seconds", "Time of calls of the store (s).", _BY_VERB, CALL_BOUNDS
+        )
+        self._failed_calls = LabelledCounter(
+            "penstock_store_call_errors_total", "Calls of the store that failed.", _BY_VERB
         )
         self._acknowledged = LabelledHistogram(
             f"{prefix}job_ack_elapsed_ms", "Time from publish to acknowledgement (ms).", _BY_QUEUE, _ELAPSED
@@ -79,6 +87,12 @@ class PoolMetrics:
         for id in ids:
             self._elapsed.observe(labels, elapsed_ms(id, now))
 
+    def called(self, verb: str, seconds: float, failed: bool) -> None:
+        """Count a call of the store."""
+        self._calls.observe((self._pool, verb), seconds)
+        if failed:
+            self._failed_calls.add((self._pool, verb))
+
     def acknowledged(self, queue: str, id: str, now: int) -> None:
         """Count a removed job."""
         self._acknowledged.observe(self._of(queue), elapsed_ms(id, now))
@@ -87,7 +101,7 @@ class PoolMetrics:
         """The text of these metrics."""
         every = (
             *(self._published, self._consumed, self._all_published, self._all_consumed),
-            *(self._elapsed, self._acknowledged),
+            *(self._elapsed, self._acknowledged, self._calls, self._failed_calls),
         )
         return "".join(one.exposed() for one in every)
 

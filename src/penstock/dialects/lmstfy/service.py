@@ -34,6 +34,7 @@ class LmstfyService:
     - `fixed_tokens`: tokens by namespace that are valid besides those in the store.
     - `accounts`: names and passwords for the routes that manage tokens; empty: these need none.
     - `public_sizes=False`: the sizes of queues need a token, too.
+    - `asynq_names`: the metrics of queues also under asynq's names.
     - `hosts`, `admin_hosts`: which `Host` headers the two listeners accept.
     """
 
@@ -49,10 +50,12 @@ class LmstfyService:
         admin_hosts: HostRule | None = None,
         defaults: Defaults | None = None,
         bounds: HttpBounds = DEFAULT_BOUNDS,
+        asynq_names: bool = False,
     ) -> None:
         data_log, admin_log = AccessLog("data"), AccessLog("admin", shown_path)
         self.operations = Operations([data_log, admin_log], self._counted)
         self._http_metrics = HttpMetrics()
+        self._asynq_names = asynq_names
         self.backends = {name: Backend(store, name) for name, store in stores.items()}
         self.tokens = Tokens(stores[DEFAULT_POOL], fixed_tokens)
         self.limits = TokenLimits(stores[DEFAULT_POOL])
@@ -84,7 +87,9 @@ class LmstfyService:
 
     async def _metrics_of_all(self) -> str:
         """The metrics of this server: what comes from the stores, and what all its processes count."""
-        text = await metrics_text(self._http_metrics, self.backends, self.data_server.connections)
+        text = await metrics_text(
+            self._http_metrics, self.backends, self.data_server.connections, asynq=self._asynq_names
+        )
         return with_others(text, await self.operations.counted_by_others())
 
     def _counted(self) -> str:

@@ -46,12 +46,19 @@ class Executor:
         *,
         settle: Settle,
         on_slot_lost: Callable[[], None],
+        on_lease_lost: Callable[[], None],
         supervised: bool,
         queue_slots: Mapping[str, int],
     ) -> None:
         self._slots = slots
         self._outcomes = OutcomeReporter(
-            app.events, leased_jobs, slots, unknown_tasks, settle=settle, keep_dead=config.keep_dead
+            app.events,
+            leased_jobs,
+            slots,
+            unknown_tasks,
+            settle=settle,
+            keep_dead=config.keep_dead,
+            on_lease_lost=on_lease_lost,
         )
         starter = Starter(app.events, leased_jobs, config.lease / 1000)
         self._threads = ThreadAttempts(starter, slots.concurrency, self._threads_done)

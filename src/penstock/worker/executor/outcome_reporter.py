@@ -33,6 +33,7 @@ class OutcomeReporter:
         *,
         settle: Settle,
         keep_dead: int,
+        on_lease_lost: Callable[[], None],
     ) -> None:
         self._events = events
         self._leased_jobs = leased_jobs
@@ -40,6 +41,7 @@ class OutcomeReporter:
         self._unknown_tasks = unknown_tasks
         self._settle = settle
         self._keep_dead = keep_dead
+        self._on_lease_lost = on_lease_lost
 
     def end(self, leased: LeasedJob, error: BaseException | None, result: bytes | None = None) -> None:
         """End an attempt: free its slot and report its outcome. The caller starts the next job."""
@@ -76,6 +78,8 @@ class OutcomeReporter:
     def lost(self, leased: LeasedJob) -> None:
         """Drop a leased job whose lease another worker has, without settling it."""
         self._leased_jobs.remove(leased)
+        if leased.started:
+            self._on_lease_lost()
         if leased.started and self._events.active:
             spec = leased.job.spec
             self._events.emit(

@@ -47,6 +47,7 @@ class LostWork:
         config: Config,
         reportable_deaths: Callable[[], int | None],
         problem_log: ProblemLog,
+        on_reclaimed: Callable[[], None] | None = None,
     ) -> None:
         self._worker = worker
         self._started_leases = {entry.lease: entry.started for entry in held}
@@ -56,6 +57,7 @@ class LostWork:
         self._config = config
         self._reportable_deaths = reportable_deaths
         self._problem_log = problem_log
+        self._on_reclaimed = on_reclaimed
         self._fetched: dict[Ref, Lease] = {}
         self._deaths = 0
         #: Jobs (queue, id) that became dead here; the next worker process reports them.
@@ -105,6 +107,8 @@ class LostWork:
         return self._timeouts.get((job.queue, job.id))
 
     def _on_decided(self, job: Job, move: Transition) -> None:
+        if self._on_reclaimed is not None:
+            self._on_reclaimed()
         if move.state is State.DEAD:
             self.dead.append((job.queue, job.id))
 

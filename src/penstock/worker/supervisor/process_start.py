@@ -61,10 +61,13 @@ class ForkedProcess:
 
 def spawn(orders: Orders) -> subprocess.Popen[bytes]:
     """Start a worker process as a new program."""
+    files = [orders.control, orders.table]
+    if orders.metrics is not None:
+        files.append(orders.metrics)
     return subprocess.Popen(
         [sys.executable, "-m", "penstock.worker.process"],
         env={**os.environ, ORDERS: msgspec.json.encode(orders).decode()},
-        pass_fds=[orders.control, orders.table],
+        pass_fds=files,
         stdin=subprocess.DEVNULL,
     )
 

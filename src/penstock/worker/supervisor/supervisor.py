@@ -13,10 +13,11 @@ import sys
 import time
 import traceback
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.config import Config
 from penstock.core.duration import format_ms
+from penstock.core.errors import ConfigError
 from penstock.core.ids import mint
 from penstock.maintenance.service import ProblemLog
 from penstock.stores.connect import connect
@@ -38,6 +39,9 @@ from penstock.worker.supervisor.lost_work import LostWork, final_entries
 from penstock.worker.supervisor.orphans import orphan_reaper
 from penstock.worker.supervisor.process_start import can_fork
 from penstock.worker.supervisor.worker_process import WorkerProcess
+
+if TYPE_CHECKING:  # loaded only if there are metrics
+    from penstock.worker.supervisor.operator_listener import OperatorListener
 
 __all__ = ["supervise"]
 
@@ -116,6 +120,7 @@ class Supervisor:
         self._store_hangs = False  # it did not answer in time, so closing it could hang too
         self._problem_log = ProblemLog(_log)
         self._keeper = LeaseKeeper(config, self._problem_log)
+        self._listener: OperatorListener | None = None
 
     def fork_children(self) -> Orders | None:
         """Start all worker processes as forks: returns None here, and its orders in each of them.
@@ -142,18 +147,39 @@ class Supervisor:
         unblock_stop_signals()
         lock = LivenessLock(self._id)
         try:
+            await self._listen()
             async with asyncio.TaskGroup() as group:
                 watch = group.create_task(self._watch())
                 runners = [group.create_task(self._keep_alive()) for _ in range(self._config.processes)]
                 await asyncio.wait(runners)
                 watch.cancel()
         finally:
+            if self._listener is not None:
+                await self._listener.stop()
             lock.release()
             if self._store is not None and not self._store_hangs:
                 self._store.close()
         if self._code in (0, 1):  # else it never began, and the reason was printed
             _log.info("stopped (exit code %d)", self._code)
         return self._code
+
+    async def _listen(self) -> None:
+        """Serve metrics and health, if they have a port. Their code is loaded only then."""
+        if not (self._config.metrics_port or self._config.health_port):
+            return
+        from penstock.worker.supervisor.operator_listener import OperatorListener
+
+        self._listener = OperatorListener(
+            self._config,
+            lambda: self._children,
+            lambda: None if self._address is None else self._open_store(),
+        )
+        try:
+            await self._listener.start()
+        except ConfigError as error:
+            self._report_refusal(str(error))
+            self._code = REFUSED
+            self._stop()
 
     # ── start and end of children ────────────────────────────────────────────────────────────────
 
@@ -167,6 +193,8 @@ class Supervisor:
             code = await child.wait(self._on_hello)
             self._children.remove(child)
             asked = child.ended_as_requested(code)
+            if self._listener is not None:
+                self._listener.ended(child, died=not asked)
             death = None if asked else await self._reclaim_jobs(child, code)
             child.close()
             if child.refusal is not None:
@@ -234,6 +262,7 @@ class Supervisor:
             config=self._config,
             reportable_deaths=self._reportable_deaths,
             problem_log=self._problem_log,
+            on_reclaimed=None if self._listener is None else self._listener.reclaimed,
         )
         if self._address is not None:
             await self._run_unless_stopped(lost.take_back(self._open_store))

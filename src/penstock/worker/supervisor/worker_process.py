@@ -17,6 +17,7 @@ import msgspec
 from penstock.config import Config
 from penstock.core.ids import mint
 from penstock.worker.exits import oom_kills
+from penstock.worker.metrics_page import MetricsPage
 from penstock.worker.orders import REPLACE, ChildHello, ChildMessage, Death, Orders, Refusal
 from penstock.worker.queues import Queue
 from penstock.worker.shared_lease_table import LeaseTable
@@ -45,6 +46,7 @@ class WorkerProcess:
         self.extending: asyncio.Task[None] | None = None  # the task that extends its leases
         self.oom_kills_before = oom_kills()
         self.table = LeaseTable.create(config.concurrency)
+        self.metrics = MetricsPage.create() if config.metrics_port else None
         self._control, self._child_end = socket.socketpair()
         # orders are visible in the environment of a new program, so without the encryption key: the child
         # reads its own configuration
@@ -59,6 +61,7 @@ class WorkerProcess:
             self._child_end.fileno(),
             self.table.fileno(),
             death,
+            None if self.metrics is None else self.metrics.fileno(),
         )
         self._process: StartedProcess
 
@@ -90,7 +93,7 @@ class WorkerProcess:
         """In the fork for another child: close this child's socket, or it would not notice the supervisor's
         death, and its table."""
         self._control.close()
-        self.table.close()
+        self.close()
 
     @property
     def pid(self) -> int:
@@ -164,3 +167,5 @@ class WorkerProcess:
 
     def close(self) -> None:
         self.table.close()
+        if self.metrics is not None:
+            self.metrics.close()
