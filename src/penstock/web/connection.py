@@ -229,6 +229,12 @@ class HttpConnection(asyncio.Protocol):
             self._end_after_pending()
 
     @property
+    def address(self) -> str:
+        """The client's IP address; "" for a unix socket."""
+        peer: Any = None if self._transport is None else self._transport.get_extra_info("peername")
+        return str(peer[0]) if isinstance(peer, tuple) else ""
+
+    @property
     def idle(self) -> bool:
         """Whether no request is arriving or unanswered."""
         return not self._pending and not self._begun

@@ -13,6 +13,11 @@ class Connection(Protocol):
 
     closed: bool
 
+    @property
+    def address(self) -> str:
+        """The client's IP address; "" if it has none."""
+        ...
+
     def answer(self, exchange: Exchange, answer: bytes) -> bool:
         """Send an answer; False if the client has closed the connection."""
         ...
@@ -24,6 +29,7 @@ class Exchange:
     - `path`, `query`: as sent, not decoded.
     - `headers`: names in lower case, values without surrounding blanks.
     - `body`: b"" if the handler does not want it, or if it is `too_large`.
+    - `caller`: who sent the request, as the handler finds out: `token:NAME`, `account:NAME`.
     - `on_gone`: called if the client closes the connection before the answer.
     - `on_end`: called with the status of the answer, or 0 if the client closes the connection before it.
     """
@@ -31,6 +37,7 @@ class Exchange:
     __slots__ = (
         "answered",
         "body",
+        "caller",
         "connection",
         "headers",
         "last",
@@ -52,6 +59,7 @@ class Exchange:
         self.query = query
         self.headers: list[tuple[bytes, bytes]] = []
         self.version = "1.1"
+        self.caller = ""
         self.body = b""
         self.size = 0  # bytes of the body that count towards the bound of all bodies
         self.too_large = False

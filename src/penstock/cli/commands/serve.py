@@ -46,6 +46,11 @@ __all__ = ["command"]
     help="Ask for this name and password on the admin API's routes for tokens. May be repeated.",
 )
 @click.option(
+    "--admin-tokens",
+    is_flag=True,
+    help="Ask for a token with the right admin (penstock tokens) on these routes, if no account is given.",
+)
+@click.option(
     "--allowed-host",
     "hosts",
     multiple=True,
@@ -92,9 +97,11 @@ def _check(options: dict[str, Any]) -> None:
             f"--no-tokens would let everyone who reaches {options['host']} take and delete jobs: "
             "leave it out, and give tokens with --token or the admin API"
         )
-    if not options["accounts"] and not _is_loopback(options["admin_host"]):
+    guarded = options["accounts"] or options["admin_tokens"]
+    if not guarded and not _is_loopback(options["admin_host"]):
         raise click.UsageError(
-            f"everyone who reaches {options['admin_host']} could make tokens: give --account NAME:PASSWORD"
+            f"everyone who reaches {options['admin_host']} could make tokens: "
+            "give --account NAME:PASSWORD or --admin-tokens"
         )
 
 
@@ -136,6 +143,7 @@ def _service(store: Store, options: dict[str, Any]) -> LmstfyService:
         need_tokens=not options["no_tokens"],
         fixed_tokens=tokens,
         accounts=dict(_pairs(options["accounts"], "--account")),
+        need_admin=options["admin_tokens"],
         hosts=HostRule(options["hosts"], open_to_all=beyond and not options["hosts"]),
         admin_hosts=HostRule(
             options["hosts"], open_to_all=not _is_loopback(options["admin_host"]) and not options["hosts"]

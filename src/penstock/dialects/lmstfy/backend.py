@@ -18,6 +18,8 @@ from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
 from penstock.maintenance.service import ProblemLog, Service
 from penstock.stores.contract import MOST_LISTED, Enqueued, EnqueueStatus, Settled, Settlement, Store
+from penstock.web.access import AccessTokens
+from penstock.web.audit import AuditLog
 from penstock.web.group_commit import GroupCommit
 
 __all__ = ["Backend"]
@@ -35,6 +37,8 @@ class Backend:
 
     def __init__(self, store: Store, pool: str) -> None:
         self.store = store
+        self.access_tokens = AccessTokens(store)
+        self.audit_log = AuditLog(store)
         self.metrics = PoolMetrics(pool)
         self._clock_offset = 0.0  # of the store's clock to this machine's (ms)
         worker = f"lmstfy-{mint_token()[:12]}"

@@ -44,9 +44,12 @@ def indented(status: int, value: Any, kind: bytes = JSON, end: bytes = b"") -> b
     return plain_reply(status, json_text(value, indent=4) + end, kind)
 
 
-def error(status: int, why: str) -> bytes:
-    """An answer `{"error": …}`."""
-    return answer(status, error=why)
+def error(status: int, why: str, retry_after: int | None = None) -> bytes:
+    """An answer `{"error": …}`, with the header `Retry-After` (s) if it is given."""
+    found = answer(status, error=why)
+    if retry_after is None:
+        return found
+    return found.replace(b"\r\n\r\n", b"\r\nRetry-After: %d\r\n\r\n" % retry_after, 1)
 
 
 def removed() -> bytes:

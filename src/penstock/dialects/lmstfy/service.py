@@ -28,6 +28,7 @@ class LmstfyService:
     - `need_tokens=False`: the data API answers without a token.
     - `fixed_tokens`: tokens by namespace that are valid besides those in the store.
     - `accounts`: names and passwords for the routes that manage tokens; empty: these need none.
+    - `need_admin`: without accounts, these routes need a native token with the right `admin`.
     - `public_sizes=False`: the sizes of queues need a token, too.
     - `hosts`, `admin_hosts`: which `Host` headers the two listeners accept.
     """
@@ -39,6 +40,7 @@ class LmstfyService:
         need_tokens: bool = True,
         fixed_tokens: Mapping[str, frozenset[str]] | None = None,
         accounts: Mapping[str, str] | None = None,
+        need_admin: bool = False,
         public_sizes: bool = True,
         hosts: HostRule | None = None,
         admin_hosts: HostRule | None = None,
@@ -64,6 +66,7 @@ class LmstfyService:
             metrics=lambda: metrics_text(metrics, self.backends, self.data_server.connections),
             hosts=admin_hosts or HostRule(),
             accounts=accounts,
+            need_admin=need_admin,
         )
         self._data, self._admin = data, admin
         self.data_server = HttpServer(data.handle, body_limit=data.body_limit, bounds=bounds)

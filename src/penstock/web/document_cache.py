@@ -16,7 +16,7 @@ from penstock.web.group_commit import GroupCommit
 
 __all__ = ["DocumentCache"]
 
-_log = logging.getLogger("penstock.lmstfy")
+_log = logging.getLogger("penstock.web")
 
 #: For this long (s) what was read is used without asking the store for changes.
 _FRESH = 0.1
@@ -62,9 +62,9 @@ class DocumentCache(Generic[T]):
         self.ask(take)
         return await found
 
-    async def put(self, name: str, value: T, *, new: bool = False) -> bool:
-        """Store a document. False if `new`, and there is one of this name."""
-        change = DocumentChange(name, msgspec.json.encode(value), expected=0 if new else None)
+    async def put(self, name: str, value: T, *, new: bool = False, expires_in: int | None = None) -> bool:
+        """Store a document, for `expires_in` ms or for ever. False if `new` and there is one of this name."""
+        change = DocumentChange(name, msgspec.json.encode(value), 0 if new else None, expires_in)
         status = await self._change(change)
         if status is DocumentStatus.FULL:
             raise StoreError(f"there are too many documents of the kind {self._kind}")
