@@ -94,7 +94,7 @@ class VerbTable:
     list_jobs: AsyncOperation[[str | None, State | None, str | None, str | None, str | None, int], Page]
     list_next: AsyncOperation[[str, State, str | None, int], Page]
     find: Operation[[str], list[Job]]
-    queues: Operation[[], list[QueueInfo]]
+    queues: Operation[[Sequence[str] | None], list[QueueInfo]]
     parked: AsyncOperation[[], list[Parked]]
     stats: AsyncOperation[[int], list[QueueStats]]
     settings: Operation[[str, bool | None, bool | None, LimitChange | None], QueueInfo]
@@ -198,8 +198,8 @@ class StoreFacade:
     async def find(self, id: str) -> list[Job]:
         return await self._verbs.find.run(id)
 
-    async def queues(self) -> list[QueueInfo]:
-        return await self._verbs.queues.run()
+    async def queues(self, names: Sequence[str] | None = None) -> list[QueueInfo]:
+        return await self._verbs.queues.run(names)
 
     async def parked(self) -> list[Parked]:
         return await self._verbs.parked.run()
@@ -330,7 +330,7 @@ class SyncFacade:
         return self._verbs.find.run_sync(id)
 
     def queues(self) -> list[QueueInfo]:
-        return self._verbs.queues.run_sync()
+        return self._verbs.queues.run_sync(None)
 
     def settings(
         self,

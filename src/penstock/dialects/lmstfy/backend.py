@@ -200,11 +200,10 @@ class Backend:
 
     async def counted(self, queue: str) -> dict[State, int]:
         """The number of jobs of a queue by state; empty if it does not exist."""
-        for info in await self.store.queues():
-            if info.name == queue:
-                if info.away:
-                    raise StoreError(info.away)
-                return dict(info.counts)
+        for info in await self.store.queues([queue]):
+            if info.away:
+                raise StoreError(info.away)
+            return dict(info.counts)
         return {}
 
     async def purge(self, queue: str, state: State, limit: int | None = None) -> None:

@@ -180,8 +180,12 @@ class Operating(Protocol):
 
     # queues
 
-    async def queues(self) -> list[QueueInfo]:
-        """List every queue that has ever had a job or a setting, by name."""
+    async def queues(self, names: Sequence[str] | None = None) -> list[QueueInfo]:
+        """List every queue that has ever had a job or a setting, by name.
+
+        - `names`: only these queues, without those that do not exist. The cost does not grow with the number
+          of other queues.
+        """
         ...
 
     async def parked(self) -> list[Parked]:

@@ -72,7 +72,7 @@ def verbs_of(store: Store) -> VerbTable:
             lambda queue, state, after, limit: store.list_next(queue, state=state, after=after, limit=limit)
         ),
         find=_AskedBoth(store.find, sync.find),
-        queues=_AskedBoth(store.queues, sync.queues),
+        queues=_AskedBoth(store.queues, lambda _: sync.queues()),
         parked=_InnerOperation(store.parked),
         stats=_InnerOperation(lambda days: store.stats(days=days)),
         settings=_settings(store, sync),
