@@ -33,6 +33,12 @@ DATA_ROUTES = {
     Action.RESPAWN: ("PUT", "/api/ns/q/deadletter"),
     Action.DELETE_DEAD: ("DELETE", "/api/ns/q/deadletter"),
     Action.DEAD_SIZE: ("GET", "/api/ns/q/deadletter/size"),
+    Action.TOUCH: ("POST", "/api/ns/q/job/x/touch"),
+    Action.RELEASE: ("POST", "/api/ns/q/job/x/release"),
+    Action.BURY: ("POST", "/api/ns/q/job/x/bury"),
+    Action.DEAD_LIST: ("GET", "/api/ns/q/deadletter/job"),
+    Action.RESPAWN_JOB: ("PUT", "/api/ns/q/deadletter/job/x"),
+    Action.DELETE_DEAD_JOB: ("DELETE", "/api/ns/q/deadletter/job/x"),
 }
 ADMIN_ROUTES = [
     ("POST", "/token/ns?description=d"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -49,18 +48,7 @@ class DocumentCache(Generic[T]):
 
     async def all(self) -> Mapping[str, T]:
         """The documents, with all changes of this server."""
-        found: asyncio.Future[Mapping[str, T]] = asyncio.get_running_loop().create_future()
-
-        def take(known: Mapping[str, T] | BaseException) -> None:
-            if found.done():  # the caller was cancelled
-                return
-            if isinstance(known, BaseException):
-                found.set_exception(known)
-            else:
-                found.set_result(known)
-
-        self.ask(take)
-        return await found
+        return self._known if time.monotonic() < self._fresh_until else await self._reads.ask(None)
 
     async def put(self, name: str, value: T, *, new: bool = False, expires_in: int | None = None) -> bool:
         """Store a document, for `expires_in` ms or for ever. False if `new` and there is one of this name."""

@@ -6,6 +6,7 @@
 | `routes.py`, `parameters.py`, `bodies.py` | requests and answers, byte for byte |
 | `data_api.py` | publish, bulk, republish, peek, ack, size, destroy |
 | `poll.py`, `dispatcher.py` | consume: long polls as records, served in the order of their arrival |
+| `lease_requests.py` | touch, release and give up a job, acknowledge it with a check |
 | `dead_letters.py` | peek, respawn and delete dead letters |
 | `access.py` | which caller may send a request |
 | `tokens.py`, `limits.py` | tokens and their limits, as documents of the store |

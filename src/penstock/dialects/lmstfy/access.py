@@ -33,6 +33,12 @@ NEEDED_RIGHTS = {
     Action.DESTROY: (Right.OPERATE,),
     Action.RESPAWN: (Right.OPERATE,),
     Action.DELETE_DEAD: (Right.OPERATE,),
+    Action.TOUCH: (Right.CONSUME,),
+    Action.RELEASE: (Right.CONSUME,),
+    Action.BURY: (Right.CONSUME,),
+    Action.DEAD_LIST: (Right.READ,),
+    Action.RESPAWN_JOB: (Right.OPERATE,),
+    Action.DELETE_DEAD_JOB: (Right.OPERATE,),
 }
 
 

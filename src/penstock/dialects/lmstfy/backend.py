@@ -17,7 +17,16 @@ from penstock.dialects.lmstfy.timers import QueueList, TtrTimer, WorkWatch
 from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
 from penstock.maintenance.service import ProblemLog, Service
-from penstock.stores.contract import MOST_LISTED, Enqueued, EnqueueStatus, Settled, Settlement, Store
+from penstock.stores.contract import (
+    MOST_LISTED,
+    Enqueued,
+    EnqueueStatus,
+    HeartbeatRequest,
+    LeaseStatus,
+    Settled,
+    Settlement,
+    Store,
+)
 from penstock.web.access import AccessTokens
 from penstock.web.audit import AuditLog
 from penstock.web.group_commit import GroupCommit
@@ -57,6 +66,8 @@ class Backend:
         self._publish = GroupCommit(self._enqueue_groups)
         self._remove = GroupCommit(self._remove_all)
         self._get = GroupCommit(self._get_all)
+        self._settle: GroupCommit[Settlement, Settled] = GroupCommit(store.settle)
+        self._extend: GroupCommit[HeartbeatRequest, LeaseStatus] = GroupCommit(store.extend)
         self._services: list[Service] = [
             self.queue_list,
             self.promoter,
@@ -79,7 +90,7 @@ class Backend:
     async def stop(self) -> None:
         """Answer waiting requests, write what is in flight, and stop the services."""
         await self.dispatcher.stop()
-        for commit in (self._publish, self._remove, self._get):
+        for commit in (self._publish, self._remove, self._get, self._settle, self._extend):
             await commit.drained()
         for service in self._services:
             service.stop()
@@ -149,6 +160,30 @@ class Backend:
                 available.add(job.queue)
         if available:
             self.dispatcher.work(available)
+
+    # ── leases ───────────────────────────────────────────────────────────────────────────────────
+
+    async def settled(self, settlement: Settlement) -> Settled:
+        """Settle a job."""
+        return await self._settle.ask(settlement)
+
+    async def extended(self, request: HeartbeatRequest) -> LeaseStatus:
+        """Extend a lease."""
+        status = await self._extend.ask(request)
+        if status in (LeaseStatus.HELD, LeaseStatus.CANCEL_ASKED):
+            self.ttr_timer.leased({request.lease.queue}, time.monotonic() + request.by / 1_000)
+        return status
+
+    def returned(self, queue: str, state: State) -> None:
+        """Note that a consumer has returned a job, which is in this state now."""
+        if state is State.AVAILABLE:
+            self.dispatcher.work([queue])
+        elif state in (State.SCHEDULED, State.RETRYABLE):
+            self.queue_list.has_scheduled(queue)
+
+    async def job(self, ref: Ref) -> Job | None:
+        """Read a job."""
+        return await self._get.ask(ref)
 
     # ── acknowledge, read ────────────────────────────────────────────────────────────────────────
 

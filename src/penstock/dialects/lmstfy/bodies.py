@@ -73,10 +73,13 @@ def job_json(
     remain_tries: int,
     attributes: Mapping[str, str] | None,
     message: str = "",
+    lease: str = "",
 ) -> bytes:
     """One job as consume (with a message) and peek (without) show it. Times: `ttl` in s, `elapsed` in ms."""
     shown = b"null" if not attributes else json_text(dict(attributes))
     said = b'"msg":"%b",' % message.encode() if message else b""
+    if lease:
+        said = b'"lease":"%b",%b' % (lease.encode(), said)
     return (
         b'{"attributes":%b,"data":"%b","elapsed_ms":%d,"job_id":%b,%b"namespace":"%b","queue":"%b",'
         b'"remain_tries":%d,"ttl":%d}'

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.core.errors import StoreError
 from penstock.core.job import Job, Ref
-from penstock.dialects.lmstfy import dead_letters, publishing
+from penstock.dialects.lmstfy import dead_letters, lease_requests, publishing
 from penstock.dialects.lmstfy.access import Caller, check_access, given_token
 from penstock.dialects.lmstfy.backend import Backend
 from penstock.dialects.lmstfy.bodies import answer, error, plain_reply, removed
@@ -35,6 +35,7 @@ _log = logging.getLogger("penstock.lmstfy")
 
 #: A coroutine that makes the answer of a request.
 Answering = Callable[[Backend, str, str, dict[str, str]], Coroutine[Any, Any, bytes]]
+AnsweringOfJob = Callable[[Backend, Route, dict[str, str], Defaults], Coroutine[Any, Any, bytes]]
 _SIZES = frozenset({Action.SIZE, Action.DEAD_SIZE})
 _MOST_COUNT = 100
 #: The actions that get an entry in the audit log, and the parameters that it shows.
@@ -42,6 +43,8 @@ AUDITED_ACTS = {
     Action.DESTROY: "queue.destroy",
     Action.RESPAWN: "dead.retry",
     Action.DELETE_DEAD: "dead.delete",
+    Action.RESPAWN_JOB: "dead.retry",
+    Action.DELETE_DEAD_JOB: "dead.delete",
 }
 _FACTS = frozenset({"limit", "ttl"})
 #: The actions that limits count, and lmstfy's names of them.
@@ -82,6 +85,13 @@ class DataApi:
             Action.PEEK_JOB: self._peek_job,
             Action.REPUBLISH: self._republish,
         }
+        self._of_job: dict[Action, AnsweringOfJob] = {
+            Action.TOUCH: lease_requests.touched,
+            Action.RELEASE: lease_requests.released,
+            Action.BURY: lease_requests.buried,
+            Action.RESPAWN_JOB: dead_letters.respawned_job,
+            Action.DELETE_DEAD_JOB: dead_letters.deleted_job,
+        }
         self._slower: dict[Action, Answering] = {
             Action.PEEK: head,
             Action.SIZE: size,
@@ -90,6 +100,7 @@ class DataApi:
             Action.RESPAWN: self._respawned,
             Action.DELETE_DEAD: dead_letters.deleted,
             Action.DEAD_SIZE: dead_letters.size,
+            Action.DEAD_LIST: dead_letters.listed,
         }
 
     # ── every request ────────────────────────────────────────────────────────────────────────────
@@ -199,7 +210,11 @@ class DataApi:
             direct(exchange, route, backend)
             return
         given = read_query(exchange.query)
-        answering = self._slower[route.action](backend, route.namespace, route.queue, given)
+        of_job = self._of_job.get(route.action)
+        if of_job is not None:
+            answering = of_job(backend, route, given, self.defaults)
+        else:
+            answering = self._slower[route.action](backend, route.namespace, route.queue, given)
         act = AUDITED_ACTS.get(route.action)
         if act is not None:
             answering = _with_entry(exchange, route, backend, act, given, answering)
@@ -262,7 +277,6 @@ class DataApi:
         if not names:
             raise RefusedError(400, "invalid queue name(s)")
         queues = tuple(store_queue(route.namespace, name) for name in names)
-        charge = given.get("freeze_tries") != "true"
         backend.dispatcher.put(
             Poll(
                 exchange,
@@ -272,11 +286,18 @@ class DataApi:
                 ttr=ttr,
                 timeout=timeout,
                 count=count,
-                charge=charge,
+                charge=given.get("freeze_tries") != "true",
+                with_lease=given.get("lease") == "true",
             )
         )
 
     def _acknowledge(self, exchange: Exchange, route: Route, backend: Backend) -> None:
+        given = read_query(exchange.query)
+        if "lease" in given:
+            acknowledged = lease_requests.acknowledged_with_lease(backend, route, given, self.defaults)
+            self._run(exchange, acknowledged)
+            return
+
         def done(failure: BaseException | None) -> None:
             if failure is None:
                 exchange.answer(removed())
