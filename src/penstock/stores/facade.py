@@ -37,6 +37,7 @@ from penstock.stores.contract import (
     QueueStats,
     QuotaRequest,
     QuotaTaken,
+    Replacement,
     Settled,
     Settlement,
     Share,
@@ -48,6 +49,7 @@ from penstock.stores.contract import (
     WrittenDocument,
     check_change,
     check_kind,
+    check_replacements,
 )
 
 __all__ = ["VERBS", "AsyncOperation", "Operation", "StoreFacade", "SyncFacade", "VerbTable"]
@@ -100,7 +102,8 @@ class VerbTable:
     settings: Operation[[str, bool | None, bool | None, LimitChange | None], QueueInfo]
     retry: Operation[[Sequence[Ref], int | None, int | UnsetType | None], list[State | None]]
     reschedule: Operation[[Sequence[Ref], int, int | None], list[State | None]]
-    delete: AsyncOperation[[Sequence[Ref], bool], list[State | None]]
+    delete: AsyncOperation[[Sequence[Ref], bool, bool], list[State | None]]
+    replace_jobs: AsyncOperation[[Sequence[Replacement]], list[Enqueued]]
     purge: AsyncOperation[[str, Sequence[State], int], int]
     drop: AsyncOperation[[str], bool]
     partition: AsyncOperation[[Ref], PartitionInfo | None]
@@ -227,8 +230,13 @@ class StoreFacade:
     ) -> list[State | None]:
         return await self._verbs.reschedule.run(refs, delay, run_at)
 
-    async def delete(self, refs: Sequence[Ref], *, running: bool = False) -> list[State | None]:
-        return await self._verbs.delete.run(refs, running)
+    async def delete(
+        self, refs: Sequence[Ref], *, running: bool = False, keep_keys: bool = False
+    ) -> list[State | None]:
+        return await self._verbs.delete.run(refs, running, keep_keys)
+
+    async def replace_jobs(self, replacements: Sequence[Replacement]) -> list[Enqueued]:
+        return await self._verbs.replace_jobs.run(check_replacements(replacements))
 
     async def purge(self, queue: str, states: Sequence[State], *, limit: int = 10_000) -> int:
         return await self._verbs.purge.run(queue, states, limit)
