@@ -52,6 +52,18 @@ async def test_queues_come_by_name_with_exact_counts(store: Store, clock: Manual
     ]
 
 
+async def test_some_queues_come_by_name_without_those_that_do_not_exist(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, *some(3, queue="b"), new(queue="a"), new(queue="c"))
+    await take(store, 1, "b")
+    every = {info.name: info for info in await store.queues()}
+    assert await store.queues(["b", "no", "a", "b"]) == [every["a"], every["b"]]
+    assert await store.queues(["no"]) == []
+    assert await store.queues([]) == []
+    assert "no" not in {info.name for info in await store.queues()}
+
+
 async def test_every_state_is_counted_and_states_without_jobs_are_absent(store: Store) -> None:
     for state in State:
         await in_state(store, state, queue=state)

@@ -113,8 +113,13 @@ class Session:
         """Call `act` with an inspector of the store; `create` as in `store`."""
         from penstock.inspector import Inspector
 
+        return self.run_on_store(lambda store: act(Inspector(store)), create=create)
+
+    def run_on_store(self, act: Callable[[Store], Awaitable[T]], *, create: bool = False) -> T:
+        """Call `act` with the store; `create` as in `store`."""
+
         async def acting(store: Store) -> T:
-            return await act(Inspector(store))
+            return await act(store)
 
         with self.store(create=create) as store:
             return asyncio.run(acting(store))

@@ -38,6 +38,7 @@ from penstock.stores.contract import (
     QueueStats,
     QuotaRequest,
     QuotaTaken,
+    Replacement,
     Settled,
     Settlement,
     Share,
@@ -49,6 +50,7 @@ from penstock.stores.contract import (
     WrittenDocument,
     check_change,
     check_kind,
+    check_replacements,
 )
 
 __all__ = ["VERBS", "AsyncOperation", "OnCall", "Operation", "StoreFacade", "SyncFacade", "VerbTable"]
@@ -95,13 +97,14 @@ class VerbTable:
     list_jobs: AsyncOperation[[str | None, State | None, str | None, str | None, str | None, int], Page]
     list_next: AsyncOperation[[str, State, str | None, int], Page]
     find: Operation[[str], list[Job]]
-    queues: Operation[[], list[QueueInfo]]
+    queues: Operation[[Sequence[str] | None], list[QueueInfo]]
     parked: AsyncOperation[[], list[Parked]]
     stats: AsyncOperation[[int], list[QueueStats]]
     settings: Operation[[str, bool | None, bool | None, LimitChange | None], QueueInfo]
     retry: Operation[[Sequence[Ref], int | None, int | UnsetType | None], list[State | None]]
     reschedule: Operation[[Sequence[Ref], int, int | None], list[State | None]]
-    delete: AsyncOperation[[Sequence[Ref], bool], list[State | None]]
+    delete: AsyncOperation[[Sequence[Ref], bool, bool], list[State | None]]
+    replace_jobs: AsyncOperation[[Sequence[Replacement]], list[Enqueued]]
     purge: AsyncOperation[[str, Sequence[State], int], int]
     drop: AsyncOperation[[str], bool]
     partition: AsyncOperation[[Ref], PartitionInfo | None]
@@ -232,8 +235,8 @@ class StoreFacade:
     async def find(self, id: str) -> list[Job]:
         return await self._verbs.find.run(id)
 
-    async def queues(self) -> list[QueueInfo]:
-        return await self._verbs.queues.run()
+    async def queues(self, names: Sequence[str] | None = None) -> list[QueueInfo]:
+        return await self._verbs.queues.run(names)
 
     async def parked(self) -> list[Parked]:
         return await self._verbs.parked.run()
@@ -261,8 +264,13 @@ class StoreFacade:
     ) -> list[State | None]:
         return await self._verbs.reschedule.run(refs, delay, run_at)
 
-    async def delete(self, refs: Sequence[Ref], *, running: bool = False) -> list[State | None]:
-        return await self._verbs.delete.run(refs, running)
+    async def delete(
+        self, refs: Sequence[Ref], *, running: bool = False, keep_keys: bool = False
+    ) -> list[State | None]:
+        return await self._verbs.delete.run(refs, running, keep_keys)
+
+    async def replace_jobs(self, replacements: Sequence[Replacement]) -> list[Enqueued]:
+        return await self._verbs.replace_jobs.run(check_replacements(replacements))
 
     async def purge(self, queue: str, states: Sequence[State], *, limit: int = 10_000) -> int:
         return await self._verbs.purge.run(queue, states, limit)
@@ -364,7 +372,7 @@ class SyncFacade:
         return self._verbs.find.run_sync(id)
 
     def queues(self) -> list[QueueInfo]:
-        return self._verbs.queues.run_sync()
+        return self._verbs.queues.run_sync(None)
 
     def settings(
         self,

@@ -14,6 +14,9 @@
 | `processes.py`, `process_link.py` | several processes of one server, and their supervisor |
 | `merged_metrics.py` | the metrics of several processes as one text |
 | `group_commit.py` | requests of one turn of the event loop are written to a store together |
+| `access_tokens.py`, `access.py` | access tokens: rights on queues, expiry, rates |
+| `audit.py` | the audit log: acts of operators and administrators |
+| `document_cache.py` | documents of the store in memory |
 
 This package knows nothing of jobs: the routes are in the packages that use it (`dialects/lmstfy/`).
 """

@@ -47,7 +47,7 @@ class AccessLog:
         found = _REQUEST_ID.search(reply, 0, 2_000) if reply else None
         shown = {
             "listener": self._name,
-            "ip": exchange.peer,
+            "ip": exchange.address,
             "method": exchange.method,
             "path": self._path(exchange)[:_LONGEST].decode("latin-1"),
             "query": _SECRET.sub(rb"\1\2***", exchange.query)[:_LONGEST].decode("latin-1"),

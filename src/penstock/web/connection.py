@@ -231,10 +231,10 @@ class HttpConnection(asyncio.Protocol):
             self._end_after_pending()
 
     @property
-    def peer(self) -> str:
-        """The address of the client; "" if it has none."""
-        name: Any = None if self._transport is None else self._transport.get_extra_info("peername")
-        return str(name[0]) if isinstance(name, tuple) else ""
+    def address(self) -> str:
+        """The client's IP address; "" for a unix socket."""
+        peer: Any = None if self._transport is None else self._transport.get_extra_info("peername")
+        return str(peer[0]) if isinstance(peer, tuple) else ""
 
     @property
     def idle(self) -> bool:
@@ -316,4 +316,4 @@ class HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def __repr__(self) -> str:
-        return f"<connection of {self.peer or 'a client'}, {len(self._pending)} pending>"
+        return f"<connection of {self.address or 'a client'}, {len(self._pending)} pending>"

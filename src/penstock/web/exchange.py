@@ -14,8 +14,8 @@ class Connection(Protocol):
     closed: bool
 
     @property
-    def peer(self) -> str:
-        """The address of the client; "" if it has none."""
+    def address(self) -> str:
+        """The client's IP address; "" if it has none."""
         ...
 
     def answer(self, exchange: Exchange, answer: bytes) -> bool:
@@ -29,6 +29,7 @@ class Exchange:
     - `path`, `query`: as sent, not decoded.
     - `headers`: names in lower case, values without surrounding blanks.
     - `body`: b"" if the handler does not want it, or if it is `too_large`.
+    - `caller`: who sent the request, as the handler finds out: `token:NAME`, `account:NAME`.
     - `on_gone`: called if the client closes the connection before the answer.
     - `on_end`: called with the status of the answer, or 0 if the client closes the connection before it.
     - `on_logged`: called with the answer, or None if the client closes the connection before it.
@@ -37,6 +38,7 @@ class Exchange:
     __slots__ = (
         "answered",
         "body",
+        "caller",
         "connection",
         "headers",
         "last",
@@ -59,6 +61,7 @@ class Exchange:
         self.query = query
         self.headers: list[tuple[bytes, bytes]] = []
         self.version = "1.1"
+        self.caller = ""
         self.body = b""
         self.size = 0  # bytes of the body that count towards the bound of all bodies
         self.too_large = False
@@ -95,9 +98,9 @@ class Exchange:
             on_logged(reply)
 
     @property
-    def peer(self) -> str:
+    def address(self) -> str:
         """The address of the client; "" if it has none, as on a Unix socket."""
-        return self.connection.peer
+        return self.connection.address
 
     @property
     def gone(self) -> bool:

@@ -43,6 +43,21 @@ class GroupCommit(Generic[T, R]):
         if self._flight is None:
             self._flight = asyncio.get_running_loop().create_task(self._fly())
 
+    async def ask(self, item: T) -> R:
+        """Send the item with the next group; returns its answer, or raises its error."""
+        found: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+
+        def take(answer: R | BaseException) -> None:
+            if found.done():  # the caller was cancelled
+                return
+            if isinstance(answer, BaseException):
+                found.set_exception(answer)
+            else:
+                found.set_result(answer)
+
+        self.put(item, take)
+        return await found
+
     async def drained(self) -> None:
         """Wait until all items were answered."""
         while self._flight is not None:

@@ -6,7 +6,7 @@ import http
 import time
 from email.utils import formatdate
 
-__all__ = ["JSON", "TEXT", "Dates", "closing", "head_only", "reply"]
+__all__ = ["JSON", "TEXT", "Dates", "closing", "head_only", "reply", "status_of"]
 
 JSON = b"application/json; charset=utf-8"
 TEXT = b"text/plain; charset=utf-8"
@@ -53,6 +53,11 @@ def reply(status: int, body: bytes = b"", kind: bytes = JSON, headers: bytes = b
         len(body),
         body,
     )
+
+
+def status_of(answer: bytes) -> int:
+    """The status of an answer."""
+    return int(answer[9:12])
 
 
 def closing(answer: bytes) -> bytes:

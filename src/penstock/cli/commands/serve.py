@@ -50,6 +50,11 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
     help="Ask for this name and password on the admin API's routes for tokens. May be repeated.",
 )
 @click.option(
+    "--admin-tokens",
+    is_flag=True,
+    help="Ask for a token with the right admin (penstock tokens) on these routes, if no account is given.",
+)
+@click.option(
     "--allowed-host",
     "hosts",
     multiple=True,
@@ -126,9 +131,11 @@ def _check(options: dict[str, Any]) -> None:
             f"--no-tokens would let everyone who reaches {options['host']} take and delete jobs: "
             "leave it out, and give tokens with --token or the admin API"
         )
-    if not options["accounts"] and not options["admin_unix"] and not _is_loopback(options["admin_host"]):
+    guarded = options["accounts"] or options["admin_tokens"]
+    if not guarded and not options["admin_unix"] and not _is_loopback(options["admin_host"]):
         raise click.UsageError(
-            f"everyone who reaches {options['admin_host']} could make tokens: give --account NAME:PASSWORD"
+            f"everyone who reaches {options['admin_host']} could make tokens: "
+            "give --account NAME:PASSWORD or --admin-tokens"
         )
     if bool(options["tls_cert"]) != bool(options["tls_key"]):
         raise click.UsageError("--tls-cert and --tls-key: give both, or none")
@@ -217,6 +224,7 @@ def _service(store: Store, options: dict[str, Any]) -> LmstfyService:
         {"default": store},
         need_tokens=not options["no_tokens"],
         fixed_tokens=tokens,
+        need_admin=options["admin_tokens"],
         hosts=_host_rule(options, beyond=beyond or options["unix"] is not None),
         admin_hosts=_host_rule(
             options, beyond=options["admin_unix"] is not None or not _is_loopback(options["admin_host"])

@@ -6,8 +6,10 @@
 | `routes.py`, `parameters.py`, `bodies.py` | requests and answers, byte for byte |
 | `data_api.py` | publish, bulk, republish, peek, ack, size, destroy |
 | `poll.py`, `dispatcher.py` | consume: long polls as records, served in the order of their arrival |
+| `lease_requests.py` | touch, release and give up a job, acknowledge it with a check |
 | `dead_letters.py` | peek, respawn and delete dead letters |
-| `tokens.py`, `limits.py`, `document_cache.py` | tokens and their limits, as documents of the store |
+| `access.py` | which caller may send a request |
+| `tokens.py`, `limits.py` | tokens and their limits, as documents of the store |
 | `admin_api.py`, `limits_api.py` | the listener that manages them |
 | `counters.py`, `metrics.py` | what Prometheus sees |
 | `jobs.py`, `job_ids.py`, `names.py` | lmstfy's jobs, ids and names as those of Penstock |

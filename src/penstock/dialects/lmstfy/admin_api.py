@@ -9,9 +9,11 @@ import re
 from base64 import b64decode
 from binascii import Error as BadBase64
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from penstock.dialects.lmstfy.access import bearer_token
 from penstock.dialects.lmstfy.backend import Backend
 from penstock.dialects.lmstfy.bodies import error, indented, json_text, plain_reply, removed
 from penstock.dialects.lmstfy.limits import TokenLimits
@@ -25,11 +27,13 @@ from penstock.dialects.lmstfy.names import MOST_NAME, is_name, split_queue
 from penstock.dialects.lmstfy.operations import Operations
 from penstock.dialects.lmstfy.parameters import RefusedError, checked_text, read_query
 from penstock.dialects.lmstfy.routes import is_malformed, moved, refused
-from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens, read_token
+from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens, read_token, token_name
+from penstock.web.access import AccessRefusedError
+from penstock.web.access_tokens import Right
 from penstock.web.exchange import Exchange
 from penstock.web.exposition import EXPOSITION
 from penstock.web.hosts import HostRule
-from penstock.web.replies import TEXT
+from penstock.web.replies import TEXT, status_of
 
 __all__ = ["AdminApi", "shown_path"]
 
@@ -42,12 +46,21 @@ _TOKEN = re.compile(rb"(/token/[^/]*/)[^/]+")
 _UNKNOWN = {"build_commit": "unknown", "build_date": "unknown", "version": "unknown"}
 
 
+class _AdminRoute(NamedTuple):
+    """What a request does. `guarded`: only for administrators; `entry`: act and object for the audit log."""
+
+    act: Callable[[], Coroutine[Any, Any, bytes]]
+    guarded: bool = False
+    entry: tuple[str, str] | None = None
+
+
 class AdminApi:
     """Handles the requests of the admin listener.
 
     - `metrics`: makes the text of the metrics.
     - `operations`: the routes of operators.
-    - `accounts`: name → password, for the routes of tokens.
+    - `accounts`: name → password, for the routes of tokens; or a native token with the right `admin`.
+    - `need_admin`: these routes need such a token also if there are no accounts.
     """
 
     def __init__(
@@ -60,7 +73,10 @@ class AdminApi:
         hosts: HostRule,
         operations: Operations,
         accounts: Mapping[str, str] | None = None,
+        need_admin: bool = False,
     ) -> None:
+        self._audit_log = pools[DEFAULT_POOL].audit_log
+        self._need_admin = need_admin
         self._pools = pools
         self._tokens = tokens
         self._limits = limits
@@ -91,85 +107,107 @@ class AdminApi:
         if found is None:
             exchange.answer(plain_reply(404, b"404 page not found", b"text/plain"))
             return
-        act, basic = found
-        if basic and not self._knows(exchange.header(b"authorization")):
-            realm = b'WWW-Authenticate: Basic realm="Authorization Required"\r\n'
-            answer = plain_reply(401, b"", b"")
-            exchange.answer(answer.replace(b"\r\n\r\n", b"\r\n" + realm + b"\r\n", 1))
-            return
-        self._run(exchange, act())
+        self._run(exchange, self._guarded(exchange, found) if found.guarded else found.act())
 
-    def _route(
-        self, exchange: Exchange, parts: list[str]
-    ) -> tuple[Callable[[], Coroutine[Any, Any, bytes]], bool] | None:
-        """The act of a request, and whether it needs an account; None if lmstfy has no such route."""
+    def _route(self, exchange: Exchange, parts: list[str]) -> _AdminRoute | None:
+        """The route of a request; None if lmstfy has no such route."""
         given = read_query(exchange.query)
         match exchange.method, parts:
             case "GET", ["version"]:
-                return lambda: _done(indented(200, _UNKNOWN)), False
+                return _AdminRoute(lambda: _done(indented(200, _UNKNOWN)))
             case "GET", ["pools"]:
-                return lambda: _done(indented(200, list(self._pools))), False
+                return _AdminRoute(lambda: _done(indented(200, list(self._pools))))
             case "GET", ["info"]:
-                return lambda: self._info(given.get("pool") or DEFAULT_POOL), False
+                return _AdminRoute(lambda: self._info(given.get("pool") or DEFAULT_POOL))
             case "GET", ["metrics"]:
-                return self._shown_metrics, False
+                return _AdminRoute(self._shown_metrics)
             case "GET", ["livez"]:
-                return lambda: _done(plain_reply(200, b"ok\n", TEXT)), False
+                return _AdminRoute(lambda: _done(plain_reply(200, b"ok\n", TEXT)))
             case "GET", ["readyz"]:
-                return self._ready, False
+                return _AdminRoute(self._ready)
             case "GET", ["accesslog"]:
-                return self._operations.access_log_shown, False
+                return _AdminRoute(self._operations.access_log_shown)
             case "POST", ["accesslog"]:
-                return lambda: self._operations.access_log_switched(given.get("status", "")), True
+                status = given.get("status", "")
+                switch = partial(self._operations.access_log_switched, status)
+                return _AdminRoute(switch, guarded=True, entry=("server.accesslog", status))
             case "POST", ["reload"]:
-                return self._operations.reloaded, True
+                return _AdminRoute(self._operations.reloaded, guarded=True, entry=("server.reload", ""))
             case "GET", ["limits"]:
-                return lambda: limiters_listed(self._limits), True
+                return _AdminRoute(lambda: limiters_listed(self._limits), guarded=True)
             case "POST", ["token", namespace] if namespace:
-                return lambda: self._create(namespace, given, _form(exchange)), True
+                create = partial(self._create, namespace, given, _form(exchange))
+                return _AdminRoute(create, guarded=True, entry=("lmstfy.token.create", namespace))
             case "GET", ["token", namespace] if namespace:
-                return lambda: self._list(namespace, given.get("pool", "")), True
+                return _AdminRoute(lambda: self._list(namespace, given.get("pool", "")), guarded=True)
             case "DELETE", ["token", namespace, token] if namespace and token:
-                return lambda: self._delete(namespace, token), True
+                entry = ("lmstfy.token.delete", _shown_token(namespace, token))
+                return _AdminRoute(lambda: self._delete(namespace, token), guarded=True, entry=entry)
             case _, ["token", namespace, token, "limit"] if namespace and token:
-                act = self._limiter(exchange, namespace, token)
-                return None if act is None else (act, True)
+                return self._limiter(exchange, namespace, token)
         return None
 
-    def _limiter(
-        self, exchange: Exchange, namespace: str, token: str
-    ) -> Callable[[], Coroutine[Any, Any, bytes]] | None:
-        limits = self._limits
+    def _limiter(self, exchange: Exchange, namespace: str, token: str) -> _AdminRoute | None:
+        limits, to = self._limits, _shown_token(namespace, token)
         match exchange.method:
             case "GET":
-                return lambda: limiter_shown(limits, namespace, token)
+                return _AdminRoute(lambda: limiter_shown(limits, namespace, token), guarded=True)
             case "POST" | "PUT":
-                new = exchange.method == "POST"
-                return lambda: limiter_put(limits, namespace, token, exchange, new=new)
+                put = partial(limiter_put, limits, namespace, token, exchange, new=exchange.method == "POST")
+                return _AdminRoute(put, guarded=True, entry=("lmstfy.limit.set", to))
             case "DELETE":
-                return lambda: limiter_removed(limits, namespace, token)
+                remove = partial(limiter_removed, limits, namespace, token)
+                return _AdminRoute(remove, guarded=True, entry=("lmstfy.limit.remove", to))
         return None
 
-    def _knows(self, authorization: str | None) -> bool:
-        if not self.accounts:
-            return True
+    async def _guarded(self, exchange: Exchange, route: _AdminRoute) -> bytes:
+        """The answer of a route for administrators; its act gets an entry in the audit log."""
+        caller = await self._caller(exchange)
+        if caller is None:
+            realm = b'WWW-Authenticate: Basic realm="Authorization Required"\r\n'
+            return plain_reply(401, b"", b"").replace(b"\r\n\r\n", b"\r\n" + realm + b"\r\n", 1)
+        exchange.caller = caller
+        done = await route.act()
+        if route.entry is not None:
+            act, to = route.entry
+            address = exchange.address
+            await self._audit_log.write(caller, act, to, address=address, status=status_of(done))
+        return done
+
+    async def _caller(self, exchange: Exchange) -> str | None:
+        """Who administrates: an account, or a native token with the right; None: nobody who is known."""
+        if not self.accounts and not self._need_admin:
+            return "anonymous"
+        account = self._account(exchange.header(b"authorization"))
+        if account is not None:
+            return f"account:{account}"
+        given = exchange.header(b"x-token") or bearer_token(exchange)
+        try:
+            token = await self._pools[DEFAULT_POOL].access_tokens.admitted(given, [Right.ADMIN], ["*"])
+        except AccessRefusedError as refusal:
+            raise RefusedError(refusal.status, refusal.reason, refusal.retry_after) from None
+        return None if token is None else f"token:{token.name}"
+
+    def _account(self, authorization: str | None) -> str | None:
+        """The name of the account whose password is given."""
         scheme, _, encoded = (authorization or "").partition(" ")
         try:
             name, _, password = b64decode(encoded, validate=True).partition(b":")
         except (BadBase64, ValueError):
-            return False
+            return None
         matches = [
-            hmac.compare_digest(one.encode(), name) & hmac.compare_digest(secret.encode(), password)
+            one
             for one, secret in self.accounts.items()
+            if hmac.compare_digest(one.encode(), name) & hmac.compare_digest(secret.encode(), password)
         ]
-        return scheme.lower() == "basic" and any(matches)
+        return matches[0] if scheme.lower() == "basic" and matches else None
 
     def _run(self, exchange: Exchange, answering: Awaitable[bytes]) -> None:
         async def run() -> None:
             try:
                 exchange.answer(await answering)
             except RefusedError as refusal:
-                exchange.answer(error(refusal.status, refusal.error))
+                exchange.answer(error(refusal.status, refusal.error, refusal.retry_after))
             except Exception as failure:  # noqa: BLE001  # boundary: every request gets an answer
                 _log.error("admin %s: %s", exchange.method, failure)  # not the path: it may have a token
                 exchange.answer(error(500, "internal error"))
@@ -246,6 +284,12 @@ class AdminApi:
 def shown_path(exchange: Exchange) -> bytes:
     """The path of a request for a log: without its token."""
     return _TOKEN.sub(rb"\1***", exchange.path)
+
+
+def _shown_token(namespace: str, text: str) -> str:
+    """A token of lmstfy as the audit log shows it: the begin of its hash."""
+    pool, token = read_token(text)
+    return f"{namespace} lmstfy:{token_name(pool, namespace, token)[:8]}"
 
 
 async def _done(answer: bytes) -> bytes:

@@ -17,8 +17,19 @@ from penstock.dialects.lmstfy.timers import QueueList, TtrTimer, WorkWatch
 from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
 from penstock.maintenance.service import ProblemLog, Service
-from penstock.stores.contract import MOST_LISTED, Enqueued, EnqueueStatus, Settled, Settlement, Store
+from penstock.stores.contract import (
+    MOST_LISTED,
+    Enqueued,
+    EnqueueStatus,
+    HeartbeatRequest,
+    LeaseStatus,
+    Settled,
+    Settlement,
+    Store,
+)
 from penstock.stores.facade import StoreFacade
+from penstock.web.access import AccessTokens
+from penstock.web.audit import AuditLog
 from penstock.web.group_commit import GroupCommit
 
 __all__ = ["Backend"]
@@ -36,6 +47,8 @@ class Backend:
 
     def __init__(self, store: Store, pool: str) -> None:
         self.store = store
+        self.access_tokens = AccessTokens(store)
+        self.audit_log = AuditLog(store)
         self.metrics = PoolMetrics(pool)
         if isinstance(store, StoreFacade):
             store.observe(self.metrics.called)
@@ -56,6 +69,8 @@ class Backend:
         self._publish = GroupCommit(self._enqueue_groups)
         self._remove = GroupCommit(self._remove_all)
         self._get = GroupCommit(self._get_all)
+        self._settle: GroupCommit[Settlement, Settled] = GroupCommit(store.settle)
+        self._extend: GroupCommit[HeartbeatRequest, LeaseStatus] = GroupCommit(store.extend)
         self._services: list[Service] = [
             self.queue_list,
             self.promoter,
@@ -78,7 +93,7 @@ class Backend:
     async def stop(self) -> None:
         """Answer waiting requests, write what is in flight, and stop the services."""
         await self.dispatcher.stop()
-        for commit in (self._publish, self._remove, self._get):
+        for commit in (self._publish, self._remove, self._get, self._settle, self._extend):
             await commit.drained()
         for service in self._services:
             service.stop()
@@ -149,6 +164,30 @@ class Backend:
         if available:
             self.dispatcher.work(available)
 
+    # ── leases ───────────────────────────────────────────────────────────────────────────────────
+
+    async def settled(self, settlement: Settlement) -> Settled:
+        """Settle a job."""
+        return await self._settle.ask(settlement)
+
+    async def extended(self, request: HeartbeatRequest) -> LeaseStatus:
+        """Extend a lease."""
+        status = await self._extend.ask(request)
+        if status in (LeaseStatus.HELD, LeaseStatus.CANCEL_ASKED):
+            self.ttr_timer.leased({request.lease.queue}, time.monotonic() + request.by / 1_000)
+        return status
+
+    def returned(self, queue: str, state: State) -> None:
+        """Note that a consumer has returned a job, which is in this state now."""
+        if state is State.AVAILABLE:
+            self.dispatcher.work([queue])
+        elif state in (State.SCHEDULED, State.RETRYABLE):
+            self.queue_list.has_scheduled(queue)
+
+    async def job(self, ref: Ref) -> Job | None:
+        """Read a job."""
+        return await self._get.ask(ref)
+
     # ── acknowledge, read ────────────────────────────────────────────────────────────────────────
 
     def remove(self, ref: Ref, done: Callable[[BaseException | None], None]) -> None:
@@ -199,11 +238,10 @@ class Backend:
 
     async def counted(self, queue: str) -> dict[State, int]:
         """The number of jobs of a queue by state; empty if it does not exist."""
-        for info in await self.store.queues():
-            if info.name == queue:
-                if info.away:
-                    raise StoreError(info.away)
-                return dict(info.counts)
+        for info in await self.store.queues([queue]):
+            if info.away:
+                raise StoreError(info.away)
+            return dict(info.counts)
         return {}
 
     async def purge(self, queue: str, state: State, limit: int | None = None) -> None:

@@ -44,9 +44,12 @@ def indented(status: int, value: Any, kind: bytes = JSON, end: bytes = b"") -> b
     return plain_reply(status, json_text(value, indent=4) + end, kind)
 
 
-def error(status: int, why: str) -> bytes:
-    """An answer `{"error": …}`."""
-    return answer(status, error=why)
+def error(status: int, why: str, retry_after: int | None = None) -> bytes:
+    """An answer `{"error": …}`, with the header `Retry-After` (s) if it is given."""
+    found = answer(status, error=why)
+    if retry_after is None:
+        return found
+    return found.replace(b"\r\n\r\n", b"\r\nRetry-After: %d\r\n\r\n" % retry_after, 1)
 
 
 def removed() -> bytes:
@@ -70,10 +73,13 @@ def job_json(
     remain_tries: int,
     attributes: Mapping[str, str] | None,
     message: str = "",
+    lease: str = "",
 ) -> bytes:
     """One job as consume (with a message) and peek (without) show it. Times: `ttl` in s, `elapsed` in ms."""
     shown = b"null" if not attributes else json_text(dict(attributes))
     said = b'"msg":"%b",' % message.encode() if message else b""
+    if lease:
+        said = b'"lease":"%b",%b' % (lease.encode(), said)
     return (
         b'{"attributes":%b,"data":"%b","elapsed_ms":%d,"job_id":%b,%b"namespace":"%b","queue":"%b",'
         b'"remain_tries":%d,"ttl":%d}'

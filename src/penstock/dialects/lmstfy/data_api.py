@@ -11,7 +11,8 @@ from typing import Any
 
 from penstock.core.errors import StoreError
 from penstock.core.job import Job, Ref
-from penstock.dialects.lmstfy import dead_letters, publishing
+from penstock.dialects.lmstfy import dead_letters, lease_requests, publishing
+from penstock.dialects.lmstfy.access import Caller, check_access, given_token
 from penstock.dialects.lmstfy.backend import Backend
 from penstock.dialects.lmstfy.bodies import answer, error, plain_reply, removed
 from penstock.dialects.lmstfy.counters import HttpMetrics
@@ -26,6 +27,7 @@ from penstock.dialects.lmstfy.routes import PATTERNS, Action, Route, find_route,
 from penstock.dialects.lmstfy.tokens import Tokens, read_token, token_name
 from penstock.web.exchange import Exchange
 from penstock.web.hosts import HostRule
+from penstock.web.replies import status_of
 
 __all__ = ["DataApi"]
 
@@ -33,8 +35,18 @@ _log = logging.getLogger("penstock.lmstfy")
 
 #: A coroutine that makes the answer of a request.
 Answering = Callable[[Backend, str, str, dict[str, str]], Coroutine[Any, Any, bytes]]
+AnsweringOfJob = Callable[[Backend, Route, dict[str, str], Defaults], Coroutine[Any, Any, bytes]]
 _SIZES = frozenset({Action.SIZE, Action.DEAD_SIZE})
 _MOST_COUNT = 100
+#: The actions that get an entry in the audit log, and the parameters that it shows.
+AUDITED_ACTS = {
+    Action.DESTROY: "queue.destroy",
+    Action.RESPAWN: "dead.retry",
+    Action.DELETE_DEAD: "dead.delete",
+    Action.RESPAWN_JOB: "dead.retry",
+    Action.DELETE_DEAD_JOB: "dead.delete",
+}
+_FACTS = frozenset({"limit", "ttl"})
 #: The actions that limits count, and lmstfy's names of them.
 _LIMITED = {Action.PUBLISH: PRODUCE, Action.BULK: PRODUCE, Action.CONSUME: CONSUME}
 
@@ -73,6 +85,13 @@ class DataApi:
             Action.PEEK_JOB: self._peek_job,
             Action.REPUBLISH: self._republish,
         }
+        self._of_job: dict[Action, AnsweringOfJob] = {
+            Action.TOUCH: lease_requests.touched,
+            Action.RELEASE: lease_requests.released,
+            Action.BURY: lease_requests.buried,
+            Action.RESPAWN_JOB: dead_letters.respawned_job,
+            Action.DELETE_DEAD_JOB: dead_letters.deleted_job,
+        }
         self._slower: dict[Action, Answering] = {
             Action.PEEK: head,
             Action.SIZE: size,
@@ -81,6 +100,7 @@ class DataApi:
             Action.RESPAWN: self._respawned,
             Action.DELETE_DEAD: dead_letters.deleted,
             Action.DEAD_SIZE: dead_letters.size,
+            Action.DEAD_LIST: dead_letters.listed,
         }
 
     # ── every request ────────────────────────────────────────────────────────────────────────────
@@ -112,7 +132,7 @@ class DataApi:
         try:
             self._authorise(exchange, route)
         except RefusedError as refusal:
-            exchange.answer(error(refusal.status, refusal.error))
+            _refuse(exchange, refusal)
 
     async def drained(self) -> None:
         """Wait until all requests are answered that are not waiting for a job."""
@@ -121,11 +141,7 @@ class DataApi:
 
     def _authorise(self, exchange: Exchange, route: Route) -> None:
         _check_names(route)
-        given = exchange.header(b"x-token") or ""
-        if not given.isascii():  # as a query has it
-            given = given.encode("latin-1").decode("utf-8", "surrogateescape")
-        given = given or read_query(exchange.query).get("token", "")
-        pool, token = read_token(given)
+        pool, token = read_token(given_token(exchange))
         backend = self._pools.get(pool)
         if backend is None:
             raise RefusedError(404, "pool not found")
@@ -138,16 +154,15 @@ class DataApi:
         if not token:
             raise RefusedError(401, "token not found")
 
-        def decide(known: bool | BaseException) -> None:
-            if known is True:
+        def decide(caller: Caller | BaseException) -> None:
+            if isinstance(caller, Caller):
+                exchange.caller = caller.name
                 self._measure(exchange, route, pool, route.namespace, began)
-                self._limit(exchange, route, pool, token)
-            elif known is False:
-                exchange.answer(error(401, "invalid token"))
+                self._limit(exchange, route, pool, caller.token)
             else:
-                _failed(exchange, known)
+                _refuse(exchange, caller)
 
-        self._tokens.check(pool, route.namespace, token, decide)
+        check_access(self._tokens, route, pool, backend, token, decide)
 
     def _measure(self, exchange: Exchange, route: Route, pool: str, namespace: str, began: float) -> None:
         """Count the request when it ends. The namespace of a wrong token is not shown."""
@@ -155,9 +170,12 @@ class DataApi:
         exchange.on_end = partial(self._metrics.ended, labels, began)
 
     def _limit(self, exchange: Exchange, route: Route, pool: str, token: str) -> None:
-        """Act, unless the token's limit is reached. A request that does not succeed does not count."""
+        """Act, unless the token's limit is reached. A request that does not succeed does not count.
+
+        A native `token` is "": it has its own rate.
+        """
         action = _LIMITED.get(route.action)
-        if action is None:
+        if action is None or not token:
             self._act_or_refuse(exchange, route, self._pools[pool])
             return
 
@@ -184,7 +202,7 @@ class DataApi:
         try:
             self._act(exchange, route, backend)
         except RefusedError as refusal:
-            exchange.answer(error(refusal.status, refusal.error))
+            _refuse(exchange, refusal)
 
     def _act(self, exchange: Exchange, route: Route, backend: Backend) -> None:
         direct = self._direct.get(route.action)
@@ -192,16 +210,22 @@ class DataApi:
             direct(exchange, route, backend)
             return
         given = read_query(exchange.query)
-        self._run(exchange, self._slower[route.action](backend, route.namespace, route.queue, given))
+        of_job = self._of_job.get(route.action)
+        if of_job is not None:
+            answering = of_job(backend, route, given, self.defaults)
+        else:
+            answering = self._slower[route.action](backend, route.namespace, route.queue, given)
+        act = AUDITED_ACTS.get(route.action)
+        if act is not None:
+            answering = _with_entry(exchange, route, backend, act, given, answering)
+        self._run(exchange, answering)
 
     def _run(self, exchange: Exchange, answering: Coroutine[Any, Any, bytes]) -> None:
         async def run() -> None:
             try:
                 exchange.answer(await answering)
-            except RefusedError as refusal:
-                exchange.answer(error(refusal.status, refusal.error))
             except Exception as failure:  # noqa: BLE001  # boundary: every request gets an answer
-                _failed(exchange, failure)
+                _refuse(exchange, failure)
 
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
@@ -253,7 +277,6 @@ class DataApi:
         if not names:
             raise RefusedError(400, "invalid queue name(s)")
         queues = tuple(store_queue(route.namespace, name) for name in names)
-        charge = given.get("freeze_tries") != "true"
         backend.dispatcher.put(
             Poll(
                 exchange,
@@ -263,11 +286,18 @@ class DataApi:
                 ttr=ttr,
                 timeout=timeout,
                 count=count,
-                charge=charge,
+                charge=given.get("freeze_tries") != "true",
+                with_lease=given.get("lease") == "true",
             )
         )
 
     def _acknowledge(self, exchange: Exchange, route: Route, backend: Backend) -> None:
+        given = read_query(exchange.query)
+        if "lease" in given:
+            acknowledged = lease_requests.acknowledged_with_lease(backend, route, given, self.defaults)
+            self._run(exchange, acknowledged)
+            return
+
         def done(failure: BaseException | None) -> None:
             if failure is None:
                 exchange.answer(removed())
@@ -309,12 +339,40 @@ def _check_names(route: Route) -> None:
         raise RefusedError(400, "queue name contains forbidden characters")
 
 
+async def _with_entry(
+    exchange: Exchange,
+    route: Route,
+    backend: Backend,
+    act: str,
+    given: dict[str, str],
+    answering: Coroutine[Any, Any, bytes],
+) -> bytes:
+    """The answer of an act of an operator, after the act has got its entry in the audit log."""
+    done = await answering
+    to = store_queue(route.namespace, route.queue)
+    facts = {name: text for name, text in given.items() if name in _FACTS}
+    if route.job_id:
+        facts["job"] = route.job_id
+    who = exchange.caller or "anonymous"
+    await backend.audit_log.write(
+        who, act, to, address=exchange.address, status=status_of(done), facts=facts
+    )
+    return done
+
+
 def _count(permit: Permit, action: str, on_end: Callable[[int], None] | None, status: int) -> None:
     """Return the permit of a request that did nothing. A job of a client that is gone may be published."""
     if on_end is not None:
         on_end(status)
     if status not in (200, 201) and (status or action == CONSUME):
         permit.give_back()
+
+
+def _refuse(exchange: Exchange, refusal: BaseException) -> None:
+    if isinstance(refusal, RefusedError):
+        exchange.answer(error(refusal.status, refusal.error, refusal.retry_after))
+    else:
+        _failed(exchange, refusal)
 
 
 def _failed(exchange: Exchange, failure: BaseException) -> None:

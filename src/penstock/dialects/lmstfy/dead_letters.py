@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
-from penstock.core.job import State
+from penstock.core.errors import ConfigError
+from penstock.core.formats import iso
+from penstock.core.job import Ref, State
 from penstock.dialects.lmstfy.backend import Backend
 from penstock.dialects.lmstfy.bodies import answer, removed
+from penstock.dialects.lmstfy.defaults import Defaults
+from penstock.dialects.lmstfy.job_ids import elapsed_ms
 from penstock.dialects.lmstfy.names import store_queue
 from penstock.dialects.lmstfy.parameters import RefusedError, signed
+from penstock.dialects.lmstfy.routes import Route
 from penstock.stores.contract import MOST_LISTED
 
-__all__ = ["deleted", "head", "respawned", "size"]
+__all__ = ["deleted", "deleted_job", "head", "listed", "respawned", "respawned_job", "size"]
 
 
 async def head(backend: Backend, namespace: str, queue: str, given: dict[str, str]) -> bytes:
@@ -59,8 +64,60 @@ async def size(backend: Backend, namespace: str, queue: str, given: dict[str, st
     return answer(200, namespace=namespace, queue=queue, size=counts.get(State.DEAD, 0))
 
 
-def _limit(given: dict[str, str]) -> int:
-    limit = signed(given, "limit", 1)
+async def listed(backend: Backend, namespace: str, queue: str, given: dict[str, str]) -> bytes:
+    """A page of dead letters, oldest first: at most `limit`, from the one after the cursor `after` on."""
+    limit = min(_limit(given, 100), MOST_LISTED)
+    stored = store_queue(namespace, queue)
+    try:
+        page = await backend.store.list_next(stored, state=State.DEAD, after=given.get("after"), limit=limit)
+    except ConfigError:
+        raise RefusedError(400, "invalid after") from None
+    jobs = [
+        {
+            "job_id": job.id,
+            "elapsed_ms": elapsed_ms(job.id, backend.now),
+            "ended_at": iso(job.ended_at),
+            "reason": job.reason or "",
+            "tries": job.attempt,
+        }
+        for job in page.jobs
+    ]
+    return answer(200, jobs=jobs, namespace=namespace, next=page.next, queue=queue)
+
+
+async def respawned_job(backend: Backend, route: Route, given: dict[str, str], defaults: Defaults) -> bytes:
+    """Make one dead letter available again, with one try and a new TTL (s); 0: none."""
+    ttl = signed(given, "ttl", defaults.ttl)
+    if ttl < 0:
+        raise RefusedError(400, "invalid ttl")
+    ref = await _dead(backend, route)
+    (state,) = await backend.store.retry([ref], attempts=1, expires_in=ttl * 1_000 or None)
+    if state is not State.DEAD:
+        raise RefusedError(404, "no such dead letter")
+    backend.dispatcher.work([ref.queue])
+    return answer(200, count=1, msg="respawned")
+
+
+async def deleted_job(backend: Backend, route: Route, given: dict[str, str], defaults: Defaults) -> bytes:
+    """Delete one dead letter."""
+    ref = await _dead(backend, route)
+    (state,) = await backend.store.delete([ref])
+    if state in (None, State.RUNNING):  # somebody else was faster
+        raise RefusedError(404, "no such dead letter")
+    return removed()
+
+
+async def _dead(backend: Backend, route: Route) -> Ref:
+    """The address of a dead letter. Raises RefusedError if there is none of this id."""
+    ref = Ref(store_queue(route.namespace, route.queue), route.job_id)
+    job = await backend.job(ref)
+    if job is None or job.state is not State.DEAD:
+        raise RefusedError(404, "no such dead letter")
+    return ref
+
+
+def _limit(given: dict[str, str], default: int = 1) -> int:
+    limit = signed(given, "limit", default)
     if limit <= 0:
         raise RefusedError(400, "invalid limit")
     return limit

@@ -12,7 +12,7 @@ from penstock.core.retry import Fixed
 from penstock.dialects.lmstfy.bodies import job_json
 from penstock.dialects.lmstfy.job_ids import elapsed_ms
 
-__all__ = ["TASK", "acknowledged", "after_ttr", "exists", "new_job", "shown", "ttl_left"]
+__all__ = ["TASK", "acknowledged", "after_ttr", "exists", "lease_text", "new_job", "shown", "ttl_left"]
 
 #: The task of every job that is published here.
 TASK = "lmstfy"
@@ -85,8 +85,20 @@ def ttl_left(job: Job, now: int) -> int:
     return max(0, (job.expires_at - now + 500) // 1_000)
 
 
+def lease_text(job: Job) -> str:
+    """The lease of a job as a consume request shows it."""
+    return f"{job.generation}-{job.token}"
+
+
 def shown(
-    job: Job, namespace: str, queue: str, now: int, *, remain_tries: int | None = None, message: str = ""
+    job: Job,
+    namespace: str,
+    queue: str,
+    now: int,
+    *,
+    remain_tries: int | None = None,
+    message: str = "",
+    lease: str = "",
 ) -> bytes:
     """A job as lmstfy shows it. `remain_tries` None: the tries that it has left."""
     left = max(0, job.spec.max_attempts - job.attempt) if remain_tries is None else remain_tries
@@ -100,4 +112,5 @@ def shown(
         remain_tries=left,
         attributes=job.spec.headers,
         message=message,
+        lease=lease,
     )

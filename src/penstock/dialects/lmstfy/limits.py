@@ -9,9 +9,9 @@ from functools import partial
 import msgspec
 
 from penstock.core.duration import LONGEST
-from penstock.dialects.lmstfy.document_cache import DocumentCache
 from penstock.dialects.lmstfy.tokens import token_name
 from penstock.stores.contract import QuotaRequest, QuotaTaken, Store
+from penstock.web.document_cache import DocumentCache
 from penstock.web.group_commit import GroupCommit
 
 __all__ = ["CONSUME", "PRODUCE", "KnownLimiter", "Limiter", "Permit", "TokenLimits"]

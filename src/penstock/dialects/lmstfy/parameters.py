@@ -15,12 +15,13 @@ _MOST_DIGITS = 4_000
 
 
 class RefusedError(Exception):
-    """A request that is answered with an error: its status and the text of the error."""
+    """A request that is answered with an error: its status, the text, and when to try again (s)."""
 
-    def __init__(self, status: int, error: str) -> None:
+    def __init__(self, status: int, error: str, retry_after: int | None = None) -> None:
         super().__init__(error)
         self.status = status
         self.error = error
+        self.retry_after = retry_after
 
 
 @functools.lru_cache(maxsize=1_024)

@@ -7,7 +7,7 @@ import math
 
 from penstock.core.job import Job
 from penstock.dialects.lmstfy.bodies import error, no_job, plain_reply
-from penstock.dialects.lmstfy.jobs import shown
+from penstock.dialects.lmstfy.jobs import lease_text, shown
 from penstock.web.exchange import Exchange
 
 __all__ = ["Poll"]
@@ -20,6 +20,7 @@ class Poll:
     - `ttr`, `timeout`: in seconds.
     - `count`: the jobs that it asks for. None: one, which is answered without an array.
     - `charge=False`: the delivery spends no try.
+    - `with_lease`: the answer shows the leases of the jobs.
     """
 
     __slots__ = (
@@ -36,6 +37,7 @@ class Poll:
         "timer",
         "ttr",
         "wanted",
+        "with_lease",
     )
 
     def __init__(
@@ -49,6 +51,7 @@ class Poll:
         timeout: int,
         count: int,
         charge: bool = True,
+        with_lease: bool = False,
     ) -> None:
         self.exchange = exchange
         self.namespace = namespace
@@ -59,6 +62,7 @@ class Poll:
         self.wanted = count
         self.many = count > 1
         self.charge = charge
+        self.with_lease = with_lease
         self.arrival = 0
         self.deadline = -math.inf  # monotonic
         self.timer: asyncio.TimerHandle | None = None  # set while it waits
@@ -82,7 +86,14 @@ class Poll:
     def deliver(self, jobs: list[Job], now: int) -> bool:
         """Answer with jobs; False if the client is gone."""
         shown_jobs = [
-            shown(job, self.namespace, self.names[self.queues.index(job.queue)], now, message="new job")
+            shown(
+                job,
+                self.namespace,
+                self.names[self.queues.index(job.queue)],
+                now,
+                message="new job",
+                lease=lease_text(job) if self.with_lease else "",
+            )
             for job in jobs
         ]
         body = b"[%b]" % b",".join(shown_jobs) if self.many else shown_jobs[0]

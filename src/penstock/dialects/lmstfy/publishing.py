@@ -131,8 +131,7 @@ def _not_stored(answers: Sequence[Enqueued]) -> bytes:
         return error(500, "internal error")
     seconds = max(1, math.ceil(max((one.retry_after or 0) for one in refused) / 1_000))
     full = any(one.status is EnqueueStatus.FULL for one in refused)
-    answer = error(503, "queue is full" if full else "queue is closed")
-    return answer.replace(b"\r\n\r\n", b"\r\nRetry-After: %d\r\n\r\n" % seconds, 1)
+    return error(503, "queue is full" if full else "queue is closed", seconds)
 
 
 def _elements(body: bytes) -> list[bytes]:

@@ -29,8 +29,18 @@ async def head(backend: Backend, namespace: str, queue: str, given: dict[str, st
 
 
 async def size(backend: Backend, namespace: str, queue: str, given: dict[str, str]) -> bytes:
-    """The number of jobs of a queue that are ready, exactly."""
+    """The number of ready jobs of a queue, exactly; with `all=true`, also those of the other states."""
     counts = await backend.counted(store_queue(namespace, queue))
+    if given.get("all") in ("1", "true"):
+        return answer(
+            200,
+            namespace=namespace,
+            queue=queue,
+            size=counts.get(State.AVAILABLE, 0),
+            delayed=counts.get(State.SCHEDULED, 0) + counts.get(State.RETRYABLE, 0),
+            reserved=counts.get(State.RUNNING, 0),
+            dead=counts.get(State.DEAD, 0),
+        )
     return answer(200, namespace=namespace, queue=queue, size=counts.get(State.AVAILABLE, 0))
 
 

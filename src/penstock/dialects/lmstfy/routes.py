@@ -32,6 +32,12 @@ class Action(enum.Enum):
     RESPAWN = enum.auto()
     DELETE_DEAD = enum.auto()
     DEAD_SIZE = enum.auto()
+    TOUCH = enum.auto()
+    RELEASE = enum.auto()
+    BURY = enum.auto()
+    DEAD_LIST = enum.auto()
+    RESPAWN_JOB = enum.auto()
+    DELETE_DEAD_JOB = enum.auto()
     REDIRECT = enum.auto()
 
 
@@ -45,6 +51,11 @@ PATTERNS = {
     Action.PEEK: f"{_QUEUE_PATTERN}/peek",
     Action.SIZE: f"{_QUEUE_PATTERN}/size",
     Action.DEAD_SIZE: f"{_QUEUE_PATTERN}/deadletter/size",
+    Action.TOUCH: f"{_QUEUE_PATTERN}/job/:job_id/touch",
+    Action.RELEASE: f"{_QUEUE_PATTERN}/job/:job_id/release",
+    Action.BURY: f"{_QUEUE_PATTERN}/job/:job_id/bury",
+    Action.DEAD_LIST: f"{_QUEUE_PATTERN}/deadletter/job",
+    **dict.fromkeys((Action.RESPAWN_JOB, Action.DELETE_DEAD_JOB), f"{_QUEUE_PATTERN}/deadletter/job/:job_id"),
 }
 
 
@@ -67,6 +78,9 @@ _BELOW = {
     ("DELETE", "deadletter"): Action.DELETE_DEAD,
 }
 _JOB = {"PUT": Action.REPUBLISH, "GET": Action.PEEK_JOB, "DELETE": Action.ACK}
+# what lmstfy does not have
+_LEASED = {"touch": Action.TOUCH, "release": Action.RELEASE, "bury": Action.BURY}
+_DEAD_JOB = {"PUT": Action.RESPAWN_JOB, "DELETE": Action.DELETE_DEAD_JOB}
 
 
 def is_malformed(path: bytes) -> bool:
@@ -135,4 +149,10 @@ def _leaf(method: str, parts: list[str]) -> Route | None:
             action = _JOB.get(method)
         case ["deadletter", "size"] if method == "GET":
             action = Action.DEAD_SIZE
+        case ["job", job_id, below] if job_id and method == "POST":
+            action = _LEASED.get(below)
+        case ["deadletter", "job"] if method == "GET":
+            action = Action.DEAD_LIST
+        case ["deadletter", "job", job_id] if job_id:
+            action = _DEAD_JOB.get(method)
     return None if action is None else Route(action, namespace, queue, job_id)

@@ -33,6 +33,7 @@ class LmstfyService:
     - `need_tokens=False`: the data API answers without a token.
     - `fixed_tokens`: tokens by namespace that are valid besides those in the store.
     - `accounts`: names and passwords for the routes that manage tokens; empty: these need none.
+    - `need_admin`: without accounts, these routes need a native token with the right `admin`.
     - `public_sizes=False`: the sizes of queues need a token, too.
     - `asynq_names`: the metrics of queues also under asynq's names.
     - `hosts`, `admin_hosts`: which `Host` headers the two listeners accept.
@@ -45,6 +46,7 @@ class LmstfyService:
         need_tokens: bool = True,
         fixed_tokens: Mapping[str, frozenset[str]] | None = None,
         accounts: Mapping[str, str] | None = None,
+        need_admin: bool = False,
         public_sizes: bool = True,
         hosts: HostRule | None = None,
         admin_hosts: HostRule | None = None,
@@ -76,6 +78,7 @@ class LmstfyService:
             hosts=admin_hosts or HostRule(),
             operations=self.operations,
             accounts=accounts,
+            need_admin=need_admin,
         )
         self._data, self._admin = data, admin
         self.data_server = HttpServer(

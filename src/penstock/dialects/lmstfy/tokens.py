@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from penstock.dialects.lmstfy.document_cache import DocumentCache
 from penstock.dialects.lmstfy.job_ids import mint_ulid
 from penstock.stores.contract import Store
+from penstock.web.document_cache import DocumentCache
 
 __all__ = ["DEFAULT_POOL", "KnownToken", "Tokens", "read_token", "token_name"]
 

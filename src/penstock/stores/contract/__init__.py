@@ -68,7 +68,15 @@ from penstock.stores.contract.documenting import (
     check_change,
     check_kind,
 )
-from penstock.stores.contract.operating import MOST_LISTED, Operating, Pruned, SyncOperating, page_size
+from penstock.stores.contract.operating import (
+    MOST_LISTED,
+    Operating,
+    Pruned,
+    Replacement,
+    SyncOperating,
+    check_replacements,
+    page_size,
+)
 from penstock.stores.contract.producing import Enqueued, EnqueueStatus, Producing, SyncProducing
 from penstock.stores.contract.reports import (
     PARTITION_SHOWN,
@@ -120,6 +128,7 @@ __all__ = [
     "QueueStats",
     "QuotaRequest",
     "QuotaTaken",
+    "Replacement",
     "Scheduling",
     "SetAside",
     "Settled",
@@ -139,6 +148,7 @@ __all__ = [
     "WrittenDocument",
     "check_change",
     "check_kind",
+    "check_replacements",
     "no_outcome",
     "page_size",
     "unreadable_settings_of",

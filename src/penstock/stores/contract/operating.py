@@ -12,9 +12,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.core.errors import ConfigError
-from penstock.core.job import TERMINAL, Job, Ref, State
+from penstock.core.job import TERMINAL, Job, NewJob, Ref, State
 from penstock.core.limits import LimitChange
 from penstock.stores.contract.checkup import Finding
+from penstock.stores.contract.producing import Enqueued
 from penstock.stores.contract.reports import (
     BatchInfo,
     Page,
@@ -26,10 +27,25 @@ from penstock.stores.contract.reports import (
 )
 from penstock.stores.contract.set_aside import SetAside
 
-__all__ = ["MOST_LISTED", "Operating", "Pruned", "SyncOperating", "page_size"]
+__all__ = [
+    "MOST_LISTED",
+    "Operating",
+    "Pruned",
+    "Replacement",
+    "SyncOperating",
+    "check_replacements",
+    "page_size",
+]
 
 #: The largest number of jobs in one page of `list_next`.
 MOST_LISTED = 1_000
+
+
+class Replacement(msgspec.Struct, frozen=True):
+    """A job to remove, and the job of the same queue that is enqueued in its place."""
+
+    old: Ref
+    new: NewJob
 
 
 class Pruned(msgspec.Struct, frozen=True):
@@ -57,6 +73,14 @@ def page_size(state: State, limit: int) -> int:
         known = ", ".join(one.value for one in _WITH_ORDER)
         raise ConfigError(f"state={state.value!r} has no order of its own: give one of {known}")
     return min(max(1, limit), MOST_LISTED)
+
+
+def check_replacements(replacements: Sequence[Replacement]) -> Sequence[Replacement]:
+    """Return the replacements if each is of one queue. Raises ConfigError."""
+    for one in replacements:
+        if one.old.queue != one.new.queue:
+            raise ConfigError(f"a job of {one.new.queue!r} cannot replace one of {one.old.queue!r}")
+    return replacements
 
 
 class Operating(Protocol):
@@ -159,15 +183,30 @@ class Operating(Protocol):
         """
         ...
 
-    async def delete(self, refs: Sequence[Ref], *, running: bool = False) -> list[State | None]:
+    async def delete(
+        self, refs: Sequence[Ref], *, running: bool = False, keep_keys: bool = False
+    ) -> list[State | None]:
         """Remove jobs that are not running. The members of a batch are removed with the batch.
 
         - `running`: remove running jobs, too, in the same step. Each counts as one processed attempt. Its
           lease is lost: `settle` answers GONE and `extend` answers LOST.
-        - A removed job frees its unique key, even for the rest of the key's period.
+        - A removed job frees its unique key, even for the rest of the key's period. With `keep_keys`, a key
+          with a period that the job holds stays held to the end of the period.
 
         Answer: one state per ref, from before the call; None: the job did not exist. COLLECTING for a member
         of a batch, and RUNNING without `running`, mean that the job was not removed.
+        """
+        ...
+
+    async def replace_jobs(self, replacements: Sequence[Replacement]) -> list[Enqueued]:
+        """Enqueue jobs, each in the place of another job of its queue, which is removed in the same step.
+
+        - The new job is checked as by `enqueue`. If its status is not NEW, the other job stays.
+        - The other job is removed in any state, as by `delete` with `running` and `keep_keys`. It need not
+          exist.
+
+        Answer: one `Enqueued` per replacement, in order.
+        Errors: as `enqueue`; ConfigError if the two jobs of a replacement are of different queues.
         """
         ...
 
@@ -180,8 +219,12 @@ class Operating(Protocol):
 
     # queues
 
-    async def queues(self) -> list[QueueInfo]:
-        """List every queue that has ever had a job or a setting, by name."""
+    async def queues(self, names: Sequence[str] | None = None) -> list[QueueInfo]:
+        """List every queue that has ever had a job or a setting, by name.
+
+        - `names`: only these queues, without those that do not exist. The cost does not grow with the number
+          of other queues.
+        """
         ...
 
     async def parked(self) -> list[Parked]:

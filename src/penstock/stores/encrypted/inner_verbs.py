@@ -72,13 +72,16 @@ def verbs_of(store: Store) -> VerbTable:
             lambda queue, state, after, limit: store.list_next(queue, state=state, after=after, limit=limit)
         ),
         find=_AskedBoth(store.find, sync.find),
-        queues=_AskedBoth(store.queues, sync.queues),
+        queues=_AskedBoth(store.queues, lambda _: sync.queues()),
         parked=_InnerOperation(store.parked),
         stats=_InnerOperation(lambda days: store.stats(days=days)),
         settings=_settings(store, sync),
         retry=_retry(store, sync),
         reschedule=_reschedule(store, sync),
-        delete=_InnerOperation(lambda refs, running: store.delete(refs, running=running)),
+        delete=_InnerOperation(
+            lambda refs, running, keep_keys: store.delete(refs, running=running, keep_keys=keep_keys)
+        ),
+        replace_jobs=_InnerOperation(store.replace_jobs),
         purge=_InnerOperation(lambda queue, states, limit: store.purge(queue, states, limit=limit)),
         drop=_InnerOperation(store.drop),
         partition=_InnerOperation(store.partition),

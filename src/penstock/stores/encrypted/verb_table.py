@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from penstock.core.job import Ref, State
 from penstock.core.schedule import Entry
-from penstock.stores.contract import Page, PartitionInfo, Store, Tick, Timetable
+from penstock.stores.contract import Page, PartitionInfo, Replacement, Store, Tick, Timetable
 from penstock.stores.encrypted.documents import AppendLog, ChangeDocuments, ListDocuments, ReadLog
 from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.inner_verbs import verbs_of
@@ -117,6 +117,10 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
     def ticks(given: Sequence[Tick]) -> Sequence[Tick]:
         return [replace(tick, jobs=tuple(cipher.encrypt_jobs(tick.jobs))) for tick in given]
 
+    def replacements(given: Sequence[Replacement]) -> Sequence[Replacement]:
+        news = cipher.encrypt_jobs([one.new for one in given])
+        return [replace(one, new=new) for one, new in zip(given, news, strict=True)]
+
     return VerbTable(
         # calls are encrypted, and what attempts say of themselves
         enqueue=_EncryptingBoth(inner.enqueue, cipher.encrypt_jobs),
@@ -126,6 +130,7 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
         ),
         settle=_Encrypting(inner.settle, lambda given: [cipher.encrypt_settlement(one) for one in given]),
         tick=_Encrypting(inner.tick, ticks),
+        replace_jobs=_Encrypting(inner.replace_jobs, replacements),
         put_entries=_Decrypting(
             _Encrypting(inner.put_entries, lambda given: [cipher.encrypt_entry(entry) for entry in given]),
             lambda put: [cipher.decrypt_entry(entry) for entry in put],

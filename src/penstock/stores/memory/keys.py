@@ -45,18 +45,15 @@ def end(memory: MemoryState, row: Row, unique: UniqueKey) -> None:
         free(memory, row.generation)
 
 
-def leave(memory: MemoryState, row: Row, *, forgotten: bool) -> None:
+def leave(memory: MemoryState, row: Row, *, forgotten: bool, keeps_key: bool) -> None:
     """Free the unique key of a removed job.
 
     `forgotten`: removed by its retention, not on request. Then a key with a period may outlive its job.
+    `keeps_key`: such a key stays held.
     """
     unique = row.job.spec.unique
-    if (
-        not forgotten
-        or unique is None
-        or unique.period is None
-        or not outlives_its_job(unique.states, row.job.state)
-    ):
+    stays = keeps_key or (forgotten and unique is not None and outlives_its_job(unique.states, row.job.state))
+    if unique is None or unique.period is None or not stays:
         free(memory, row.generation)
 
 

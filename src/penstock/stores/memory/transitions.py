@@ -88,17 +88,20 @@ def end_queued(memory: MemoryState, row: Row, reason: str, now: int) -> None:
     put(memory, row)
 
 
-def drop(memory: MemoryState, row: Row, *, forgotten: bool = False) -> None:
-    """Remove a job from all indexes and from the store. `forgotten`: by its retention, not on request."""
+def drop(memory: MemoryState, row: Row, *, forgotten: bool = False, keeps_key: bool = False) -> None:
+    """Remove a job from all indexes and from the store.
+
+    `forgotten`: by its retention, not on request; `keeps_key`: its unique key stays held for its period.
+    """
     indexes.take(memory, row)
-    remove(memory, row, forgotten=forgotten)
+    remove(memory, row, forgotten=forgotten, keeps_key=keeps_key)
 
 
-def remove(memory: MemoryState, row: Row, *, forgotten: bool = False) -> None:
+def remove(memory: MemoryState, row: Row, *, forgotten: bool = False, keeps_key: bool = False) -> None:
     """Remove a row that was taken out of all indexes, with the members of a batch."""
     for member in row.members:
         drop(memory, member, forgotten=forgotten)
-    keys.leave(memory, row, forgotten=forgotten)
+    keys.leave(memory, row, forgotten=forgotten, keeps_key=keeps_key)
     if (terms := row.job.spec.partition) is not None and terms.key in row.queue.partitions:
         partition = row.queue.partitions[terms.key]
         partitions.leave(row, partition)

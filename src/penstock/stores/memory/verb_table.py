@@ -95,6 +95,7 @@ def verb_table(owned: OwnedMemory) -> VerbTable:
         retry=_Locked(owned, operating.retry),
         reschedule=_Locked(owned, operating.reschedule),
         delete=_Locked(owned, operating.delete),
+        replace_jobs=_Locked(owned, operating.replace_jobs),
         purge=_Locked(owned, operating.purge),
         drop=_Locked(owned, operating.drop),
         partition=_Locked(owned, listing.partition),

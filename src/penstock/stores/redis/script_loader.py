@@ -37,6 +37,7 @@ ORDER = (
     "insert",
     "lease",
     "lookup",
+    "removing",
     "cancelling",
     "listing",
     "periodic",

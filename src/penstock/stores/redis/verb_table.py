@@ -72,6 +72,7 @@ def verb_table(plans: PlanRunner) -> VerbTable:
         retry=plan(operating.retry),
         reschedule=plan(operating.reschedule),
         delete=plan(operating.delete),
+        replace_jobs=plan(producing.replace_jobs),
         purge=plan(operating.purge),
         drop=plan(operating.drop),
         partition=plan(listing.partition),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from penstock.core.errors import ConfigError
@@ -64,9 +65,10 @@ def find(memory: MemoryState, id: str) -> list[Job]:
     return [queue.rows[id].job for queue in memory.known(None) if id in queue.rows]
 
 
-def queues(memory: MemoryState) -> list[QueueInfo]:
+def queues(memory: MemoryState, names: Sequence[str] | None) -> list[QueueInfo]:
     now = memory.clock.now()
-    return [info_of(queue, now) for queue in memory.known(None)]
+    wanted = None if names is None else sorted(set(names))
+    return [info_of(queue, now) for queue in memory.known(wanted)]
 
 
 def info_of(queue: MemoryQueue, now: int) -> QueueInfo:

@@ -12,13 +12,14 @@ from penstock.core.job import TERMINAL, Ref, State
 from penstock.core.lifecycle import attempts_counted
 from penstock.core.limits import NO_LIMITS, LimitChange
 from penstock.stores.batch_buffer import BatchName
-from penstock.stores.contract import QueueInfo
+from penstock.stores.contract import Enqueued, EnqueueStatus, QueueInfo, Replacement
 from penstock.stores.memory import indexes, keys, transitions
 from penstock.stores.memory.rows import Row
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.listing import info_of
+from penstock.stores.memory.verbs.producing import enqueue_one
 
-__all__ = ["delete", "drop", "flush_batch", "purge", "reschedule", "retry", "settings"]
+__all__ = ["delete", "drop", "flush_batch", "purge", "replace_jobs", "reschedule", "retry", "settings"]
 
 _MOVABLE = (State.SCHEDULED, State.AVAILABLE, State.RETRYABLE, State.WAITING)
 
@@ -123,19 +124,29 @@ def _reschedule(memory: MemoryState, ref: Ref, due: int, now: int) -> State | No
     return before
 
 
-def delete(memory: MemoryState, refs: Sequence[Ref], running: bool) -> list[State | None]:
+def delete(memory: MemoryState, refs: Sequence[Ref], running: bool, keep_keys: bool) -> list[State | None]:
     now = memory.clock.now()
-    return [_delete(memory, ref, running, now) for ref in refs]
+    return [_delete(memory, ref, running, keep_keys, now) for ref in refs]
 
 
-def _delete(memory: MemoryState, ref: Ref, running: bool, now: int) -> State | None:
+def replace_jobs(memory: MemoryState, replacements: Sequence[Replacement]) -> list[Enqueued]:
+    now = memory.clock.now()
+    answers: list[Enqueued] = []
+    for one in replacements:
+        answers.append(enqueue_one(memory, one.new, now))
+        if answers[-1].status is EnqueueStatus.NEW:
+            _delete(memory, one.old, True, True, now)
+    return answers
+
+
+def _delete(memory: MemoryState, ref: Ref, running: bool, keep_keys: bool, now: int) -> State | None:
     row = memory.row(ref)
     if row is None:
         return None
     runs = row.job.state is State.RUNNING
     if not row.job.in_batch and (running or not runs):
         row.queue.count(now, processed=int(runs), failed=0)
-        transitions.drop(memory, row)
+        transitions.drop(memory, row, keeps_key=keep_keys)
     return row.job.state
 
 

@@ -134,10 +134,10 @@ def find(context: Context, id: str) -> CallPlan[list[Job]]:
 
 
 @isolated
-def queues(context: Context) -> CallPlan[list[QueueInfo]]:
-    """Return all queues with their counts and settings."""
-    names = yield from known(context)
-    infos = yield from infos_of(context, names)
+def queues(context: Context, names: Sequence[str] | None) -> CallPlan[list[QueueInfo]]:
+    """Return all queues, or those of these names, with their counts and settings."""
+    listed = (yield from known(context)) if names is None else sorted(set(names))
+    infos = yield from infos_of(context, listed)
     return [info for info in infos if info is not None]
 
 

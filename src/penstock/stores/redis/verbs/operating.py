@@ -60,9 +60,11 @@ def reschedule(
     return found
 
 
-def delete(context: Context, refs: Sequence[Ref], running: bool) -> CallPlan[list[State | None]]:
+def delete(
+    context: Context, refs: Sequence[Ref], running: bool, keep_keys: bool
+) -> CallPlan[list[State | None]]:
     """Remove jobs that are not running; with `running`, running jobs, too."""
-    found, _ = yield from states_of(context, "delete", refs, [int(running)])
+    found, _ = yield from states_of(context, "delete", refs, [int(running), int(keep_keys)])
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.core.errors import EnqueueUnknown, StoreCorrupt, StoreUnavailable
 from penstock.core.job import Job, NewJob, Ref, State
-from penstock.stores.contract import Enqueued, EnqueueStatus
+from penstock.stores.contract import Enqueued, EnqueueStatus, Replacement
 from penstock.stores.redis.batching import BATCH, HEAVY, MOST_BYTES, chunks, id_list, in_bytes, parts_of
 from penstock.stores.redis.context import CallPlan, Context, raise_errors
 from penstock.stores.redis.keys import id_of, packed
@@ -21,7 +21,7 @@ from penstock.stores.redis.wire.calls import Acked, Call
 from penstock.stores.redis.wire.faults import ReplyLost
 from penstock.stores.text_encoding import storable
 
-__all__ = ["MOST_QUEUES", "Part", "cancel", "enqueue", "get", "states_of"]
+__all__ = ["MOST_QUEUES", "Part", "cancel", "enqueue", "get", "replace_jobs", "states_of"]
 
 _STATUSES = {
     ord("n"): EnqueueStatus.NEW,
@@ -95,6 +95,36 @@ def _enqueue_one(context: Context, job: NewJob) -> CallPlan[list[Enqueued]]:
     if new:
         yield from _register_again(context, new)
     return enqueued
+
+
+def replace_jobs(context: Context, replacements: Sequence[Replacement]) -> CallPlan[list[Enqueued]]:
+    """Enqueue each job in the place of another one of its queue, each pair in one script."""
+    jobs = [one.new for one in replacements]
+    if unlisted := {job.queue for job in jobs} - context.listed:
+        yield from register(context, unlisted)
+    enqueued: dict[int, Enqueued] = {}
+    calls: list[Call] = []
+    for n, one in enumerate(replacements):
+        try:
+            calls.append(_replace_call(context, one))
+        except UNWRITABLE as error:
+            enqueued[n] = _unwritable(one.new, error)
+    sent = [n for n in range(len(jobs)) if n not in enqueued]
+    answers = (yield calls) if calls else []
+    _raise_whole(answers, [jobs[n] for n in sent])
+    new: set[str] = set()
+    for n, answer in zip(sent, answers, strict=True):
+        (enqueued[n],) = _answers(context, [jobs[n]], answer, new)
+    if new:
+        yield from _register_again(context, new)
+    return [enqueued[n] for n in range(len(jobs))]
+
+
+def _replace_call(context: Context, one: Replacement) -> Call:
+    digest, text = context.profiles.write(one.new)
+    facts = (packed(one.new.id), form_of(one.new, 1), tail_of(one.new, digest))
+    args = (context.floor, digest, text, packed(one.old.id), *facts)
+    return context.call("replace_jobs", [one.new.queue], args, repeatable=False, replicas=context.replicas)
 
 
 def _register_again(context: Context, new: set[str]) -> CallPlan[None]:

@@ -13,7 +13,16 @@ from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import STATES
 from penstock.stores.sqlite.transaction_context import TransactionContext
 
-__all__ = ["drop_keys", "forget_key", "free_keys", "holder", "prune_keys", "shift_key", "take_key"]
+__all__ = [
+    "drop_keys",
+    "forget_key",
+    "free_endless_keys",
+    "free_keys",
+    "holder",
+    "prune_keys",
+    "shift_key",
+    "take_key",
+]
 
 _HOLDER = SQL["keys.holder"]
 _TAKE = SQL["keys.take"]
@@ -49,6 +58,12 @@ def free_keys(tx: TransactionContext, seqs: Sequence[int]) -> None:
     """Free the unique keys of these jobs."""
     if seqs:
         tx.execute(_FREE, (numbers(seqs),))
+
+
+def free_endless_keys(tx: TransactionContext, seqs: Sequence[int]) -> None:
+    """Free the unique keys of these jobs that have no period."""
+    for seq in seqs:
+        tx.execute(_FREE_ENDLESS, (seq,))
 
 
 def forget_key(tx: TransactionContext, seq: int, state: int, unique_phases: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from penstock.core.errors import ConfigError
@@ -230,8 +231,11 @@ def all_queues(tx: TransactionContext) -> list[QueueRow]:
     return [QueueRow._make(row) for row in tx.execute(_ALL, (tx.namespace,)).fetchall()]
 
 
-def queues(tx: TransactionContext) -> list[QueueInfo]:
-    return [_info(tx, row) for row in all_queues(tx)]
+def queues(tx: TransactionContext, names: Sequence[str] | None) -> list[QueueInfo]:
+    if names is None:
+        return [_info(tx, row) for row in all_queues(tx)]
+    rows = [tx.execute(_ONE, (tx.namespace, name)).fetchone() for name in sorted(set(names))]
+    return [_info(tx, QueueRow._make(row)) for row in rows if row is not None]
 
 
 def unreadable_settings(tx: TransactionContext) -> list[Finding]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.core.job import Ref, State
+from penstock.stores.contract import Enqueued, EnqueueStatus, Replacement
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import check_state, numbers
@@ -13,10 +14,11 @@ from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import CODE, COLLECTING, RUNNING, STATES
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.batches import drop_members, left
-from penstock.stores.sqlite.verbs.keys import forget_key, free_keys
+from penstock.stores.sqlite.verbs.keys import forget_key, free_endless_keys, free_keys
 from penstock.stores.sqlite.verbs.listing import cheaper_to_gather, gather
+from penstock.stores.sqlite.verbs.producing import enqueue_one
 
-__all__ = ["delete", "forget", "purge"]
+__all__ = ["delete", "forget", "purge", "replace_jobs"]
 
 _LOOK = SQL["operate.look"]
 _DELETE = SQL["operate.delete"]
@@ -37,11 +39,20 @@ class _Gone(NamedTuple):
     unique_phases: int | None
 
 
-def delete(tx: TransactionContext, refs: Sequence[Ref], running: bool) -> list[State | None]:
-    return [_delete(tx, ref, running) for ref in refs]
+def delete(tx: TransactionContext, refs: Sequence[Ref], running: bool, keep_keys: bool) -> list[State | None]:
+    return [_delete(tx, ref, running, keep_keys) for ref in refs]
 
 
-def _delete(tx: TransactionContext, ref: Ref, running: bool) -> State | None:
+def replace_jobs(tx: TransactionContext, replacements: Sequence[Replacement]) -> list[Enqueued]:
+    answers: list[Enqueued] = []
+    for one in replacements:
+        answers.append(enqueue_one(tx, one.new))
+        if answers[-1].status is EnqueueStatus.NEW:
+            _delete(tx, one.old, True, True)
+    return answers
+
+
+def _delete(tx: TransactionContext, ref: Ref, running: bool, keep_keys: bool) -> State | None:
     queue = tx.queue(ref.queue)
     row = None if queue is None else tx.execute(_LOOK, (queue.qid, ref.id)).fetchone()
     if queue is None or row is None:
@@ -50,9 +61,9 @@ def _delete(tx: TransactionContext, ref: Ref, running: bool) -> State | None:
     check_state(seq, state)
     if state == RUNNING and running:
         tx.settled(queue, 1, 0)
-        _remove(tx, queue, [seq])
+        _remove(tx, queue, [seq], keep_keys)
     elif state != RUNNING and not (state == COLLECTING and batch is not None):
-        _remove(tx, queue, [seq])
+        _remove(tx, queue, [seq], keep_keys)
     return STATES[state]
 
 
@@ -76,24 +87,28 @@ def _purgeable(tx: TransactionContext, qid: int, code: int) -> list[int]:
     return gather(tx, qid, code)
 
 
-def _remove(tx: TransactionContext, queue: QueueContext, seqs: Sequence[int]) -> None:
+def _remove(
+    tx: TransactionContext, queue: QueueContext, seqs: Sequence[int], keep_keys: bool = False
+) -> None:
     """Remove jobs on request."""
     if queue.has_dependents:
-        _remove_with_dependents(tx, queue, seqs)
+        _remove_with_dependents(tx, queue, seqs, keep_keys)
         return
     gone = _deleted(tx, seqs)
     for one in gone:
         tx.move(queue, one.state, None)
-    _free(tx, queue, gone)
+    _free(tx, queue, gone, keep_keys)
 
 
-def _remove_with_dependents(tx: TransactionContext, queue: QueueContext, seqs: Sequence[int]) -> None:
+def _remove_with_dependents(
+    tx: TransactionContext, queue: QueueContext, seqs: Sequence[int], keep_keys: bool
+) -> None:
     """Remove jobs one by one: removing one may admit another, which is to be removed next."""
     for seq in seqs:
         before = partitions.look(tx, seq)
         gone = _deleted(tx, [seq])
         tx.move(queue, before.state, None)
-        _free(tx, queue, gone)
+        _free(tx, queue, gone, keep_keys)
         partitions.became(tx, queue, before, None, before.place)
 
 
@@ -101,9 +116,13 @@ def _deleted(tx: TransactionContext, seqs: Sequence[int]) -> list[_Gone]:
     return [_Gone._make(row) for row in tx.execute(_DELETE, (numbers(seqs),)).fetchall()]
 
 
-def _free(tx: TransactionContext, queue: QueueContext, gone: Sequence[_Gone]) -> None:
+def _free(tx: TransactionContext, queue: QueueContext, gone: Sequence[_Gone], keep_keys: bool) -> None:
     """Free the unique keys of removed jobs, remove members of removed batches, leave collecting batches."""
-    free_keys(tx, [one.seq for one in gone if one.unique_phases is not None])
+    held = [one.seq for one in gone if one.unique_phases is not None]
+    if keep_keys:
+        free_endless_keys(tx, held)
+    else:
+        free_keys(tx, held)
     _leave_batches(tx, queue, gone, forgotten=False)
 
 

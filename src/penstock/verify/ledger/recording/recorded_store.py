@@ -19,6 +19,7 @@ from penstock.stores.contract import (
     Fetched,
     OnDue,
     QueueInfo,
+    Replacement,
     Settled,
     Settlement,
     Share,
@@ -126,6 +127,16 @@ class _RecordedStore:
     async def delete(self, refs: Sequence[Ref], **options: Any) -> list[State | None]:
         with self._recorder.operate("delete", refs) as answer:
             return answer(await self._store.delete(refs, **options))
+
+    async def replace_jobs(self, replacements: Sequence[Replacement]) -> list[Enqueued]:
+        old = [one.old for one in replacements]
+        with (
+            self._recorder.enqueue([one.new for one in replacements]) as answer,
+            self._recorder.operate("delete", old) as removed,
+        ):
+            answers = answer(await self._store.replace_jobs(replacements))
+            removed(["unknown" if one.status is EnqueueStatus.NEW else None for one in answers])
+            return answers
 
     async def purge(self, queue: str, states: Sequence[State], **options: Any) -> int:
         with self._recorder.operate("purge", [Ref(queue, "*")]) as answer:

@@ -257,9 +257,11 @@ local function forget_order(queue, member)
 end
 
 -- Remove a job that was taken from its indexes, with the members of a batch. forgotten: by retention, not on request.
-local function remove(queue, id, job, forgotten)
+-- keeps_key: its unique key stays held, if the key has a period.
+local function remove(queue, id, job, forgotten, keeps_key)
   if job.batch and batches().is_batch(job) then batches().remove_members(queue, id, job, forgotten) end
-  if not (forgotten and key_outlives_job(job)) then free_key(queue, job) end
+  local stays = keeps_key and job.unique and struct.unpack('<d', job.unique) ~= NONE
+  if not stays and not (forgotten and key_outlives_job(job)) then free_key(queue, job) end
   redis.call('HDEL', queue .. ':jobs', id)
   publish_end(queue, id, '')
   if job.partition then

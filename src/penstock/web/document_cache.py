@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +15,7 @@ from penstock.web.group_commit import GroupCommit
 
 __all__ = ["DocumentCache"]
 
-_log = logging.getLogger("penstock.lmstfy")
+_log = logging.getLogger("penstock.web")
 
 #: For this long (s) what was read is used without asking the store for changes.
 _FRESH = 0.1
@@ -49,22 +48,11 @@ class DocumentCache(Generic[T]):
 
     async def all(self) -> Mapping[str, T]:
         """The documents, with all changes of this server."""
-        found: asyncio.Future[Mapping[str, T]] = asyncio.get_running_loop().create_future()
+        return self._known if time.monotonic() < self._fresh_until else await self._reads.ask(None)
 
-        def take(known: Mapping[str, T] | BaseException) -> None:
-            if found.done():  # the caller was cancelled
-                return
-            if isinstance(known, BaseException):
-                found.set_exception(known)
-            else:
-                found.set_result(known)
-
-        self.ask(take)
-        return await found
-
-    async def put(self, name: str, value: T, *, new: bool = False) -> bool:
-        """Store a document. False if `new`, and there is one of this name."""
-        change = DocumentChange(name, msgspec.json.encode(value), expected=0 if new else None)
+    async def put(self, name: str, value: T, *, new: bool = False, expires_in: int | None = None) -> bool:
+        """Store a document, for `expires_in` ms or for ever. False if `new` and there is one of this name."""
+        change = DocumentChange(name, msgspec.json.encode(value), 0 if new else None, expires_in)
         status = await self._change(change)
         if status is DocumentStatus.FULL:
             raise StoreError(f"there are too many documents of the kind {self._kind}")

@@ -1,0 +1,69 @@
+"""`penstock audit`: show who did what as an operator or administrator."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.session import Command, Session
+from penstock.cli.show import emit, note, table
+from penstock.core.formats import instant
+
+if TYPE_CHECKING:
+    from penstock.stores.contract import Store
+    from penstock.web.audit import ShownEntry
+
+__all__ = ["command"]
+
+
+@click.command("audit", cls=Command, short_help="Show who did what as an operator or administrator.")
+@click.option(
+    "--limit",
+    "-n",
+    type=click.IntRange(1, 10_000),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="Maximum number of entries to show.",
+)
+@click.option("--who", metavar="TEXT", default="", help="Filter by the begin of WHO, e.g. token:deploy.")
+@click.option("--act", metavar="TEXT", default="", help="Filter by the begin of ACT, e.g. tokens.")
+def command(limit: int, who: str, act: str) -> None:
+    """Show the audit log, newest first: acts of operators over HTTP, and changes of tokens.
+
+    The store keeps the newest 10,000 entries.
+    """
+    session = Session.current()
+    found = session.run_on_store(lambda store: _read(store, limit + 1, who, act))
+    shown, more = found[:limit], len(found) > limit
+    if session.json:
+        emit({"entries": [entry.to_dict() for entry in shown], "more": more})
+        return
+    table(
+        ("AT", "WHO", "ADDRESS", "ACT", "TO", "STATUS", "FACTS"),
+        [_line(one) for one in shown],
+        empty="no entries",
+    )
+    if more:
+        note(f"there are more than {limit:,} entries: raise -n")
+
+
+async def _read(store: Store, most: int, who: str, act: str) -> list[ShownEntry]:
+    from penstock.web.audit import AuditLog
+
+    found: list[ShownEntry] = []
+    async with aclosing(AuditLog(store).newest_first(who=who, act=act)) as entries:
+        async for entry in entries:
+            found.append(entry)
+            if len(found) >= most:
+                break
+    return found
+
+
+def _line(one: ShownEntry) -> tuple[str, ...]:
+    entry = one.entry
+    status = "-" if entry.status is None else str(entry.status)
+    facts = " ".join(f"{name}={text}" for name, text in entry.facts.items())
+    return (instant(one.at), entry.who, entry.address or "-", entry.act, entry.to, status, facts)

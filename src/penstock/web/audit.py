@@ -1,0 +1,105 @@
+"""The audit log: who did which act of an operator or administrator, from where and when."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Mapping
+
+import msgspec
+
+from penstock.core.errors import StoreError
+from penstock.core.formats import instant
+from penstock.stores.contract import Store
+
+__all__ = ["AuditEntry", "AuditLog", "ShownEntry"]
+
+_log = logging.getLogger("penstock.web")
+
+_LOG = "audit"
+#: The newest entries that are kept.
+_KEPT = 10_000
+_PAGE = 500
+_LONGEST = 500
+
+
+class AuditEntry(msgspec.Struct, frozen=True):
+    """One act, as it is stored.
+
+    - `who`: the name of a token, an account or a user, after its kind: `token:deploy`, `cli:ann@host`.
+    - `address`: the client's IP address; "" for the command line and unix sockets.
+    - `act`: what was done: `queue.destroy`, `tokens.create`.
+    - `to`: the name of the queue, token or job.
+    - `status`: the status of the HTTP answer; None for the command line.
+    - `facts`: the arguments of the act, as text; never a secret.
+    """
+
+    who: str
+    address: str
+    act: str
+    to: str
+    status: int | None = None
+    facts: dict[str, str] = {}
+
+
+class ShownEntry(msgspec.Struct, frozen=True):
+    """An entry with its number and the store's clock when it was written."""
+
+    number: int
+    at: int
+    entry: AuditEntry
+
+    def to_dict(self) -> dict[str, object]:
+        """The entry as a dict for JSON."""
+        return {"number": self.number, "at": instant(self.at), **msgspec.structs.asdict(self.entry)}
+
+
+_DECODER = msgspec.json.Decoder(AuditEntry)
+
+
+class AuditLog:
+    """The audit log of a store: its newest 10 000 entries."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def write(
+        self,
+        who: str,
+        act: str,
+        to: str,
+        *,
+        address: str = "",
+        status: int | None = None,
+        facts: Mapping[str, str] | None = None,
+    ) -> None:
+        """Append an entry. An error of the store is logged with the entry, because the act is done."""
+        cut = {name: _short(text) for name, text in list((facts or {}).items())[:20]}
+        entry = AuditEntry(_short(who), address, act, _short(to), status, cut)
+        try:
+            await self._store.append_log(_LOG, [msgspec.json.encode(entry)], keep=_KEPT)
+        except StoreError as error:
+            _log.error("not in the audit log (%s): %s %s %s from %s", error, who, act, entry.to, address)
+
+    async def newest_first(self, *, who: str = "", act: str = "") -> AsyncGenerator[ShownEntry, None]:
+        """Yield the entries, newest first; only those whose `who` or `act` begins with these texts."""
+        before: int | None = None
+        while True:
+            page = await self._store.read_log(_LOG, before=before, limit=_PAGE)
+            for stored in page.entries:
+                entry = _read(stored.body)
+                if entry.who.startswith(who) and entry.act.startswith(act):
+                    yield ShownEntry(stored.number, stored.at, entry)
+            before = page.next
+            if before is None:
+                return
+
+
+def _read(body: bytes) -> AuditEntry:
+    try:
+        return _DECODER.decode(body)
+    except msgspec.MsgspecError:  # of a newer version, or damaged
+        return AuditEntry("", "", "unreadable", "")
+
+
+def _short(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()[:_LONGEST]
