@@ -231,7 +231,12 @@ async def test_half_an_escape_is_a_bad_request(local: Served) -> None:
         ("list_next", "GET", "/api/ns/q/deadletter"),
         ("list_next", "PUT", "/api/ns/q/deadletter"),
         ("purge", "DELETE", "/api/ns/q"),
-        ("settle", "PUT", "/api/ns/q/job/x"),
+        ("replace_jobs", "PUT", "/api/ns/q/job/x"),
+        ("settle", "DELETE", "/api/ns/q/job/x?lease=1-a"),
+        ("extend", "POST", "/api/ns/q/job/x/touch?lease=1-a"),
+        ("get", "POST", "/api/ns/q/job/x/bury?lease=1-a"),
+        ("settle", "POST", "/api/ns/q/job/x/release?lease=1-a&freeze_tries=true"),
+        ("list_next", "GET", "/api/ns/q/deadletter/job"),
     ],
 )
 async def test_a_failing_store_is_an_internal_error(

@@ -12,7 +12,6 @@ from penstock.core.ids import mint_token
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.dialects.lmstfy.counters import PoolMetrics
 from penstock.dialects.lmstfy.dispatcher import Dispatcher
-from penstock.dialects.lmstfy.jobs import acknowledged
 from penstock.dialects.lmstfy.timers import QueueList, TtrTimer, WorkWatch
 from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
@@ -23,6 +22,7 @@ from penstock.stores.contract import (
     EnqueueStatus,
     HeartbeatRequest,
     LeaseStatus,
+    Replacement,
     Settled,
     Settlement,
     Store,
@@ -67,10 +67,11 @@ class Backend:
         self.ttr_timer = TtrTimer(store, worker, self.queue_list, on_work=self.dispatcher.work)
         self.work_watch = WorkWatch(store, self.dispatcher, on_due=self.promoter.expect)
         self._publish = GroupCommit(self._enqueue_groups)
+        self._replace: GroupCommit[Replacement, Enqueued] = GroupCommit(self._replace_all)
         self._remove = GroupCommit(self._remove_all)
         self._get = GroupCommit(self._get_all)
-        self._settle: GroupCommit[Settlement, Settled] = GroupCommit(store.settle)
-        self._extend: GroupCommit[HeartbeatRequest, LeaseStatus] = GroupCommit(store.extend)
+        self._settle: GroupCommit[Settlement, Settled] = GroupCommit(self._settle_all)
+        self._extend: GroupCommit[HeartbeatRequest, LeaseStatus] = GroupCommit(self._extend_all)
         self._services: list[Service] = [
             self.queue_list,
             self.promoter,
@@ -93,7 +94,7 @@ class Backend:
     async def stop(self) -> None:
         """Answer waiting requests, write what is in flight, and stop the services."""
         await self.dispatcher.stop()
-        for commit in (self._publish, self._remove, self._get, self._settle, self._extend):
+        for commit in (self._publish, self._replace, self._remove, self._get, self._settle, self._extend):
             await commit.drained()
         for service in self._services:
             service.stop()
@@ -126,19 +127,14 @@ class Backend:
         self._publish.put(jobs, done, weight=sum(len(job.payload) for job in jobs))
 
     async def republish(self, old: Ref, new: NewJob) -> Enqueued:
-        """Enqueue a job and remove another one: in one step if that one is running.
-
-        Otherwise the new job is stored first: a crash in between leaves both.
-        """
-        (settled,) = await self.store.settle([Settlement(old, acknowledged(), then=(new,))])
-        if settled is Settled.APPLIED:
-            self._stored([new])
-            return Enqueued(EnqueueStatus.NEW, new.id)
-        (answer,) = await self.store.enqueue([new])
+        """Enqueue a job and remove another one of its queue, in any state, in one step."""
+        answer = await self._replace.ask(Replacement(old, new))
         if answer.status is EnqueueStatus.NEW:
             self._stored([new])
-            await self.store.delete([old], running=True)
         return answer
+
+    async def _replace_all(self, replacements: list[Replacement]) -> Sequence[Enqueued]:
+        return await self.store.replace_jobs(replacements)
 
     async def _enqueue_groups(
         self, groups: list[Sequence[NewJob]]
@@ -176,6 +172,12 @@ class Backend:
         if status in (LeaseStatus.HELD, LeaseStatus.CANCEL_ASKED):
             self.ttr_timer.leased({request.lease.queue}, time.monotonic() + request.by / 1_000)
         return status
+
+    async def _settle_all(self, settlements: list[Settlement]) -> Sequence[Settled]:
+        return await self.store.settle(settlements)
+
+    async def _extend_all(self, requests: list[HeartbeatRequest]) -> Sequence[LeaseStatus]:
+        return await self.store.extend(requests)
 
     def returned(self, queue: str, state: State) -> None:
         """Note that a consumer has returned a job, which is in this state now."""
@@ -218,7 +220,8 @@ class Backend:
         return [failed.get(ref.queue) for ref in refs]
 
     async def _delete(self, refs: list[Ref]) -> None:
-        for ref, state in zip(refs, await self.store.delete(refs, running=True), strict=True):
+        removed = await self.store.delete(refs, running=True, keep_keys=True)
+        for ref, state in zip(refs, removed, strict=True):
             if state is not None:
                 self.metrics.acknowledged(ref.queue, ref.id, self.now)
 

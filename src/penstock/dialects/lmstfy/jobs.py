@@ -9,15 +9,28 @@ from penstock.core.job import AttemptError, Job, NewJob, State
 from penstock.core.lifecycle import EXPIRED, Transition, decide, kept
 from penstock.core.outcomes import LeaseLost
 from penstock.core.retry import Fixed
+from penstock.core.unique import ALL_STATES, UniqueKey, key_digest
 from penstock.dialects.lmstfy.bodies import job_json
 from penstock.dialects.lmstfy.job_ids import elapsed_ms
 
-__all__ = ["TASK", "acknowledged", "after_ttr", "exists", "lease_text", "new_job", "shown", "ttl_left"]
+__all__ = [
+    "TASK",
+    "acknowledged",
+    "after_ttr",
+    "exists",
+    "lease_text",
+    "new_job",
+    "request_key",
+    "shown",
+    "ttl_left",
+]
 
 #: The task of every job that is published here.
 TASK = "lmstfy"
 #: A lost job is delivered again at once.
 _AT_ONCE = Fixed(0)
+#: For this long (ms) a repeated publish request gets the id of the first one.
+_REMEMBERED = 86_400_000
 _ACKNOWLEDGED = Transition(State.COMPLETED)
 
 
@@ -30,10 +43,11 @@ def new_job(
     ttl: int,
     tries: int,
     attributes: Mapping[str, str] | None,
+    unique: UniqueKey | None = None,
 ) -> NewJob:
     """The job of a publish request; `queue` is the store's, `delay` and `ttl` are in seconds.
 
-    Its dead letter is kept until it is respawned or deleted.
+    Its dead letter is kept until it is respawned or deleted. `unique`: the key of the request.
     """
     return NewJob(
         id,
@@ -47,8 +61,14 @@ def new_job(
         retry=_AT_ONCE,
         headers=dict(attributes) if attributes else None,
         keep_dead=LONGEST,
+        unique=unique,
         fetch_starts=True,
     )
+
+
+def request_key(key: str) -> UniqueKey:
+    """The unique key of a publish request that a client may repeat: held for 24 hours, even after the job."""
+    return UniqueKey(key_digest(TASK, "idempotency", key.encode()), _REMEMBERED, ALL_STATES)
 
 
 def acknowledged() -> Transition:

@@ -14,7 +14,7 @@ from penstock.core.job import NewJob
 from penstock.dialects.lmstfy.bodies import error, json_text, plain_reply
 from penstock.dialects.lmstfy.defaults import Defaults
 from penstock.dialects.lmstfy.job_ids import mint_job_id
-from penstock.dialects.lmstfy.jobs import new_job
+from penstock.dialects.lmstfy.jobs import new_job, request_key
 from penstock.dialects.lmstfy.names import store_queue
 from penstock.dialects.lmstfy.parameters import RefusedError, number, read_query
 from penstock.dialects.lmstfy.routes import Action, Route
@@ -29,6 +29,10 @@ _MOST_JOBS = 64
 #: Maximum number of attributes of a job, and length of their keys and values.
 _MOST_ATTRIBUTES, _MOST_KEY, _MOST_VALUE = 16, 32, 128
 _ATTRIBUTE = b"job-attr-"
+_IDEMPOTENCY_KEY = b"idempotency-key"
+_LONGEST_IDEMPOTENCY_KEY = 255
+#: Statuses of a job that is stored: by this request, or by an earlier one with its idempotency key.
+_PUBLISHED = (EnqueueStatus.NEW, EnqueueStatus.DUPLICATE)
 _BLANK = b" \t\r\n"
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _RAW_ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
@@ -70,6 +74,7 @@ def read_job(exchange: Exchange, route: Route, defaults: Defaults) -> NewJob:
     versioned = (exchange.header(b"enable-job-version") or "").upper() == "YES"
     attributes = _attributes(exchange) if versioned else None
     queue = store_queue(route.namespace, route.queue)
+    key = _idempotency_key(exchange)
     return new_job(
         queue,
         mint_job_id(terms.delay, versioned=versioned),
@@ -78,6 +83,7 @@ def read_job(exchange: Exchange, route: Route, defaults: Defaults) -> NewJob:
         ttl=terms.ttl,
         tries=terms.tries,
         attributes=attributes,
+        unique=None if key is None else request_key(key),
     )
 
 
@@ -96,6 +102,7 @@ def read_jobs(exchange: Exchange, route: Route, defaults: Defaults) -> list[NewJ
     versioned = (exchange.header(b"enable-job-version") or "").upper() == "YES"
     attributes = _attributes(exchange) if versioned else None
     queue = store_queue(route.namespace, route.queue)
+    key = _idempotency_key(exchange)
     return [
         new_job(
             queue,
@@ -105,28 +112,37 @@ def read_jobs(exchange: Exchange, route: Route, defaults: Defaults) -> list[NewJ
             ttl=terms.ttl,
             tries=terms.tries,
             attributes=attributes,
+            unique=None if key is None else request_key(f"{key}\0{n}"),
         )
-        for body in bodies
+        for n, body in enumerate(bodies)
     ]
 
 
 def published(one: Enqueued) -> bytes:
     """The answer of a publish or republish request."""
-    if one.status is not EnqueueStatus.NEW:
+    if one.status not in _PUBLISHED:
         return _not_stored([one])
-    return plain_reply(201, b'{"job_id":"%b","msg":"published"}' % one.id.encode())
+    return _marked(plain_reply(201, b'{"job_id":"%b","msg":"published"}' % one.id.encode()), [one])
 
 
 def all_published(answers: Sequence[Enqueued]) -> bytes:
     """The answer of a bulk request. If a job is not stored, the client may repeat the whole request."""
-    if any(one.status is not EnqueueStatus.NEW for one in answers):
+    if any(one.status not in _PUBLISHED for one in answers):
         return _not_stored(answers)
-    return plain_reply(201, json_text({"job_ids": [one.id for one in answers], "msg": "published"}))
+    body = json_text({"job_ids": [one.id for one in answers], "msg": "published"})
+    return _marked(plain_reply(201, body), answers)
+
+
+def _marked(answer: bytes, answers: Sequence[Enqueued]) -> bytes:
+    """The answer, with a header if it is that of an earlier request with this key."""
+    if answers[0].status is EnqueueStatus.NEW:
+        return answer
+    return answer.replace(b"\r\n\r\n", b"\r\nIdempotent-Replayed: true\r\n\r\n", 1)
 
 
 def _not_stored(answers: Sequence[Enqueued]) -> bytes:
     """500, or 503 with `Retry-After` if all that is wrong is that the queue is full or closed."""
-    refused = [one for one in answers if one.status is not EnqueueStatus.NEW]
+    refused = [one for one in answers if one.status not in _PUBLISHED]
     if any(one.status not in (EnqueueStatus.FULL, EnqueueStatus.CLOSED) for one in refused):
         return error(500, "internal error")
     seconds = max(1, math.ceil(max((one.retry_after or 0) for one in refused) / 1_000))
@@ -156,6 +172,16 @@ def _elements(body: bytes) -> list[bytes]:
         return elements
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         raise RefusedError(400, "request body should be an array of objects") from None
+
+
+def _idempotency_key(exchange: Exchange) -> str | None:
+    """The key of a request that its client may repeat. Raises RefusedError."""
+    for name, value in exchange.headers:
+        if name.endswith(_IDEMPOTENCY_KEY) and name in (_IDEMPOTENCY_KEY, b"x-" + _IDEMPOTENCY_KEY):
+            if not 1 <= len(value) <= _LONGEST_IDEMPOTENCY_KEY:
+                raise RefusedError(400, "invalid idempotency key")
+            return value.decode("latin-1")
+    return None
 
 
 def _attributes(exchange: Exchange) -> dict[str, str]:
