@@ -49,7 +49,7 @@ class ShiftedClock(SystemClock):
 @functools.cache
 def config() -> Config:
     """A configuration with realistic leases, and shorter intervals than in production."""
-    knobs = {"drain_timeout": "2s", "reclaim_every": "50ms", "safety_poll": "1s", "prune_every": "10m"}
+    knobs = {"drain_timeout": "2s", "reclaim_every": "150ms", "safety_poll": "1s", "prune_every": "10m"}
     return load(knobs, env={}, file=Path("/dev/null")).config
 
 
@@ -109,6 +109,7 @@ class Trial:
             app.events.close()
         for store in self._opened:
             store.close()
+        self.ledger.close()
         _states.pop((self.place, ""), None)  # of a store in memory: hundreds of them would stay
 
     def _open(self) -> Store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import os
@@ -94,6 +95,46 @@ def test_a_closed_lock_lets_others_in(folder: Path) -> None:
     a.close()
     assert b.try_acquire()
     b.close()
+
+
+def test_a_lock_whose_second_file_cannot_be_opened_leaves_one_file_open_however_often_it_is_tried(
+    folder: Path,
+) -> None:
+    lock = FairWriteLock(folder)
+    (folder / "next").mkdir()
+    for _ in range(10):
+        with pytest.raises(IsADirectoryError):
+            lock.open()
+    assert descriptors(folder) == ["main"]
+    (folder / "next").rmdir()
+    lock.open()
+    assert lock.try_acquire()
+    lock.close()
+    assert descriptors(folder) == []
+
+
+def test_a_lock_file_whose_mode_cannot_be_set_is_closed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = folder / "jobs.db"
+    database.touch(0o660)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("penstock.stores.sqlite.modes._fit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        FairWriteLock(folder, database).open()
+    assert descriptors(folder) == []
+
+
+def descriptors(folder: Path) -> list[str]:
+    """The files of this folder that this process has open."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            found.append(Path(os.readlink(f"/proc/self/fd/{number}")))
+    return sorted(path.name for path in found if path.parent == folder)
 
 
 def hammer(folder: str, seconds: float, told: Connection) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
 import signal
@@ -46,6 +48,45 @@ def test_a_sigkill_loses_no_fact(tmp_path: Path) -> None:
     assert ran.returncode == -signal.SIGKILL
     kinds = [fact["fact"] for fact in _facts(tmp_path)]
     assert (kinds.count("offered"), kinds.count("answered")) == (100, 100)
+
+
+def test_a_ledger_that_is_closed_or_forgotten_leaves_no_file_open(tmp_path: Path) -> None:
+    closed, forgotten = Ledger(tmp_path), Ledger(tmp_path)
+    for ledger in (closed, forgotten):
+        ledger.fault("other")
+    assert len(_numbers(tmp_path)) == 2
+    closed.close()
+    closed.close()
+    assert len(_numbers(tmp_path)) == 1
+    del ledger, forgotten
+    gc.collect()
+    assert len(_numbers(tmp_path)) == 0
+    closed.fault("other", cause="afterwards")
+    assert len(_numbers(tmp_path)) == 1
+    assert len([fact for fact in _facts(tmp_path) if fact["fact"] == "fault"]) == 3
+
+
+def test_a_fork_does_not_close_what_has_the_number_of_its_parents_file(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.fault("other")
+    (fd,) = _numbers(tmp_path)
+    pid = os.fork()
+    if pid == 0:
+        ledger.close()
+        os._exit(0 if _numbers(tmp_path) == [fd] else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    ledger.close()
+    assert _numbers(tmp_path) == []
+
+
+def _numbers(folder: Path) -> list[int]:
+    """The descriptors of this process for files of this folder."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            if Path(os.readlink(f"/proc/self/fd/{number}")).parent == folder:
+                found.append(int(number))
+    return found
 
 
 def test_each_process_has_a_file_of_its_own_also_after_a_fork(tmp_path: Path) -> None:

@@ -40,10 +40,12 @@ class FairWriteLock:
 
     def open(self) -> None:
         """Open the lock files, creating them if needed; raises OSError."""
-        if self._next >= 0 or fcntl is None:
+        if fcntl is None:
             return
-        self._main = open_beside(self._folder / "main", self._database, lock=True)
-        self._next = open_beside(self._folder / "next", self._database, lock=True)
+        if self._main < 0:  # else an earlier call has failed at the second file
+            self._main = open_beside(self._folder / "main", self._database, lock=True)
+        if self._next < 0:
+            self._next = open_beside(self._folder / "next", self._database, lock=True)
 
     def try_acquire(self) -> bool:
         """Take the lock if no process holds it or waits for it; return whether it was taken."""

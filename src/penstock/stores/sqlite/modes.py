@@ -61,7 +61,11 @@ def open_beside(path: Path, like: Path | None, *, lock: bool) -> int:
     if lock:
         mode = _for_writers(mode)
     fd = os.open(path, _FLAGS, mode)
-    _fit(fd, status, mode)
+    try:
+        _fit(fd, status, mode)
+    except BaseException:  # boundary: after any error nobody else could close it
+        os.close(fd)
+        raise
     return fd
 
 

@@ -42,10 +42,10 @@ class Ledger:
     """
 
     def __init__(self, directory: str | Path, *, note: str = "") -> None:
-        self.directory = Path(directory)
-        self._note = note
         self._fd = -1
         self._pid = 0
+        self.directory = Path(directory)
+        self._note = note
         #: Names of the tasks whose functions record their attempts themselves (see `recorded`).
         self.self_recorded: set[str] = set()
 
@@ -163,6 +163,16 @@ class Ledger:
         wrote = os.write(fd, text)
         while wrote < len(text):  # a disk that fills up; the reader skips a torn line
             wrote += os.write(fd, text[wrote:])
+
+    def close(self) -> None:
+        """Close this process's file; a later fact opens another. No thread may be writing."""
+        fd, pid = self._fd, self._pid
+        self._fd, self._pid = -1, 0
+        if fd >= 0 and pid == os.getpid():  # in a fork, the number may be another file's
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
 
     def _file(self) -> int:
         if self._pid != os.getpid():  # the first fact of this process, or of a fork
