@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from penstock.core.flow import NodeState
 from penstock.core.job import Ref, State
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import check_state, numbers
 from penstock.stores.sqlite.sql import SQL
-from penstock.stores.sqlite.states import CODE, COLLECTING, RUNNING, STATES
+from penstock.stores.sqlite.states import CODE, COLLECTING, ENDED, RUNNING, STATES
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.batches import drop_members, left
 from penstock.stores.sqlite.verbs.keys import forget_key, free_keys
@@ -35,6 +36,7 @@ class _Gone(NamedTuple):
     was_batch: int
     seq: int
     unique_phases: int | None
+    flow: int | None
 
 
 def delete(tx: TransactionContext, refs: Sequence[Ref], running: bool) -> list[State | None]:
@@ -104,6 +106,9 @@ def _deleted(tx: TransactionContext, seqs: Sequence[int]) -> list[_Gone]:
 def _free(tx: TransactionContext, queue: QueueContext, gone: Sequence[_Gone]) -> None:
     """Free the unique keys of removed jobs, remove members of removed batches, leave collecting batches."""
     free_keys(tx, [one.seq for one in gone if one.unique_phases is not None])
+    for one in gone:
+        if one.flow is not None and one.state not in ENDED:
+            tx.flow_ends.append((one.flow, NodeState.GONE, None))
     _leave_batches(tx, queue, gone, forgotten=False)
 
 
