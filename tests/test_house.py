@@ -64,7 +64,7 @@ WIRE_MAY_IMPORT = {"duration", "errors", "forks", "per_loop"}
 # What every store may use; all else under `stores` is a concrete store.
 SHARED_BY_STORES = {
     *("__init__", "contract", "facade", "statements", "migrate", "package_files"),
-    *("result_waiter", "rate_limiter", "batch_buffer", "text_encoding", "wake_counts"),
+    *("result_waiter", "rate_limiter", "batch_buffer", "text_encoding", "wake_counts", "flow_cursor"),
     *("cursors", "namespace_views"),
 }
 # These know stores by their URLs, and a store that is around another one.

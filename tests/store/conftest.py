@@ -59,7 +59,17 @@ OPENED = {**STORES, "encrypted": _encrypted}
 
 
 #: Modules whose tests pass data of jobs in or out: an encrypted store must behave as any other there.
-ENCRYPTED = ("batches", "documents", "extend", "fetch", "get", "in_namespace", "known_faults", "limit_layers")
+ENCRYPTED = (
+    "batches",
+    "documents",
+    "extend",
+    "fetch",
+    "flows",
+    "get",
+    "in_namespace",
+    "known_faults",
+    "limit_layers",
+)
 ENCRYPTED += ("list_jobs", "list_next", "namespaces", "periodic", "reclaim", "settle", "stream_ends")
 ENCRYPTED += ("sync_verbs", "unique_rules", "wait", "wait_for_end")
 assert all((Path(__file__).parent / f"test_{name}.py").is_file() for name in ENCRYPTED)

@@ -128,4 +128,5 @@ def _fields_after_payload(options: Options, retention: int) -> tuple[Any, ...]:
     given = {**msgspec.structs.asdict(options), "unique": None, "retention": retention, "batch_terms": terms}
     given |= {"partition": None, "tenant": None}  # of each call
     given["fetch_starts"] = False  # of other protocols only
+    given["flow"] = None  # of the nodes of flows only
     return tuple(given[name] for name in NewJob.__struct_fields__[3:])

@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.core.batch import BatchTerms
 from penstock.core.errors import Undecodable
+from penstock.core.flow_member import FlowMember
 from penstock.core.formats import instant, iso, json_or_base64, seconds, shown_text
 from penstock.core.partition import Partition, Tenant
 from penstock.core.retry import RetryPolicy
@@ -169,7 +170,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     instants. `payload` is JSON as docs/payloads.md describes, or any bytes for raw jobs. `keep_dead` is the
     retention (ms) if the job becomes dead; None: the worker's default. `fetch_starts`: a fetch starts the
     attempt, because the consumer cannot report a start: a lost lease always costs the attempt, and the job
-    goes to the tail of its queue at once.
+    goes to the tail of its queue at once. `flow`: the job is a node of this flow (docs/concepts/flows.md).
     """
 
     id: str
@@ -194,6 +195,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     batch_terms: BatchTerms | None = None
     keep_dead: int | None = None
     fetch_starts: bool = False
+    flow: FlowMember | None = None
 
     @property
     def ref(self) -> Ref:
@@ -323,6 +325,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
             "batch_key": None if spec.batch_terms is None else spec.batch_terms.key,
             "batch": self.batch,
             "members": list(self.members),
+            "flow": None if spec.flow is None else {"id": spec.flow.id, "queue": spec.flow.queue},
         }
         if payload:
             facts["payload"], facts["payload_base64"] = _json_value(spec.payload)

@@ -15,11 +15,13 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from msgspec import UNSET, UnsetType
 
+from penstock.core.flow import FlowInfo, FlowNode, NewFlow, NewNode
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import ASK_CANCELLED
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
 from penstock.stores.contract import (
+    FLOW_STEP,
     LONGEST_LOG,
     BatchInfo,
     DocumentChange,
@@ -27,6 +29,8 @@ from penstock.stores.contract import (
     Due,
     Enqueued,
     Fetched,
+    FlowChange,
+    FlowPage,
     HeartbeatRequest,
     LeaseStatus,
     LogPage,
@@ -126,6 +130,14 @@ class VerbTable:
     take_quota: AsyncOperation[[Sequence[QuotaRequest]], list[QuotaTaken]]
     append_log: AsyncOperation[[str, Sequence[bytes], int], int]
     read_log: AsyncOperation[[str, int | None, int], LogPage]
+    # flowing
+    put_flow: Operation[[NewFlow, Sequence[NewNode], bool], FlowInfo | None]
+    add_to_flow: Operation[[Ref, int, Sequence[NewJob]], FlowInfo | None]
+    get_flows: Operation[[Sequence[Ref]], list[FlowInfo | None]]
+    flow_nodes: Operation[[Ref, Sequence[int]], list[FlowNode | None]]
+    list_flows: AsyncOperation[[str | None, int], FlowPage]
+    change_flow: Operation[[Ref, FlowChange], FlowInfo | None]
+    advance_flows: Operation[[int], int]
 
 
 #: Called after each call of a verb: its name, the time that it took (s), and whether it failed.
@@ -342,6 +354,31 @@ class StoreFacade:
     async def read_log(self, log: str, *, before: int | None = None, limit: int = 100) -> LogPage:
         return await self._verbs.read_log.run(check_kind(log), before, min(max(1, limit), 1_000))
 
+    # ── flowing ──
+
+    async def put_flow(
+        self, flow: NewFlow, nodes: Sequence[NewNode], *, start: bool = True
+    ) -> FlowInfo | None:
+        return await self._verbs.put_flow.run(flow, nodes, start)
+
+    async def add_to_flow(self, ref: Ref, join: int, jobs: Sequence[NewJob]) -> FlowInfo | None:
+        return await self._verbs.add_to_flow.run(ref, join, jobs)
+
+    async def get_flows(self, refs: Sequence[Ref]) -> list[FlowInfo | None]:
+        return await self._verbs.get_flows.run(refs)
+
+    async def flow_nodes(self, ref: Ref, indexes: Sequence[int]) -> list[FlowNode | None]:
+        return await self._verbs.flow_nodes.run(ref, indexes)
+
+    async def list_flows(self, *, after: str | None = None, limit: int = 50) -> FlowPage:
+        return await self._verbs.list_flows.run(after, min(max(1, limit), FLOW_STEP))
+
+    async def change_flow(self, ref: Ref, change: FlowChange) -> FlowInfo | None:
+        return await self._verbs.change_flow.run(ref, change)
+
+    async def advance_flows(self, *, limit: int = FLOW_STEP) -> int:
+        return await self._verbs.advance_flows.run(limit)
+
 
 class SyncFacade:
     """The sync verbs of the contract, for callers without an event loop; each runs in the caller's thread."""
@@ -383,3 +420,21 @@ class SyncFacade:
         limits: LimitChange | None = None,
     ) -> QueueInfo:
         return self._verbs.settings.run_sync(queue, paused, closed, limits)
+
+    def put_flow(self, flow: NewFlow, nodes: Sequence[NewNode], *, start: bool = True) -> FlowInfo | None:
+        return self._verbs.put_flow.run_sync(flow, nodes, start)
+
+    def add_to_flow(self, ref: Ref, join: int, jobs: Sequence[NewJob]) -> FlowInfo | None:
+        return self._verbs.add_to_flow.run_sync(ref, join, jobs)
+
+    def get_flows(self, refs: Sequence[Ref]) -> list[FlowInfo | None]:
+        return self._verbs.get_flows.run_sync(refs)
+
+    def flow_nodes(self, ref: Ref, indexes: Sequence[int]) -> list[FlowNode | None]:
+        return self._verbs.flow_nodes.run_sync(ref, indexes)
+
+    def change_flow(self, ref: Ref, change: FlowChange) -> FlowInfo | None:
+        return self._verbs.change_flow.run_sync(ref, change)
+
+    def advance_flows(self, *, limit: int = FLOW_STEP) -> int:
+        return self._verbs.advance_flows.run_sync(limit)

@@ -354,9 +354,7 @@ async def _with_entry(
     if route.job_id:
         facts["job"] = route.job_id
     who = exchange.caller or "anonymous"
-    await backend.audit_log.write(
-        who, act, to, address=exchange.address, status=status_of(done), facts=facts
-    )
+    await backend.audit_log.write(who, act, to, address=exchange.address, status=status_of(done), facts=facts)
     return done
 
 

@@ -7,6 +7,7 @@
 | `scheduling.py` | entries, put, pause, delete, tick | periodic jobs |
 | `operating.py` | list, queues, settings, retry, delete, prune, announce … | operators, maintenance |
 | `documenting.py` | documents, change_documents, take_quota, append_log … | HTTP, dashboards |
+| `flowing.py` | put_flow, get_flows, change_flow, advance_flows … | workflows |
 | `store.py` | all of them, and the sync verbs | |
 
 `reports.py`, `checkup.py` and `set_aside.py` define the values that operators read.
@@ -30,6 +31,7 @@ Concepts, with an example each:
 - docs/concepts/fair-share.md: tenants that share a queue (`Tenant`)
 - docs/concepts/batches.md: single jobs that are collected and run together (`BatchTerms`)
 - docs/concepts/unique-keys.md: when a unique key is taken and freed
+- docs/concepts/flows.md: jobs that depend on each other (`FlowMember`)
 - docs/concepts/time-and-leases.md: clocks, leases, tokens
 - docs/concepts/unreadable-records.md: how a store treats a record that cannot be read
 """
@@ -68,6 +70,7 @@ from penstock.stores.contract.documenting import (
     check_change,
     check_kind,
 )
+from penstock.stores.contract.flowing import FLOW_STEP, FlowChange, Flowing, FlowPage, SyncFlowing
 from penstock.stores.contract.operating import (
     MOST_LISTED,
     Operating,
@@ -94,6 +97,7 @@ from penstock.stores.contract.set_aside import SetAside
 from penstock.stores.contract.store import Store, SyncStore
 
 __all__ = [
+    "FLOW_STEP",
     "LARGEST_DOCUMENT",
     "LONGEST_LOG",
     "MOST_DOCUMENTS",
@@ -112,6 +116,9 @@ __all__ = [
     "Enqueued",
     "Fetched",
     "Finding",
+    "FlowChange",
+    "FlowPage",
+    "Flowing",
     "HeartbeatRequest",
     "LeaseStatus",
     "Level",
@@ -135,6 +142,7 @@ __all__ = [
     "Settlement",
     "Share",
     "Store",
+    "SyncFlowing",
     "SyncOperating",
     "SyncProducing",
     "SyncStore",

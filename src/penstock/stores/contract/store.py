@@ -6,6 +6,7 @@ from typing import Protocol
 
 from penstock.stores.contract.consuming import Consuming
 from penstock.stores.contract.documenting import Documenting
+from penstock.stores.contract.flowing import Flowing, SyncFlowing
 from penstock.stores.contract.operating import Operating, SyncOperating
 from penstock.stores.contract.producing import Producing, SyncProducing
 from penstock.stores.contract.scheduling import Scheduling
@@ -13,11 +14,11 @@ from penstock.stores.contract.scheduling import Scheduling
 __all__ = ["Store", "SyncStore"]
 
 
-class SyncStore(SyncProducing, SyncOperating, Protocol):
+class SyncStore(SyncProducing, SyncOperating, SyncFlowing, Protocol):
     """The sync verbs of a store, for callers without an event loop."""
 
 
-class Store(Producing, Consuming, Scheduling, Operating, Documenting, Protocol):
+class Store(Producing, Consuming, Scheduling, Operating, Documenting, Flowing, Protocol):
     """A place where jobs are kept.
 
     A store opens its files or connections at its first verb, once per process: a forked child opens its own.

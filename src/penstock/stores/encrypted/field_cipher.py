@@ -160,6 +160,10 @@ class FieldCipher:
         """Decrypt a document or a log entry; `Unreadable` if that fails."""
         return self._decrypt(body, additional_data(what, self.namespace, kind, "", name))
 
+    def decrypt_result(self, result: bytes, job: Ref) -> bytes:
+        """Decrypt the result of this job; `Unreadable` if that fails."""
+        return self._decrypt(result, self._additional_data("result", job))
+
     def decrypt_entry(self, entry: Entry) -> Entry:
         spec = entry.spec
         payload = self._decrypt(spec.job.payload, self._place_of_entry(spec))

@@ -106,6 +106,18 @@ def verbs_of(store: Store) -> VerbTable:
         take_quota=_InnerOperation(store.take_quota),
         append_log=_InnerOperation(lambda log, entries, keep: store.append_log(log, entries, keep=keep)),
         read_log=_InnerOperation(lambda log, before, limit: store.read_log(log, before=before, limit=limit)),
+        put_flow=_AskedBoth(
+            lambda flow, nodes, start: store.put_flow(flow, nodes, start=start),
+            lambda flow, nodes, start: sync.put_flow(flow, nodes, start=start),
+        ),
+        add_to_flow=_AskedBoth(store.add_to_flow, sync.add_to_flow),
+        get_flows=_AskedBoth(store.get_flows, sync.get_flows),
+        flow_nodes=_AskedBoth(store.flow_nodes, sync.flow_nodes),
+        list_flows=_InnerOperation(lambda after, limit: store.list_flows(after=after, limit=limit)),
+        change_flow=_AskedBoth(store.change_flow, sync.change_flow),
+        advance_flows=_AskedBoth(
+            lambda limit: store.advance_flows(limit=limit), lambda limit: sync.advance_flows(limit=limit)
+        ),
     )
 
 

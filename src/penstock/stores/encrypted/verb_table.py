@@ -17,6 +17,7 @@ from penstock.core.schedule import Entry
 from penstock.stores.contract import Page, PartitionInfo, Replacement, Store, Tick, Timetable
 from penstock.stores.encrypted.documents import AppendLog, ChangeDocuments, ListDocuments, ReadLog
 from penstock.stores.encrypted.field_cipher import FieldCipher
+from penstock.stores.encrypted.flows import AddToFlow, PutFlow, decrypted
 from penstock.stores.encrypted.inner_verbs import verbs_of
 from penstock.stores.facade import AsyncOperation, Operation, VerbTable
 
@@ -150,7 +151,15 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
         change_documents=ChangeDocuments(inner.change_documents, cipher),
         append_log=AppendLog(inner.append_log, cipher),
         read_log=ReadLog(inner.read_log, cipher),
+        # the jobs and results of nodes
+        put_flow=PutFlow(inner.put_flow, cipher),
+        add_to_flow=AddToFlow(inner.add_to_flow, cipher),
+        flow_nodes=_DecryptingBoth(inner.flow_nodes, lambda found: decrypted(cipher, found)),
         # these carry nothing that is encrypted
+        get_flows=inner.get_flows,
+        list_flows=inner.list_flows,
+        change_flow=inner.change_flow,
+        advance_flows=inner.advance_flows,
         document_versions=inner.document_versions,
         take_quota=inner.take_quota,
         promote=inner.promote,

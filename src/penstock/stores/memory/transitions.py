@@ -8,6 +8,7 @@ from itertools import count
 from msgspec.structs import replace
 
 from penstock.core.batch import batch_id
+from penstock.core.flow_ends import end_of
 from penstock.core.job import Job, State
 from penstock.core.lifecycle import EXPIRED, batch_of, kept
 from penstock.stores.memory import indexes, keys, partitions
@@ -42,6 +43,8 @@ def put(memory: MemoryState, row: Row) -> None:
     indexes.put(memory, row)
     if row.job.members and row.job.ended:
         end_members(memory, row)
+    if (flow := row.job.spec.flow) is not None and row.job.ended:
+        memory.flow_ends.append(end_of(flow, row.job))
     if partition is not None:
         partitions.advance(memory, row.queue, partition, memory.clock.now())
 
@@ -107,6 +110,8 @@ def remove(memory: MemoryState, row: Row, *, forgotten: bool = False, keeps_key:
         partitions.leave(row, partition)
         partitions.advance(memory, row.queue, partition, memory.clock.now())
     memory.discard(row)
+    if (flow := row.job.spec.flow) is not None:
+        memory.flow_ends.append(end_of(flow, row.job))
     if memory.waiters.end_watches:
         memory.waiters.notify_ended(row.job, gone=True)
 

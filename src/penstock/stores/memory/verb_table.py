@@ -13,6 +13,7 @@ from penstock.stores.memory.state import MemoryState, named
 from penstock.stores.memory.verbs import (
     documents,
     fetching,
+    flows,
     leases,
     list_next,
     listing,
@@ -66,12 +67,18 @@ class _Locked(Generic[P, R]):
     async def run(self, *args: P.args, **options: P.kwargs) -> R:
         memory = self._owned.memory
         with memory.lock:
-            return self._act(memory, *args, **options)
+            answer = self._act(memory, *args, **options)
+            if memory.flow_ends:
+                flows.count_ends(memory)
+            return answer
 
     def run_sync(self, *args: P.args, **options: P.kwargs) -> R:
         memory = self._owned.memory
         with memory.lock:
-            return self._act(memory, *args, **options)
+            answer = self._act(memory, *args, **options)
+            if memory.flow_ends:
+                flows.count_ends(memory)
+            return answer
 
 
 def verb_table(owned: OwnedMemory) -> VerbTable:
@@ -116,4 +123,11 @@ def verb_table(owned: OwnedMemory) -> VerbTable:
         take_quota=_Locked(owned, documents.take_quota),
         append_log=_Locked(owned, documents.append_log),
         read_log=_Locked(owned, documents.read_log),
+        put_flow=_Locked(owned, flows.put_flow),
+        add_to_flow=_Locked(owned, flows.add_to_flow),
+        get_flows=_Locked(owned, flows.get_flows),
+        flow_nodes=_Locked(owned, flows.flow_nodes),
+        list_flows=_Locked(owned, flows.list_flows),
+        change_flow=_Locked(owned, flows.change_flow),
+        advance_flows=_Locked(owned, flows.advance_flows),
     )

@@ -38,7 +38,7 @@ NONE = float(-(2**53))
 #: Flags of a record.
 LONG, EXTRA, INLINE, HIGH = 8, 16, 32, 192
 #: Number of optional parts of a long record; the other bits of `has` are flags, e.g. a request to stop.
-PARTS = 9
+PARTS = 10
 ASKED_TO_STOP = 32_768
 #: States by their number in a record. A running job is recognised by its lease; its number is only in
 #: answers.

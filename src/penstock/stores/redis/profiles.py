@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import kept
 from penstock.core.partition import Partition, Tenant
@@ -42,6 +43,7 @@ class Extra(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     headers: dict[str, str] | None = None
     partition: Partition | None = None
     tenant: Tenant | None = None
+    flow: FlowMember | None = None
 
 
 NO_EXTRA = Extra()
@@ -59,6 +61,7 @@ def extra_of(job: NewJob) -> Extra | None:
         and job.headers is None
         and job.partition is None
         and job.tenant is None
+        and job.flow is None
     ):
         return None
     return Extra(
@@ -71,6 +74,7 @@ def extra_of(job: NewJob) -> Extra | None:
         job.headers,
         job.partition,
         job.tenant,
+        job.flow,
     )
 
 

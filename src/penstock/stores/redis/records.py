@@ -110,7 +110,7 @@ def _history_of(record: bytes) -> tuple[_History, int]:
             part = record[at + 4 : at + 4 + length]
             at += 4 + length
         parts.append(part)
-    errors, result, progress, checkpoint, reason, *_, batch_part = parts
+    errors, result, progress, checkpoint, reason, *_, batch_part, _ = parts
     history = _History(
         int(enqueued),
         int(run),
@@ -191,6 +191,7 @@ def _spec_of(
         batch_terms,
         profile.keep_dead,
         profile.fetch_starts,
+        extra.flow,
     )
 
 

@@ -7,6 +7,7 @@ import struct
 import msgspec
 
 from penstock.core.batch import BatchTerms
+from penstock.core.flow_member import FlowMember
 from penstock.core.job import Lease, NewJob, Progress, Ref
 from penstock.core.lifecycle import Transition
 from penstock.core.partition import Partition, Tenant
@@ -14,7 +15,15 @@ from penstock.stores.redis.layout import BATCH_TERMS, NONE, NUMBER, POSITIONS, U
 from penstock.stores.redis.profiles import extra_of
 from penstock.stores.text_encoding import storable, storable_error, storable_progress
 
-__all__ = ["CannotWrite", "form_of", "lease_prefix", "progress_bytes", "tail_of", "transition_bytes"]
+__all__ = [
+    "CannotWrite",
+    "flow_bytes",
+    "form_of",
+    "lease_prefix",
+    "progress_bytes",
+    "tail_of",
+    "transition_bytes",
+]
 
 _FORM = struct.Struct("<dddd")
 _RULE = struct.Struct("<dBB")
@@ -49,6 +58,7 @@ def form_of(job: NewJob, queue: int) -> bytes:
         and job.partition is None
         and job.tenant is None
         and job.batch_terms is None
+        and job.flow is None
     ):
         return place
     return (
@@ -63,14 +73,21 @@ def form_of(job: NewJob, queue: int) -> bytes:
     )
 
 
-def _shared_keys(job: NewJob) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return the unique key, partition, tenant and batch of a job; b"" for each that it does not have."""
+def _shared_keys(job: NewJob) -> tuple[bytes, bytes, bytes, bytes, bytes]:
+    """Return unique key, partition, tenant, batch and flow of a job; b"" for each that it does not have."""
     unique = job.unique
     key = b""
     if unique is not None:
         key = _RULE.pack(_or_none(unique.period), unique.states, unique.replace) + unique.key.encode()
     batch = b"" if job.batch_terms is None else _batch_bytes(job.batch_terms)
-    return key, _partition_bytes(job.partition), _tenant_bytes(job.tenant), batch
+    flow = b"" if job.flow is None else flow_bytes(job.flow)
+    return key, _partition_bytes(job.partition), _tenant_bytes(job.tenant), batch, flow
+
+
+def flow_bytes(member: FlowMember) -> bytes:
+    """Encode a node: its number, and the queue and id of its flow."""
+    home = member.queue.encode()
+    return member.node.to_bytes(4, "little") + bytes((len(home),)) + home + member.id.encode()
 
 
 def _partition_bytes(partition: Partition | None) -> bytes:

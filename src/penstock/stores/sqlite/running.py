@@ -11,6 +11,7 @@ from penstock.stores.sqlite.calls import PendingCall
 from penstock.stores.sqlite.rows import UnreadableRow
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.aside import put_aside
+from penstock.stores.sqlite.verbs.flow_ends import count_ends
 
 __all__ = ["causes_of", "run_probe", "run_verb", "run_without"]
 
@@ -18,6 +19,8 @@ __all__ = ["causes_of", "run_probe", "run_verb", "run_without"]
 def run_verb(call: PendingCall, tx: TransactionContext) -> None:
     tx.begin(call.namespace)
     call.answer = call.verb.act(tx, *call.args)
+    if tx.flow_ends:
+        count_ends(tx)
     tx.flush()
 
 
@@ -31,6 +34,7 @@ def run_without(call: PendingCall, tx: TransactionContext, causes: dict[int, str
             try:
                 tx.begin(call.namespace)
                 put_aside(tx, causes)
+                count_ends(tx)
                 tx.flush()
                 run_verb(call, tx)
                 break

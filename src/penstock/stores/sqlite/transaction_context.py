@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from penstock.core.clock import Clock
+from penstock.core.flow import NodeState
 from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import kept
 from penstock.stores.contract import SetAside
@@ -34,6 +35,7 @@ _NEW_BOOT = SQL["counters.new_boot"]
 _VOID = SQL["counters.void"]
 _END = SQL["cancel.end"]
 _FREE = SQL["keys.free"]
+_NAMED_BY = SQL["flows.named_by"]
 
 _DAY = 86_400_000
 #: The usual states of new jobs, which the statement `counters.new` counts.
@@ -57,6 +59,7 @@ class TransactionContext:
         "cx",
         "ended",
         "execute",
+        "flow_ends",
         "namespace",
         "now",
         "work",
@@ -89,6 +92,8 @@ class TransactionContext:
         self._generation = -1
         self._minted = 0
         self.cancels = self.changes = 0
+        #: The ends of jobs that are nodes of flows: node, its end (None: its job runs again), result.
+        self.flow_ends: list[tuple[int, NodeState | None, bytes | None]] = []
 
     @property
     def lease_now(self) -> int:
@@ -246,7 +251,15 @@ class TransactionContext:
             raise UnreadableRow({seq: f"its end cannot be stored: {error}"}) from error
         if spec.unique is not None:
             self.execute(_FREE, (numbers([seq]),))
+        if spec.flow is not None:
+            self.note_flow_end(seq, NodeState.CANCELLED)
         self.move(queue, state, CANCELLED)
+
+    def note_flow_end(self, seq: int, outcome: NodeState | None) -> None:
+        """Note the end of a job that may be the job of a node; None: it had ended, and runs again."""
+        (nid,) = self.execute(_NAMED_BY, (seq,)).fetchone()
+        if nid is not None:
+            self.flow_ends.append((nid, outcome, None))
 
     def same_boot(self) -> bool:
         """Return True if the leases in the file are from the current boot of this machine."""

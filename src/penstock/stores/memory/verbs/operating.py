@@ -8,6 +8,7 @@ from itertools import islice
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from penstock.core.flow_ends import FlowEnd
 from penstock.core.job import TERMINAL, Ref, State
 from penstock.core.lifecycle import attempts_counted
 from penstock.core.limits import NO_LIMITS, LimitChange
@@ -96,6 +97,8 @@ def _run_again(memory: MemoryState, row: Row, now: int, attempt: int, expires_at
         transitions.become_batch(memory, row.queue, [row], now)
         return
     transitions.put_available(memory, row, now)
+    if (flow := row.job.spec.flow) is not None and before in TERMINAL:
+        memory.flow_ends.append(FlowEnd(flow, row.job.id, None))
     if before in TERMINAL:
         transitions.bring_back_members(memory, row, now)
 

@@ -1,13 +1,17 @@
 -- Enqueue a job that follows a settled job of another cluster slot. A closed or full queue takes it. The job is not
 -- stored if its id is taken. If its unique key is held, the job is not stored, or replaces the content of the holder.
 -- KEYS: the queue.  ARGV: clock, floor (as in enqueue), number of profiles, the profiles (digest, profile), id, form,
--- tail.  Returns the highest generation.
+-- tail, and for a node of a flow a name: it is enqueued only once under this name.  Returns the highest generation.
 -- include: clock states status_codes queue profiles record partitions places
 local function follow()    -- Lua allows 200 local names per function, and the parts included above use most of them
   -- include: replacing insert
   local queue, floor, at = KEYS[1], tonumber(ARGV[2]), 4 + 2 * ARGV[3]
   local id, form, tail = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local status, has
+  local once = ARGV[at + 3]
+  if once and not redis.call('SET', queue .. ':once/' .. once, 1, 'NX', 'EX', 3600) then
+    return string.format('%.0f', floor)
+  end
   if redis.call('HEXISTS', queue .. ':jobs', id) == 0 then status, has = enqueue_status(queue, form, true) end
   if status == REPLACED then
     replace_holder(queue, has, form, tail)

@@ -41,6 +41,7 @@ local function forget(member)
   if job then
     local id = string.sub(member, 8)
     take(queue, id, job)
+    job.counted = true    -- its flow, if any, has noted its end
     remove(queue, id, job, true)
   end
   if not other then finished = finished + 1 end

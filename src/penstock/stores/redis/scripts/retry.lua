@@ -22,6 +22,7 @@ local function retry_job(id, job)
   take(queue, id, job)
   job.attempt, job.lost, job.run, job.ended, job.asked = attempts_counted(job), 0, now, nil, false
   job.result, job.reason = nil, nil
+  if ended and job.flow then note_flow(queue, id, job, AVAILABLE) end
   if not keeps_expiry then
     job.expires = expires_in and now + expires_in
   elseif job.expires and job.expires <= now then

@@ -8,7 +8,7 @@
 -- jobs that follow: number of the queue (0: it is on another server), id, form, tail, each with its size.
 -- Returns {one status code per settlement (APPLIED, STALE, GONE of status_codes.lua; LATER: not done, call again,
 -- because ending the members of batches has taken long enough), the highest generation, names of the jobs that were
--- put into `out`}.
+-- put into `out`, then the names of entries of `ends` (see queue.lua), which have a slash}.
 -- include: size_check clock states status_codes queue profiles
 local DAY = 86400000
 local HEAD, TAIL, OWN = 0, 1, 2    -- QueuePosition, as layout.py numbers it
@@ -229,4 +229,5 @@ finish()
 for queue in pairs(made_room) do
   if not made_ready[queue] then wake_for_room(queue) end
 end
+for _, name in ipairs(new_ends) do out[#out + 1] = name end
 return {table.concat(codes), string.format('%.0f', floor), out}

@@ -67,5 +67,8 @@ def _keep_unread(context: Context, queue: str, name: bytes, text: bytes, cause: 
 def _follower_call(context: Context, new: NewJob, generation: int) -> Call:
     """Return the call that stores a follower, with the generation that the settlement reserved for it."""
     digest, text = context.profiles.write(new)
-    facts = (packed(new.id), form_of(new, 1), tail_of(new, digest))
-    return context.call("follow", [new.queue], [generation - 1, 1, digest, text, *facts])
+    args: list[bytes | str | int] = [generation - 1, 1, digest, text]
+    args += (packed(new.id), form_of(new, 1), tail_of(new, digest))
+    if new.flow is not None:
+        args.append(f"{new.flow.id}/{new.flow.node}/{generation}")
+    return context.call("follow", [new.queue], args)

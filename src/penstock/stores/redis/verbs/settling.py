@@ -25,6 +25,7 @@ from penstock.stores.redis.script_arguments import (
     tail_of,
     transition_bytes,
 )
+from penstock.stores.redis.verbs.flow_ends import deliver_ends
 from penstock.stores.redis.verbs.known_queues import register, register_call
 from penstock.stores.redis.verbs.outbox import deliver
 from penstock.stores.redis.wire.calls import Call
@@ -73,8 +74,10 @@ def _settle_alike(context: Context, settlements: Sequence[Settlement]) -> CallPl
     (answer,) = yield from each(context, [(queue, context.call("settle", [queue], args, repeatable=False))])
     if answer is AWAY:
         return [Settled.UNKNOWN] * len(settlements)
-    codes, highest, _ = answer
+    codes, highest, out = answer
     context.floor = max(context.floor, int(highest))
+    if out:
+        yield from _deliver(context, queue, out)
     if _LATER in codes:
         done = [_SETTLED.get(code) for code in codes]
         left = [one for one, end in zip(settlements, done, strict=True) if end is None]
@@ -112,7 +115,7 @@ def _settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[lis
     if following:  # again, after the jobs: a queue may have been dropped since it was put on the list
         calls.append((SHARED, register_call(context, following)))
     if calls:
-        lying: list[tuple[str, bytes]] = []
+        lying: list[tuple[str, list[bytes]]] = []
         later: list[int] = []  # settlements that would have made the script run too long
         answers = yield from each(context, calls)
         for part, answer in zip(places, answers, strict=not following):
@@ -127,14 +130,25 @@ def _settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[lis
                     later.append(place)
                 else:
                     settled[place] = _SETTLED[code]
-            lying += [(settlements[part[0]].lease.queue, name) for name in out]
-        if lying:
-            yield from deliver(context, lying)
+            if out:
+                lying.append((settlements[part[0]].lease.queue, out))
+        for queue, entries in lying:
+            yield from _deliver(context, queue, entries)
         if later:
             rest = yield from _settle(context, [settlements[place] for place in later])
             for place, answer in zip(later, rest, strict=True):
                 settled[place] = answer
     return settled
+
+
+def _deliver(context: Context, queue: str, names: Sequence[bytes]) -> CallPlan[None]:
+    """Deliver what a script has left in outboxes: jobs that follow, and ends of nodes of flows."""
+    following = [(queue, name) for name in names if b"/" not in name]
+    if following:
+        yield from deliver(context, following)
+    ends = [(name.partition(b"/")[2].decode(), name.partition(b"/")[0]) for name in names if b"/" in name]
+    if ends:
+        yield from deliver_ends(context, ends)
 
 
 def _by_weight(settlements: Sequence[Settlement], places: Sequence[int]) -> list[Sequence[int]]:

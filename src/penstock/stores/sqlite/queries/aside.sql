@@ -2,7 +2,7 @@
 
 -- name: look
 -- Read a job without its spec.  ?1 seq
-SELECT q.name, j.id, j.state, j.spec, j.task, j.partition_key, j.batch_key, j.batch, j.members IS NOT NULL
+SELECT q.name, j.id, j.state, j.spec, j.task, j.partition_key, j.batch_key, j.batch, j.members IS NOT NULL, j.flow
 FROM penstock_job AS j JOIN penstock_queue AS q ON q.qid = j.queue WHERE j.seq = ?1
 
 -- name: end

@@ -24,7 +24,7 @@ WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = {running} A
 -- name: look
 -- ?1 qid  ?2 id
 SELECT seq, state, token, attempt, charged, lost, place, due, errors, unique_phases, members IS NOT NULL,
-       cancel_asked, cancel_reason
+       cancel_asked, cancel_reason, flow
 FROM penstock_job WHERE queue = ?1 AND id = ?2
 
 -- name: move

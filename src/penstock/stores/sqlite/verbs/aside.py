@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from penstock.core.flow import NodeState
 from penstock.core.job import UNREADABLE_TASK, Job, Ref, stand_in
 from penstock.core.lifecycle import set_aside
 from penstock.stores.contract import SetAside
@@ -37,6 +38,7 @@ class _Looked(NamedTuple):
     batch_key: str | None
     batch: str | None
     is_batch: int
+    flow: int | None
 
 
 def put_aside(tx: TransactionContext, causes: Mapping[int, str]) -> None:
@@ -77,6 +79,8 @@ def _put_aside(tx: TransactionContext, seq: int, cause: str, row: _Looked) -> No
     raw = spec_blob(stand_in(Ref(row.queue, row.id), row.spec))
     tx.execute(_END, (seq, tx.now, until, to.reason, raw, UNREADABLE_TASK))
     tx.execute(_FREE, (numbers([seq]),))
+    if row.flow is not None and row.state not in ENDED:
+        tx.flow_ends.append((row.flow, NodeState.DEAD, None))
     _count(tx, queue, row.state)
     if row.state == COLLECTING and row.batch is None and row.batch_key is not None:
         left(tx, queue, row.task, row.batch_key)

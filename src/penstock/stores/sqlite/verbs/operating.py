@@ -99,6 +99,9 @@ def _restart(tx: TransactionContext, queue: QueueContext, state: int, job: NewJo
         tx.execute(_RETRY_QUEUED, terms)
         return
     unique_phases = None if job.unique is None else job.unique.states
+    if job.flow is not None:
+        unique_phases = unique_phases or 0
+        tx.note_flow_end(terms[0], None)
     tx.execute(_RETRY, (*terms, unique_phases))
     if unique_phases is not None:
         shift_key(tx, queue, terms[0], unique_phases, STATES[state], State.AVAILABLE)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from penstock.core.flow import NodeState
 from penstock.core.job import Ref, State
 from penstock.stores.contract import Enqueued, EnqueueStatus, Replacement
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import check_state, numbers
 from penstock.stores.sqlite.sql import SQL
-from penstock.stores.sqlite.states import CODE, COLLECTING, RUNNING, STATES
+from penstock.stores.sqlite.states import CODE, COLLECTING, ENDED, RUNNING, STATES
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.batches import drop_members, left
 from penstock.stores.sqlite.verbs.keys import forget_key, free_endless_keys, free_keys
@@ -37,6 +38,7 @@ class _Gone(NamedTuple):
     was_batch: int
     seq: int
     unique_phases: int | None
+    flow: int | None
 
 
 def delete(tx: TransactionContext, refs: Sequence[Ref], running: bool, keep_keys: bool) -> list[State | None]:
@@ -123,6 +125,9 @@ def _free(tx: TransactionContext, queue: QueueContext, gone: Sequence[_Gone], ke
         free_endless_keys(tx, held)
     else:
         free_keys(tx, held)
+    for one in gone:
+        if one.flow is not None and one.state not in ENDED:
+            tx.flow_ends.append((one.flow, NodeState.GONE, None))
     _leave_batches(tx, queue, gone, forgotten=False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.core.flow import outcome_of
 from penstock.core.job import MAX_ERRORS, TERMINAL, AttemptError, Lease, Ref, State
 from penstock.core.lifecycle import QueuePosition, Transition
 from penstock.stores.contract import Settled, Settlement, no_outcome
@@ -99,7 +100,8 @@ def _holds(lease: Lease | Ref, seq: int, state: int, token: str) -> bool:
 
 
 def _apply(tx: TransactionContext, queue: QueueContext, row: Row, one: Settlement, head: int) -> None:
-    seq, _, token, attempt, charged, lost, place, due, errors, unique_phases, is_batch, asked, because = row
+    seq, _, token, attempt, charged, lost, place, due, errors, unique_phases, is_batch, *rest = row
+    asked, because, flow = rest
     to, now = one.transition, tx.now
     reason = reason_after(to, bool(asked), because)
     if to.throttle:
@@ -110,6 +112,8 @@ def _apply(tx: TransactionContext, queue: QueueContext, row: Row, one: Settlemen
     ended = to.state in TERMINAL
     if unique_phases is not None:
         shift_key(tx, queue, seq, unique_phases, State.RUNNING, to.state)
+    if flow is not None and ended:
+        tx.flow_ends.append((flow, outcome_of(to.state), one.result))
     if ended and to.keep <= 0:
         tx.execute(_DROP, (seq, token))
         tx.move(queue, RUNNING, None)

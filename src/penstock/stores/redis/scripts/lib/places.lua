@@ -213,6 +213,7 @@ function put(queue, id, job, over)
   redis.call('HSET', queue .. ':jobs', id, record)
   if ended_state(state) then
     publish_end(queue, id, record)
+    if job.flow then note_flow(queue, id, job, state) end
     if job.batch and batches().is_batch(job) then batches().end_members(queue, id, job, over) end
   elseif job.expires then
     redis.call('ZADD', queue .. ':expiring', job.expires, order(job, id))
@@ -259,6 +260,9 @@ end
 -- Remove a job that was taken from its indexes, with the members of a batch. forgotten: by retention, not on request.
 -- keeps_key: its unique key stays held, if the key has a period.
 local function remove(queue, id, job, forgotten, keeps_key)
+  if job.flow and not (forgotten and job.counted) then
+    note_flow(queue, id, job, ended_state(job.state) and job.state or RUNNING)
+  end
   if job.batch and batches().is_batch(job) then batches().remove_members(queue, id, job, forgotten) end
   local stays = keeps_key and job.unique and struct.unpack('<d', job.unique) ~= NONE
   if not stays and not (forgotten and key_outlives_job(job)) then free_key(queue, job) end

@@ -259,6 +259,18 @@ local function count_on(key, field, n)
   return n
 end
 
+-- Note the end of a job that is a node of a flow, or with the state AVAILABLE that it runs again, for the flow's home:
+-- `ends` maps a number, which grows, to the state, the stored id, the node (see script_arguments.py), "r" and the result. Scripts
+-- that return the names of new entries take them from here.
+local new_ends = {}
+
+local function note_flow(queue, id, job, state)
+  local stamp = string.format('%.0f', count_up(meta(queue)))
+  redis.call('HSET', queue .. ':ends', stamp,
+    struct.pack('<BBc0I2c0', state, #id, id, #job.flow, job.flow) .. (job.result and 'r' .. job.result or ''))
+  new_ends[#new_ends + 1] = stamp .. '/' .. name_of(queue)
+end
+
 -- The last step of every script that may have made jobs available or due.
 local function finish()
   if set_asides[1] then keep_set_asides() end

@@ -4,7 +4,7 @@
 
 local TAIL_FLAGS = 48
 -- Keys that a job shares with other jobs, as script_arguments.py writes them.
-local SHARED_KEYS = {'unique', 'partition', 'tenant', 'batch'}
+local SHARED_KEYS = {'unique', 'partition', 'tenant', 'batch', 'flow'}
 local PARTS = {'errors', 'result', 'progress', 'checkpoint', 'reason', unpack(SHARED_KEYS)}
 
 local function some(number)
@@ -17,7 +17,7 @@ local function is_plain(record)
 end
 
 -- The least size (bytes) of each.
-local LEAST_SIZE = {unique = 10, partition = 17, tenant = 2, batch = 20}
+local LEAST_SIZE = {unique = 10, partition = 17, tenant = 2, batch = 20, flow = 5}
 
 -- Raise an error if the decoded fields are inconsistent.
 local function check(job, size, at)

@@ -1,0 +1,175 @@
+"""Flows, as values: jobs that depend on each other, and what has become of them.
+
+docs/concepts/flows.md explains nodes, counting and states. Instants are ms since the epoch.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from penstock.core.job import FINISHED_KEPT, NewJob, Ref, State
+
+__all__ = [
+    "BUILDING_KEPT",
+    "CLOSED",
+    "FAILED_KEPT",
+    "FLOW_CANCELLED",
+    "FLOW_STOPPED",
+    "OPEN",
+    "FlowInfo",
+    "FlowNode",
+    "FlowPolicy",
+    "FlowState",
+    "NewFlow",
+    "NewNode",
+    "NodeState",
+    "When",
+    "outcome_of",
+]
+
+#: Retention (ms) of a flow that has failed or was cancelled: it can be retried for so long.
+FAILED_KEPT = 90 * 86_400_000
+#: A flow that was not started is removed so long (ms) after its first nodes were stored.
+BUILDING_KEPT = 3_600_000
+#: The reasons of jobs that are cancelled with their flow.
+FLOW_CANCELLED = "cancelled with its flow"
+FLOW_STOPPED = "cancelled because another node of its flow failed"
+
+
+class FlowPolicy(enum.StrEnum):
+    """What happens to the other nodes if one fails."""
+
+    STOP = "stop"  # cancel all that have not ended
+    FINISH = "finish"  # run those that do not depend on it
+    IGNORE = "ignore"  # run all of them; the result of the failed node is None
+
+    __hash__ = str.__hash__
+
+
+class When(enum.StrEnum):
+    """When a node starts: after its predecessors."""
+
+    SUCCESS = "success"  # all have completed
+    END = "end"  # all have ended, in any way
+    FAILURE = "failure"  # one has failed
+
+    __hash__ = str.__hash__
+
+
+class NodeState(enum.StrEnum):
+    """The state of a node. Every state except the first two is an end."""
+
+    WAITING = "waiting"  # for its predecessors
+    ACTIVE = "active"  # its job is in its queue: the job has the details
+    COMPLETED = "completed"
+    DEAD = "dead"
+    CANCELLED = "cancelled"  # also: its job has expired
+    GONE = "gone"  # its job was removed before it ended, or was not enqueued
+    SKIPPED = "skipped"  # a predecessor failed, or its flow was cancelled: it has no job
+    UNUSED = "unused"  # it waited for a failure, and there was none: it has no job
+
+    __hash__ = str.__hash__
+
+
+#: The states of nodes that have not ended.
+OPEN = (NodeState.WAITING, NodeState.ACTIVE)
+
+
+class FlowState(enum.StrEnum):
+    """The state of a flow."""
+
+    BUILDING = "building"  # its nodes are being stored; nothing runs
+    RUNNING = "running"
+    STOPPING = "stopping"  # a node failed, or it was cancelled: its other nodes are being cancelled
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    __hash__ = str.__hash__
+
+
+#: The states of flows that have ended.
+CLOSED = (FlowState.COMPLETED, FlowState.FAILED, FlowState.CANCELLED)
+
+
+class NewFlow(msgspec.Struct, frozen=True, array_like=True):
+    """A producer's request for a flow. `queue` is its home: the flow is stored beside the jobs of this queue.
+
+    - `key`: random; tells a repeated request from another flow with the same id.
+    - `result`: the node whose value is the result of the flow.
+    - `retention`: ms for which the completed flow is kept, with the results of its nodes.
+    """
+
+    id: str
+    queue: str = "default"
+    name: str = ""
+    policy: FlowPolicy = FlowPolicy.STOP
+    key: str = ""
+    result: int = 0
+    retention: int = FINISHED_KEPT
+
+    @property
+    def ref(self) -> Ref:
+        return Ref(self.queue, self.id)
+
+
+class NewNode(msgspec.Struct, frozen=True, array_like=True):
+    """A node of a new flow, with its number in the flow.
+
+    - `job`: its job; None: a join, which has no job, ends as soon as it may start, and whose value is the
+      list of the values of its `inputs`.
+    - `waits`: the number of its predecessors, each of which names this node in its `next`.
+    """
+
+    index: int
+    job: NewJob | None = None
+    next: tuple[int, ...] = ()
+    waits: int = 0
+    when: When = When.SUCCESS
+    inputs: tuple[int, ...] = ()
+
+
+class FlowNode(msgspec.Struct, frozen=True):
+    """A stored node, as it was at one instant. `result`: what its job returned, encoded; None: nothing."""
+
+    index: int
+    state: NodeState
+    job: Ref | None = None
+    task: str = ""
+    when: When = When.SUCCESS
+    next: tuple[int, ...] = ()
+    inputs: tuple[int, ...] = ()
+    result: bytes | None = None
+
+
+class FlowInfo(msgspec.Struct, frozen=True):
+    """A stored flow. `counts`: its nodes by state; states without nodes are absent."""
+
+    spec: NewFlow
+    state: FlowState
+    created_at: int
+    ended_at: int | None = None
+    total: int = 0
+    counts: dict[NodeState, int] = {}
+
+    @property
+    def ref(self) -> Ref:
+        return self.spec.ref
+
+    @property
+    def ended(self) -> bool:
+        return self.state in CLOSED
+
+
+_OUTCOMES = {
+    State.COMPLETED: NodeState.COMPLETED,
+    State.DEAD: NodeState.DEAD,
+    State.CANCELLED: NodeState.CANCELLED,
+}
+
+
+def outcome_of(state: State) -> NodeState:
+    """The end of a node whose job has ended in this state; GONE if the job was removed before it ended."""
+    return _OUTCOMES.get(state, NodeState.GONE)

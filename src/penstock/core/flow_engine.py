@@ -1,0 +1,406 @@
+"""What follows from the end of a node: the rules of flows, for stores whose verbs are Python functions.
+
+`scripts/lib/flows.lua` has the same rules for Redis. docs/concepts/flows.md explains them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from penstock.core.flow import (
+    BUILDING_KEPT,
+    CLOSED,
+    FAILED_KEPT,
+    FLOW_CANCELLED,
+    FLOW_STOPPED,
+    OPEN,
+    FlowInfo,
+    FlowNode,
+    FlowPolicy,
+    FlowState,
+    NewFlow,
+    NewNode,
+    NodeState,
+    When,
+)
+from penstock.core.job import NewJob, Ref
+
+__all__ = ["Effect", "FlowEngine", "FlowHost", "LiveFlow", "LiveNode", "Sweep", "new_flow"]
+
+
+class Effect(enum.IntEnum):
+    """What the end of a node, or its new start, does to each successor."""
+
+    SUCCEEDED = 0
+    FAILED = 1
+    REOPENED = 2  # undoes SUCCEEDED
+    REOPENED_FAILED = 3  # undoes FAILED
+
+    @property
+    def pending(self) -> int:
+        return -1 if self < Effect.REOPENED else 1
+
+    @property
+    def failures(self) -> int:
+        return (0, 1, 0, -1)[self]
+
+
+class Sweep(enum.IntEnum):
+    """A pass over all nodes, in the order of their numbers, in bounded steps."""
+
+    NONE = 0
+    START = 1  # start waiting nodes that may start
+    STOP = 2  # cancel all nodes that have not ended
+    REOPEN = 3  # run again what a STOP has cancelled or skipped; then START
+    RETRY = 4  # run all failed and skipped nodes again; then START
+
+
+_BAD = (NodeState.DEAD, NodeState.CANCELLED, NodeState.GONE, NodeState.SKIPPED)
+
+
+class LiveFlow(msgspec.Struct):
+    """A stored flow. `work`: effects that have not reached all successors: (node, next position, effect)."""
+
+    spec: NewFlow
+    created_at: int
+    state: FlowState = FlowState.BUILDING
+    ended_at: int | None = None
+    over_at: int = 0
+    total: int = 0
+    counts: dict[NodeState, int] = msgspec.field(default_factory=dict[NodeState, int])
+    cancelled: bool = False
+    sweep: Sweep = Sweep.NONE
+    cursor: int = 0
+    work: list[tuple[int, int, Effect]] = msgspec.field(default_factory=list[tuple[int, int, Effect]])
+
+    @property
+    def busy(self) -> bool:
+        """Whether `advance` has something to do."""
+        return bool(self.work) or self.sweep is not Sweep.NONE
+
+    @property
+    def failed(self) -> bool:
+        """Whether a node has ended in a way that its policy counts as a failure."""
+        return self.spec.policy is not FlowPolicy.IGNORE and self.has_failures
+
+    @property
+    def has_failures(self) -> bool:
+        return any(self.counts.get(state) for state in _BAD)
+
+    def info(self) -> FlowInfo:
+        counts = {state: n for state, n in self.counts.items() if n}
+        return FlowInfo(self.spec, self.state, self.created_at, self.ended_at, self.total, counts)
+
+
+class LiveNode(msgspec.Struct):
+    """A stored node. `job`: kept until it is enqueued. `swept`: its job was cancelled by a STOP."""
+
+    index: int
+    state: NodeState = NodeState.WAITING
+    pending: int = 0
+    failures: int = 0
+    when: When = When.SUCCESS
+    next: tuple[int, ...] = ()
+    inputs: tuple[int, ...] = ()
+    ref: Ref | None = None
+    task: str = ""
+    job: NewJob | None = None
+    result: bytes | None = None
+    swept: bool = False
+
+    @classmethod
+    def of(cls, new: NewNode) -> LiveNode:
+        job = new.job
+        return cls(
+            new.index,
+            pending=new.waits,
+            when=new.when,
+            next=new.next,
+            inputs=new.inputs,
+            ref=None if job is None else job.ref,
+            task="" if job is None else job.task,
+            job=job,
+        )
+
+    def shown(self) -> FlowNode:
+        return FlowNode(
+            self.index, self.state, self.ref, self.task, self.when, self.next, self.inputs, self.result
+        )
+
+
+class FlowHost(Protocol):
+    """What the engine asks of a store, inside one atomic step."""
+
+    @property
+    def now(self) -> int: ...
+
+    def node(self, index: int) -> LiveNode | None:
+        """The node with this number; the same object for the same number."""
+        ...
+
+    def loaded(self, indexes: Iterable[int]) -> bool:
+        """Whether `node` can give these nodes now. If not, `advance` stops, until it is called again."""
+        ...
+
+    def touch(self, node: LiveNode) -> None:
+        """Note that the node has changed."""
+        ...
+
+    def enqueue(self, job: NewJob) -> bool:
+        """Enqueue a job even if its queue is closed or full. False: it was not stored."""
+        ...
+
+    def cancel(self, ref: Ref, reason: str) -> None:
+        """Cancel a job, or ask it to stop."""
+        ...
+
+    def retry(self, ref: Ref) -> bool:
+        """Run an ended job again. False: it does not exist."""
+        ...
+
+
+class FlowEngine:
+    """Applies the rules to one flow."""
+
+    def __init__(self, flow: LiveFlow, host: FlowHost) -> None:
+        self.flow = flow
+        self._host = host
+        self._advancing = False
+
+    # ── what happens to nodes ────────────────────────────────────────────────────────────────────
+
+    def ended(self, index: int, outcome: NodeState, result: bytes | None, budget: int) -> None:
+        """The job of a node has ended. Repeated calls change nothing."""
+        node = self._host.node(index)
+        if node is not None and node.state in OPEN:
+            node.result = result
+            self._resolve(node, outcome)
+            self.advance(budget)
+
+    def reopened(self, index: int, budget: int) -> None:
+        """The ended job of a node runs again."""
+        node, flow = self._host.node(index), self.flow
+        if node is None or node.state in OPEN:
+            return
+        self._reopen(node, NodeState.ACTIVE)
+        if flow.state is not FlowState.RUNNING:  # a sweep has cancelled or skipped others, or it has ended
+            self._run_again(Sweep.REOPEN)
+        self.advance(budget)
+
+    def add(self, join: int, jobs: list[NewJob]) -> bool:
+        """Add jobs as further predecessors and inputs of a join."""
+        flow, into = self.flow, self._host.node(join)
+        if flow.state is not FlowState.RUNNING or into is None:
+            return False
+        if into.job is not None or into.ref is not None or into.state is not NodeState.WAITING:
+            return False
+        into.pending += len(jobs)
+        into.inputs += tuple(job.flow.node for job in jobs if job.flow is not None)
+        self._host.touch(into)
+        for _ in jobs:
+            node = self._host.node(flow.total)
+            assert node is not None  # the store has stored it
+            flow.total += 1
+            self._count(NodeState.WAITING, 1)
+            self._start(node)
+        self.advance(len(jobs))
+        return True
+
+    # ── what is wanted of the flow ───────────────────────────────────────────────────────────────
+
+    def start(self, budget: int) -> None:
+        """Start a flow whose nodes are all stored."""
+        if self.flow.state is FlowState.BUILDING:
+            self.flow.state = FlowState.RUNNING
+            self._sweep(Sweep.START)
+            self.advance(budget)
+
+    def cancel(self, budget: int) -> None:
+        flow = self.flow
+        if flow.state in CLOSED:
+            return
+        flow.state, flow.cancelled = FlowState.STOPPING, True
+        self._sweep(Sweep.STOP)
+        self.advance(budget)
+
+    def retry(self, budget: int) -> None:
+        if self.flow.has_failures:
+            self._run_again(Sweep.RETRY)
+            self.advance(budget)
+
+    def advance(self, budget: int) -> int:
+        """Do what is left over, in at most about `budget` steps; returns the number of steps done."""
+        if self._advancing:  # called from within a step: the step in progress continues with it
+            return 0
+        self._advancing, left = True, budget
+        try:
+            while left > 0 and self.flow.busy and self._host.loaded(self.wanted(left)):
+                left -= self._spread(left) if self.flow.work else self._sweep_one()
+        finally:
+            self._advancing = False
+        self._finish()
+        return budget - left
+
+    def wanted(self, budget: int) -> Sequence[int]:
+        """The nodes that the next step concerns, as far as they are known."""
+        flow = self.flow
+        if flow.work:
+            index, at, _ = flow.work[-1]
+            if not self._host.loaded((index,)):
+                return (index,)
+            node = self._host.node(index)
+            return () if node is None else node.next[at : at + budget]
+        return (flow.cursor,) if flow.sweep is not Sweep.NONE and flow.cursor < flow.total else ()
+
+    # ── private ──────────────────────────────────────────────────────────────────────────────────
+
+    def _sweep(self, sweep: Sweep) -> None:
+        self.flow.sweep, self.flow.cursor = sweep, 0
+
+    def _run_again(self, sweep: Sweep) -> None:
+        flow = self.flow
+        flow.state, flow.ended_at = FlowState.RUNNING, None
+        flow.cancelled = False
+        self._sweep(sweep)
+
+    def _count(self, state: NodeState, n: int) -> None:
+        self.flow.counts[state] = self.flow.counts.get(state, 0) + n
+
+    def _set(self, node: LiveNode, state: NodeState) -> None:
+        self._count(node.state, -1)
+        self._count(state, 1)
+        node.state = state
+        self._host.touch(node)
+
+    def _good(self, state: NodeState) -> bool:
+        if state in (NodeState.COMPLETED, NodeState.UNUSED):
+            return True
+        return self.flow.spec.policy is FlowPolicy.IGNORE
+
+    def _resolve(self, node: LiveNode, outcome: NodeState) -> None:
+        """End a node; its successors follow by `_spread`."""
+        flow, good = self.flow, self._good(outcome)
+        self._set(node, outcome)
+        flow.work.append((node.index, 0, Effect.SUCCEEDED if good else Effect.FAILED))
+        if not good and flow.spec.policy is FlowPolicy.STOP and flow.state is FlowState.RUNNING:
+            flow.state = FlowState.STOPPING
+            self._sweep(Sweep.STOP)
+
+    def _reopen(self, node: LiveNode, state: NodeState) -> None:
+        effect = Effect.REOPENED if self._good(node.state) else Effect.REOPENED_FAILED
+        node.swept, node.result = False, None
+        self._set(node, state)
+        self.flow.work.append((node.index, 0, effect))
+
+    def _spread(self, budget: int) -> int:
+        """Pass one effect on to some successors; returns the number of steps."""
+        index, at, effect = self.flow.work.pop()
+        node = self._host.node(index)
+        assert node is not None
+        after = at + budget
+        if after < len(node.next):
+            self.flow.work.append((index, after, effect))
+        for successor in node.next[at:after]:
+            self._affect(successor, effect)
+        return 1 + min(budget, len(node.next) - at)
+
+    def _affect(self, index: int, effect: Effect) -> None:
+        node = self._host.node(index)
+        assert node is not None
+        node.pending += effect.pending
+        node.failures += effect.failures
+        self._host.touch(node)
+        skipped = node.state is NodeState.SKIPPED and node.failures == 0
+        if skipped and effect >= Effect.REOPENED and self.flow.state is FlowState.RUNNING:
+            self._reopen(node, NodeState.WAITING)
+        else:
+            self._decide(node)
+
+    def _decide(self, node: LiveNode) -> None:
+        """Start a waiting node, or skip it, if its predecessors allow that by now."""
+        if node.state is not NodeState.WAITING or self.flow.sweep in (Sweep.REOPEN, Sweep.RETRY):
+            return
+        if node.when is When.SUCCESS:
+            if node.failures > 0:
+                self._resolve(node, NodeState.SKIPPED)
+            elif node.pending == 0:
+                self._start(node)
+        elif node.when is When.END:
+            if node.pending == 0:
+                self._start(node)
+        elif node.failures > 0:
+            self._start(node)
+        elif node.pending == 0:
+            self._resolve(node, NodeState.UNUSED)
+
+    def _start(self, node: LiveNode) -> None:
+        stopping = self.flow.state is FlowState.STOPPING
+        if stopping and (node.when is When.SUCCESS or self.flow.cancelled):
+            self._resolve(node, NodeState.SKIPPED)
+        elif node.job is None:
+            self._resolve(node, NodeState.COMPLETED)
+        else:
+            job, node.job = node.job, None
+            self._set(node, NodeState.ACTIVE)
+            if not self._host.enqueue(job):
+                self._resolve(node, NodeState.GONE)
+
+    def _sweep_one(self) -> int:
+        flow = self.flow
+        if flow.cursor >= flow.total:
+            again = flow.sweep in (Sweep.REOPEN, Sweep.RETRY)
+            self._sweep(Sweep.START if again else Sweep.NONE)
+            return 0
+        node = self._host.node(flow.cursor)
+        flow.cursor += 1
+        if node is None:
+            return 1
+        if flow.sweep is Sweep.START:
+            self._decide(node)
+        elif flow.sweep is Sweep.STOP:
+            self._stop(node)
+        else:
+            self._bring_back(node)
+        return 1
+
+    def _stop(self, node: LiveNode) -> None:
+        if node.when is not When.SUCCESS and not self.flow.cancelled:
+            return
+        if node.state is NodeState.WAITING:
+            self._resolve(node, NodeState.SKIPPED)
+        elif node.state is NodeState.ACTIVE and node.ref is not None:
+            node.swept = True
+            self._host.touch(node)
+            self._host.cancel(node.ref, FLOW_CANCELLED if self.flow.cancelled else FLOW_STOPPED)
+
+    def _bring_back(self, node: LiveNode) -> None:
+        if node.state is NodeState.SKIPPED:
+            self._reopen(node, NodeState.WAITING)
+        elif node.state in (NodeState.DEAD, NodeState.CANCELLED) and node.ref is not None:
+            wanted = node.swept or self.flow.sweep is Sweep.RETRY
+            if wanted and self._host.retry(node.ref):
+                self._reopen(node, NodeState.ACTIVE)
+
+    def _finish(self) -> None:
+        """End the flow if all its nodes have ended."""
+        flow = self.flow
+        if flow.busy or flow.state in CLOSED or flow.state is FlowState.BUILDING:
+            return
+        if any(flow.counts.get(state) for state in OPEN):
+            return
+        flow.ended_at = now = self._host.now
+        if flow.cancelled and flow.has_failures:
+            flow.state = FlowState.CANCELLED
+        else:
+            flow.state = FlowState.FAILED if flow.failed else FlowState.COMPLETED
+        kept = flow.spec.retention
+        flow.over_at = now + (kept if flow.state is FlowState.COMPLETED else max(kept, FAILED_KEPT))
+
+
+def new_flow(spec: NewFlow, now: int) -> LiveFlow:
+    """A flow without nodes. If it is never started, it is removed after `BUILDING_KEPT`."""
+    return LiveFlow(spec, now, over_at=now + BUILDING_KEPT)

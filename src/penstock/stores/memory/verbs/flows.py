@@ -1,0 +1,163 @@
+"""The verbs of flows, and the ends of jobs that are nodes of flows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState
+from penstock.core.flow_engine import FlowEngine, LiveNode, new_flow
+from penstock.core.flow_member import FlowMember
+from penstock.core.job import NewJob, Ref
+from penstock.stores.contract import FLOW_STEP, EnqueueStatus, FlowChange, FlowPage
+from penstock.stores.flow_cursor import flow_cursor, place_of
+from penstock.stores.memory.flow_rows import MemoryFlow
+from penstock.stores.memory.state import MemoryState
+from penstock.stores.memory.verbs.operating import retry
+from penstock.stores.memory.verbs.producing import cancel_one, enqueue_one
+
+__all__ = [
+    "add_to_flow",
+    "advance_flows",
+    "change_flow",
+    "count_ends",
+    "flow_nodes",
+    "get_flows",
+    "list_flows",
+    "put_flow",
+]
+
+
+class _Host:
+    """What the engine asks of this store."""
+
+    def __init__(self, memory: MemoryState, flow: MemoryFlow) -> None:
+        self._memory = memory
+        self._nodes = flow.nodes
+        self.now = memory.clock.now()
+
+    def node(self, index: int) -> LiveNode | None:
+        return self._nodes[index] if 0 <= index < len(self._nodes) else None
+
+    def loaded(self, indexes: Iterable[int]) -> bool:
+        return True
+
+    def touch(self, node: LiveNode) -> None:
+        """Nodes are changed in place."""
+
+    def enqueue(self, job: NewJob) -> bool:
+        return enqueue_one(self._memory, job, self.now, follows=True).status is EnqueueStatus.NEW
+
+    def cancel(self, ref: Ref, reason: str) -> None:
+        cancel_one(self._memory, ref, reason, self.now)
+
+    def retry(self, ref: Ref) -> bool:
+        return retry(self._memory, [ref], None, None) != [None]
+
+
+def put_flow(memory: MemoryState, spec: NewFlow, nodes: Sequence[NewNode], start: bool) -> FlowInfo | None:
+    flow = memory.flows.get(spec.ref)
+    if flow is None:
+        flow = memory.flows[spec.ref] = MemoryFlow(new_flow(spec, memory.clock.now()))
+    head = flow.head
+    if head.spec.key != spec.key:
+        return None
+    if head.state is FlowState.BUILDING:
+        new = [LiveNode.of(node) for node in nodes if node.index >= head.total]
+        flow.nodes += new
+        head.total += len(new)
+        head.counts[NodeState.WAITING] = head.total
+        if start:
+            _engine(memory, flow).start(FLOW_STEP)
+    return _after(memory, flow)
+
+
+def add_to_flow(memory: MemoryState, ref: Ref, join: int, jobs: Sequence[NewJob]) -> FlowInfo | None:
+    flow = memory.flows.get(ref)
+    if flow is None:
+        return None
+    first = flow.head.total
+    members = [replace(job, flow=FlowMember(ref.queue, ref.id, first + n)) for n, job in enumerate(jobs)]
+    flow.nodes += [LiveNode.of(NewNode(first + n, job, next=(join,))) for n, job in enumerate(members)]
+    if not _engine(memory, flow).add(join, members):
+        del flow.nodes[first:]
+        return None
+    return _after(memory, flow)
+
+
+def get_flows(memory: MemoryState, refs: Sequence[Ref]) -> list[FlowInfo | None]:
+    found = [memory.flows.get(ref) for ref in refs]
+    return [None if flow is None else flow.head.info() for flow in found]
+
+
+def flow_nodes(memory: MemoryState, ref: Ref, indexes: Sequence[int]) -> list[FlowNode | None]:
+    flow = memory.flows.get(ref)
+    if flow is None:
+        return [None] * len(indexes)
+    host = _Host(memory, flow)
+    found = [host.node(index) for index in indexes]
+    return [None if node is None else node.shown() for node in found]
+
+
+def list_flows(memory: MemoryState, after: str | None, limit: int) -> FlowPage:
+    infos = sorted((flow.head.info() for flow in memory.flows.values()), key=place_of, reverse=True)
+    if after is not None:
+        before = flow_cursor(after)
+        infos = [info for info in infos if place_of(info) < before]
+    return FlowPage.of(infos, limit)
+
+
+def change_flow(memory: MemoryState, ref: Ref, change: FlowChange) -> FlowInfo | None:
+    flow = memory.flows.get(ref)
+    if flow is None:
+        return None
+    engine = _engine(memory, flow)
+    if change is FlowChange.CANCEL:
+        engine.cancel(FLOW_STEP)
+    else:
+        engine.retry(FLOW_STEP)
+    return _after(memory, flow)
+
+
+def advance_flows(memory: MemoryState, limit: int) -> int:
+    now, done = memory.clock.now(), 0
+    for ref, flow in list(memory.flows.items()):
+        head = flow.head
+        if head.busy:
+            done += _engine(memory, flow).advance(limit)
+        elif head.over_at and head.over_at <= now and (head.info().ended or head.state is FlowState.BUILDING):
+            del memory.flows[ref]
+            done += 1
+    return done
+
+
+def count_ends(memory: MemoryState) -> None:
+    """Count the ends that a verb has noted."""
+    while memory.flow_ends:
+        ends, memory.flow_ends = memory.flow_ends, []
+        for end in ends:
+            member = end.member
+            flow = memory.flows.get(Ref(member.queue, member.id))
+            if flow is None or not _is_job_of(flow, member.node, end.job_id):
+                continue
+            engine = _engine(memory, flow)
+            if end.outcome is None:
+                engine.reopened(member.node, FLOW_STEP)
+            else:
+                engine.ended(member.node, end.outcome, end.result, FLOW_STEP)
+
+
+def _is_job_of(flow: MemoryFlow, index: int, id: str) -> bool:
+    ref = flow.nodes[index].ref if index < len(flow.nodes) else None
+    return ref is not None and ref.id == id
+
+
+def _engine(memory: MemoryState, flow: MemoryFlow) -> FlowEngine:
+    return FlowEngine(flow.head, _Host(memory, flow))
+
+
+def _after(memory: MemoryState, flow: MemoryFlow) -> FlowInfo:
+    """The flow after the verb, and after the ends that the verb has caused."""
+    count_ends(memory)
+    return flow.head.info()

@@ -1,0 +1,213 @@
+"""One flow on Redis while a verb changes it: what was read, what has changed, and what is to be enqueued.
+
+The rules are those of `core/flow_engine.py`. A change is computed here and stored by `flow_commit.lua`, which
+refuses it if the flow has changed since it was read; then the verb reads the flow again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from penstock.core.flow import CLOSED, FlowNode, FlowState, NewNode, NodeState, When
+from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode
+from penstock.core.job import NewJob, Ref
+
+__all__ = ["FlowChangeSet", "decode_head", "node_fields", "shown_node"]
+
+_encode = msgspec.msgpack.Encoder().encode
+decode_head = msgspec.msgpack.Decoder(LiveFlow).decode
+_decode_indexes = msgspec.msgpack.Decoder(tuple[int, ...]).decode
+_decode_job = msgspec.msgpack.Decoder(NewJob).decode
+
+
+class _StoredNode(msgspec.Struct, array_like=True):
+    """A node without its job, inputs and result. `stamp`: the number of the last end that was counted."""
+
+    state: NodeState
+    pending: int
+    failures: int
+    when: When
+    next: tuple[int, ...]
+    queue: str | None
+    id: str
+    task: str
+    swept: bool = False
+    stamp: int = 0
+
+    @property
+    def ref(self) -> Ref | None:
+        return None if self.queue is None else Ref(self.queue, self.id)
+
+
+_decode_node = msgspec.msgpack.Decoder(_StoredNode).decode
+
+
+class FlowChangeSet:
+    """A flow, and its nodes as far as they were read; the host of its engine."""
+
+    def __init__(self, head: LiveFlow, version: bytes, now: int) -> None:
+        self.head = head
+        self.version = version
+        self.now = now
+        self.engine = FlowEngine(head, self)
+        self.jobs: list[NewJob] = []
+        self.cancels: list[tuple[Ref, str]] = []
+        self.retries: list[Ref] = []
+        self.missing: set[Ref] = set()  # jobs that do not exist
+        self._nodes: dict[int, LiveNode | None] = {}  # None: it does not exist
+        self._states: dict[int, NodeState] = {}  # as stored
+        self._stamps: dict[int, int] = {}
+        self._changed: set[int] = set()
+        self._started: set[int] = set()  # with a job that is stored no longer
+        self._results: dict[int, bytes | None] = {}
+        self._inputs: set[int] = set()
+        self._new: set[int] = set()
+
+    # ── the host of the engine ───────────────────────────────────────────────────────────────────
+
+    def loaded(self, indexes: Iterable[int]) -> bool:
+        return all(index in self._nodes for index in indexes)
+
+    def node(self, index: int) -> LiveNode | None:
+        return self._nodes.get(index)
+
+    def touch(self, node: LiveNode) -> None:
+        self._changed.add(node.index)
+        if node.state is not self._states.get(node.index, NodeState.WAITING):
+            self._results[node.index] = node.result
+
+    def enqueue(self, job: NewJob) -> bool:
+        assert job.flow is not None
+        self._started.add(job.flow.node)
+        self.jobs.append(job)
+        return True
+
+    def cancel(self, ref: Ref, reason: str) -> None:
+        self.cancels.append((ref, reason))
+
+    def retry(self, ref: Ref) -> bool:
+        if ref in self.missing:
+            return False
+        self.retries.append(ref)
+        return True
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues of the jobs that were cancelled."""
+        return list(dict.fromkeys(ref.queue for ref, _ in self.cancels))
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────
+
+    def unread(self, indexes: Iterable[int]) -> list[int]:
+        """Those of these nodes that were not read."""
+        return [index for index in dict.fromkeys(indexes) if index not in self._nodes]
+
+    def read(self, index: int, text: bytes | None, job: bytes | None, inputs: bytes | None = None) -> None:
+        """Add a node that was read."""
+        if text is None:
+            self._nodes[index] = None
+            return
+        stored = _decode_node(text)
+        self._stamps[index], self._states[index] = stored.stamp, stored.state
+        self._nodes[index] = LiveNode(
+            index,
+            stored.state,
+            stored.pending,
+            stored.failures,
+            stored.when,
+            stored.next,
+            () if inputs is None else _decode_indexes(inputs),
+            stored.ref,
+            stored.task,
+            None if job is None else _decode_job(job),
+            None,
+            stored.swept,
+        )
+
+    def is_news(self, index: int, job: Ref, stamp: int) -> bool:
+        """Whether this is the job of the node, and no later end was counted; notes that this one is."""
+        node = self._nodes.get(index)
+        if node is None or node.ref != job or stamp <= self._stamps[index]:
+            return False
+        self._stamps[index] = stamp
+        self._changed.add(index)
+        return True
+
+    def add(self, new: NewNode) -> None:
+        """Add a new node."""
+        self._nodes[new.index] = LiveNode.of(new)
+        self._stamps[new.index] = 0
+        self._changed.add(new.index)
+        self._new.add(new.index)
+        if new.job is None:
+            self._inputs.add(new.index)
+
+    def inputs_changed(self, index: int) -> None:
+        """Note that the inputs of a join have changed."""
+        self._inputs.add(index)
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def look_at(self) -> int | None:
+        """When `advance_flows` has something to do."""
+        if self.head.busy:
+            return 0
+        over = self.head.state in CLOSED or self.head.state is FlowState.BUILDING
+        return self.head.over_at if over else None
+
+    def fields(self) -> tuple[list[bytes], list[bytes]]:
+        """The fields to set, with their values, and the fields to remove."""
+        sets, dels = [b"head", _encode(self.head)], []
+        for index in sorted(self._changed):
+            node = self._node(index)
+            sets += (b"n%d" % index, _encode(self._stored(node)))
+            if node.job is not None and index in self._new:
+                sets += (b"j%d" % index, _encode(node.job))
+            elif index in self._started:
+                dels.append(b"j%d" % index)
+        for index in self._inputs:
+            sets += (b"i%d" % index, _encode(self._node(index).inputs))
+        for index, result in self._results.items():
+            if result is None:
+                dels.append(b"r%d" % index)
+            else:
+                sets += (b"r%d" % index, result)
+        return sets, dels
+
+    def _node(self, index: int) -> LiveNode:
+        node = self._nodes[index]
+        assert node is not None
+        return node
+
+    def _stored(self, node: LiveNode) -> _StoredNode:
+        ref = node.ref
+        queue, id = (None, "") if ref is None else (ref.queue, ref.id)
+        return _StoredNode(
+            node.state,
+            node.pending,
+            node.failures,
+            node.when,
+            node.next,
+            queue,
+            id,
+            node.task,
+            node.swept,
+            self._stamps[node.index],
+        )
+
+
+def node_fields(indexes: Iterable[int], kinds: bytes) -> list[bytes]:
+    """The names of the fields of these nodes, of each of these kinds."""
+    return [kind.to_bytes() + b"%d" % index for index in indexes for kind in kinds]
+
+
+def shown_node(index: int, text: bytes | None, inputs: bytes | None, result: bytes | None) -> FlowNode | None:
+    """A node as operators and clients see it."""
+    if text is None:
+        return None
+    one = _decode_node(text)
+    of = () if inputs is None else _decode_indexes(inputs)
+    return FlowNode(index, one.state, one.ref, one.task, one.when, one.next, of, result)

@@ -1,0 +1,65 @@
+-- Store a change of a flow, unless another change was stored since the caller has read it, and enqueue the jobs of nodes
+-- that start.
+-- KEYS: the queue of the flow, then other queues.  ARGV: clock, floor (as in enqueue), id of the flow, version that the
+-- caller has read ('' if there was no flow), time of creation, when to look at the flow again ('' never), number of
+-- profiles, the profiles (digest, profile), number of fields to set, the fields and values, number of fields to remove,
+-- the fields, then the jobs that follow, as in settle.lua.
+-- flow/ID is a hash: `v` version, `head` flow, and per node N: `nN` its state, `jN` its job, `iN` inputs, `rN` result.
+-- flows: the ids by time of creation. flows/look: the ids by the instant at which `advance_flows` has something to do.
+-- Returns {1 if stored, the highest generation, names of the jobs put into `out`, positions of jobs whose id is taken}.
+-- include: clock states status_codes queue profiles record partitions places
+local function commit()    -- Lua allows 200 local names per function, and the parts included above use most of them
+  -- include: replacing insert
+  local home, id = KEYS[1], ARGV[3]
+  local flow, floor, profiles = home .. ':flow/' .. id, tonumber(ARGV[2]), tonumber(ARGV[7])
+  local version = redis.call('HGET', flow, 'v') or ''
+  if version ~= ARGV[4] then return {0, string.format('%.0f', floor), {}, {}} end
+  local inline_profile = profile_keeper(8, profiles)
+  local at = 8 + 2 * profiles
+
+  local function next_list()
+    local n, list = tonumber(ARGV[at]), {}
+    for i = 1, n do list[i] = ARGV[at + i] end
+    at = at + 1 + n
+    return list
+  end
+
+  local sets = next_list()
+  sets[#sets + 1], sets[#sets + 2] = 'v', string.format('%.0f', (tonumber(version) or 0) + 1)
+  in_steps('HSET', flow, sets)
+  in_steps('HDEL', flow, next_list())
+  redis.call('ZADD', home .. ':flows', ARGV[5], id)
+  if ARGV[6] == '' then
+    redis.call('ZREM', home .. ':flows/look', id)
+  else
+    redis.call('ZADD', home .. ':flows/look', ARGV[6], id)
+  end
+
+  local out, taken, blob, i, n = {}, {}, ARGV[at], 1, 0
+  while i <= #blob do
+    local q, job, form, tail
+    q, job, form, tail, i = struct.unpack('<BI4c0I4c0I4c0', blob, i)
+    n = n + 1
+    floor = count_up(meta(home), floor)
+    if q == 0 then
+      local name = string.format('%.0f.%.0f.%d', floor, now, n)
+      redis.call('HSET', home .. ':out', name, struct.pack('<d', floor) .. tail)
+      out[#out + 1] = name
+    else
+      local to = KEYS[q]
+      if redis.call('HEXISTS', to .. ':jobs', job) == 1 or enqueue_status(to, form, true) ~= NEW then
+        taken[#taken + 1] = n
+      else
+        local flags, stored = tail_of(tail, inline_profile(to, string.sub(tail, 2, 5)))
+        floor = count_up(meta(to), floor)
+        store_new(to, job, form, floor, flags, stored)
+        floor = math.max(floor, minted)
+        meta(to).enqueued = meta(to).enqueued + 1
+      end
+    end
+  end
+  finish()
+  return {1, string.format('%.0f', floor), out, taken}
+end
+
+return commit()

@@ -1,0 +1,87 @@
+"""Count the ends of jobs that are nodes of flows.
+
+The script that ends a job notes the end in the job's slot (`ends`, see queue.lua). The settling worker counts
+it at once, and `advance_flows` counts what nobody has. A repeated count changes nothing: each end has a
+number, and a node remembers the highest that was counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.core.flow import NodeState, outcome_of
+from penstock.core.job import Ref, State
+from penstock.stores.redis.context import CallPlan, Context, command
+from penstock.stores.redis.isolation import AWAY, alone, each
+from penstock.stores.redis.keys import id_of
+from penstock.stores.redis.layout import STATES
+from penstock.stores.redis.verbs.flow_store import commit, open_flow, proceed, read_nodes
+from penstock.stores.redis.wire.calls import Call
+
+__all__ = ["deliver_ends"]
+
+
+class _End(NamedTuple):
+    """An entry of `ends`. `outcome`: None if the job, which had ended, runs again."""
+
+    stamp: int
+    flow: Ref
+    node: int
+    job: Ref
+    outcome: NodeState | None
+    result: bytes | None
+
+
+def deliver_ends(context: Context, entries: Sequence[tuple[str, bytes]]) -> CallPlan[None]:
+    """Count ends, given as queue and number; then remove them."""
+    calls: list[tuple[str, Call]] = []
+    for queue, stamp in entries:
+        key = context.redis_keys.queue(queue) + b":ends"
+        calls.append((queue, command(key, "HGET", key, stamp)))
+    texts = yield from each(context, calls)
+    by_flow: dict[Ref, list[tuple[_End, bytes]]] = {}
+    for (queue, stamp), text in zip(entries, texts, strict=True):
+        if text is not None and text is not AWAY:
+            end = _read(queue, stamp, text)
+            by_flow.setdefault(end.flow, []).append((end, stamp))
+    gone: list[tuple[str, Call]] = []
+    for flow, ends in by_flow.items():
+        counted = yield from alone(context, flow.queue, _count(context, flow, [end for end, _ in ends]))
+        if counted is not AWAY:
+            for end, stamp in ends:
+                key = context.redis_keys.queue(end.job.queue) + b":ends"
+                gone.append((end.job.queue, command(key, "HDEL", key, stamp)))
+    if gone:
+        yield from each(context, gone)
+
+
+def _read(queue: str, stamp: bytes, text: bytes) -> _End:
+    state = STATES[text[0]]
+    at = 2 + text[1]
+    job = Ref(queue, id_of(text[2:at]))
+    size = int.from_bytes(text[at : at + 2], "little")
+    member, rest = text[at + 2 : at + 2 + size], text[at + 2 + size :]
+    node, home = int.from_bytes(member[:4], "little"), member[5 : 5 + member[4]]
+    flow = Ref(home.decode(), member[5 + member[4] :].decode())
+    outcome = None if state is State.AVAILABLE else outcome_of(state)
+    return _End(int(stamp), flow, node, job, outcome, rest[1:] if rest else None)
+
+
+def _count(context: Context, flow: Ref, ends: list[_End]) -> CallPlan[bool]:
+    ends.sort()
+    while True:
+        session = yield from open_flow(context, flow)
+        if session is None:
+            return True
+        yield from read_nodes(context, flow, session, [end.node for end in ends])
+        for end in ends:
+            if not session.is_news(end.node, end.job, end.stamp):
+                continue
+            if end.outcome is None:
+                session.engine.reopened(end.node, 0)
+            else:
+                session.engine.ended(end.node, end.outcome, end.result, 0)
+        yield from proceed(context, flow, session)
+        if (yield from commit(context, flow, session)):
+            return True

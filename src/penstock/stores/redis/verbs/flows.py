@@ -1,0 +1,196 @@
+"""The verbs of flows on Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState
+from penstock.core.flow_engine import new_flow
+from penstock.core.flow_member import FlowMember
+from penstock.core.job import NewJob, Ref
+from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage
+from penstock.stores.flow_cursor import flow_cursor, place_of
+from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
+from penstock.stores.redis.flow_session import FlowChangeSet, decode_head, node_fields, shown_node
+from penstock.stores.redis.isolation import AWAY, each
+from penstock.stores.redis.verbs.flow_ends import deliver_ends
+from penstock.stores.redis.verbs.flow_store import commit, flow_key, open_flow, proceed, read_nodes
+from penstock.stores.redis.verbs.known_queues import known, now_of
+from penstock.stores.redis.wire.calls import Call
+
+__all__ = [
+    "add_to_flow",
+    "advance_flows",
+    "change_flow",
+    "flow_nodes",
+    "get_flows",
+    "list_flows",
+    "put_flow",
+]
+
+#: Flows of one queue that one `advance_flows` continues, and ends that it counts.
+_FLOWS, _ENDS = 10, 500
+
+
+def put_flow(
+    context: Context, spec: NewFlow, nodes: Sequence[NewNode], start: bool
+) -> CallPlan[FlowInfo | None]:
+    """Store nodes of a flow, and start it."""
+    while True:
+        session = yield from open_flow(context, spec.ref)
+        if session is None:
+            now = int((yield from now_of(context)))
+            session = FlowChangeSet(new_flow(spec, now), b"", now)
+        head = session.head
+        if head.spec.key != spec.key:
+            return None
+        if head.state is FlowState.BUILDING:
+            for node in nodes:
+                if node.index >= head.total:
+                    session.add(node)
+                    head.total += 1
+            head.counts[NodeState.WAITING] = head.total
+            if start:
+                session.engine.start(0)
+                yield from proceed(context, spec.ref, session)
+        if (yield from commit(context, spec.ref, session)):
+            return (yield from _info(context, spec.ref))
+
+
+def add_to_flow(context: Context, ref: Ref, join: int, jobs: Sequence[NewJob]) -> CallPlan[FlowInfo | None]:
+    """Add jobs to a running flow, as members of a join."""
+    while True:
+        session = yield from open_flow(context, ref)
+        if session is None:
+            return None
+        yield from read_nodes(context, ref, session, [join], inputs=True)
+        first = session.head.total
+        members = [replace(job, flow=FlowMember(ref.queue, ref.id, first + n)) for n, job in enumerate(jobs)]
+        for n, job in enumerate(members):
+            session.add(NewNode(first + n, job, (join,)))
+        if not session.engine.add(join, members):
+            return None
+        session.inputs_changed(join)
+        yield from proceed(context, ref, session)
+        if (yield from commit(context, ref, session)):
+            return (yield from _info(context, ref))
+
+
+def get_flows(context: Context, refs: Sequence[Ref]) -> CallPlan[list[FlowInfo | None]]:
+    """Read flows."""
+    calls = []
+    for ref in refs:
+        key = flow_key(context, ref)
+        calls.append(command(key, "HGET", key, "head"))
+    found = raise_errors((yield calls)) if calls else []
+    return [None if text is None else decode_head(text).info() for text in found]
+
+
+def flow_nodes(context: Context, ref: Ref, indexes: Sequence[int]) -> CallPlan[list[FlowNode | None]]:
+    """Read nodes of a flow."""
+    if not indexes:
+        return []
+    key = flow_key(context, ref)
+    (found,) = raise_errors((yield [command(key, "HMGET", key, *node_fields(indexes, b"nir"))]))
+    rows = zip(indexes, found[0::3], found[1::3], found[2::3], strict=True)
+    return [shown_node(*row) for row in rows]
+
+
+def list_flows(context: Context, after: str | None, limit: int) -> CallPlan[FlowPage]:
+    """List the flows of all queues, newest first."""
+    before = None if after is None else flow_cursor(after)
+    queues = yield from known(context)
+    highest = "+inf" if before is None else before[0]
+    calls: list[tuple[str, Call]] = []
+    for queue in queues:
+        key = context.redis_keys.queue(queue) + b":flows"
+        words = (key, highest, "-inf", "LIMIT", 0, limit + FLOW_STEP)
+        calls.append((queue, command(key, "ZREVRANGEBYSCORE", *words)))
+    answers = (yield from each(context, calls)) if calls else []
+    refs = [
+        Ref(queue, id.decode())
+        for queue, ids in zip(queues, answers, strict=True)
+        if ids is not AWAY
+        for id in ids
+    ]
+    found = yield from get_flows(context, refs)
+    infos = sorted((info for info in found if info is not None), key=place_of, reverse=True)
+    if before is not None:
+        infos = [info for info in infos if place_of(info) < before]
+    return FlowPage.of(infos, limit)
+
+
+def change_flow(context: Context, ref: Ref, change: FlowChange) -> CallPlan[FlowInfo | None]:
+    """Cancel or retry a flow."""
+    while True:
+        session = yield from open_flow(context, ref)
+        if session is None:
+            return None
+        if change is FlowChange.CANCEL:
+            session.engine.cancel(0)
+        else:
+            session.engine.retry(0)
+        yield from proceed(context, ref, session)
+        if (yield from commit(context, ref, session)):
+            break
+    yield from _count_ends(context, [ref.queue, *session.queues])
+    return (yield from _info(context, ref))
+
+
+def advance_flows(context: Context, limit: int) -> CallPlan[int]:
+    """Continue what is left over."""
+    queues = yield from known(context)
+    done = yield from _count_ends(context, queues)
+    now = int((yield from now_of(context)))
+    calls: list[tuple[str, Call]] = []
+    for queue in queues:
+        key = context.redis_keys.queue(queue) + b":flows/look"
+        calls.append((queue, command(key, "ZRANGEBYSCORE", key, "-inf", now, "LIMIT", 0, _FLOWS)))
+    answers = (yield from each(context, calls)) if calls else []
+    for queue, ids in zip(queues, answers, strict=True):
+        for id in () if ids is AWAY else ids:
+            done += yield from _advance(context, Ref(queue, id.decode()), limit)
+    if done:
+        done += yield from _count_ends(context, queues)
+    return done
+
+
+def _advance(context: Context, ref: Ref, limit: int) -> CallPlan[int]:
+    session = yield from open_flow(context, ref)
+    key = flow_key(context, ref)
+    if session is None or not session.head.busy:
+        prefix = context.redis_keys.queue(ref.queue)
+        if session is None or (session.look_at is not None and session.look_at <= session.now):
+            calls = [command(key, "UNLINK", key)]
+            calls += [
+                command(prefix + name, "ZREM", prefix + name, ref.id) for name in (b":flows", b":flows/look")
+            ]
+            raise_errors((yield calls))
+        return 1
+    done = yield from proceed(context, ref, session, limit)
+    yield from commit(context, ref, session)  # if the flow was changed meanwhile, the next call continues
+    return max(1, done)
+
+
+def _count_ends(context: Context, queues: Sequence[str]) -> CallPlan[int]:
+    """Count the ends that other verbs have noted in these queues; return their number."""
+    names = list(dict.fromkeys(queues))
+    calls: list[tuple[str, Call]] = []
+    for name in names:
+        key = context.redis_keys.queue(name) + b":ends"
+        calls.append((name, command(key, "HSCAN", key, 0, "COUNT", _ENDS)))
+    found = (yield from each(context, calls)) if calls else []
+    entries: list[tuple[str, bytes]] = []
+    for name, answer in zip(names, found, strict=True):
+        if answer is not AWAY:
+            entries += [(name, stamp) for stamp in answer[1][0::2]]
+    if entries:
+        yield from deliver_ends(context, entries)
+    return len(entries)
+
+
+def _info(context: Context, ref: Ref) -> CallPlan[FlowInfo | None]:
+    (info,) = yield from get_flows(context, [ref])
+    return info

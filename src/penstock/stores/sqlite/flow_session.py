@@ -1,0 +1,163 @@
+"""One flow in a transaction: reads nodes when they are needed, and saves at the end what has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
+
+from penstock.core.flow import CLOSED, FlowNode, FlowState, NewNode, NodeState, When
+from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode
+from penstock.core.job import NewJob, Ref
+from penstock.stores.sqlite.rows import Row, spec_blob, spec_of
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.transaction_context import TransactionContext
+
+__all__ = ["FlowSession", "JobVerbs", "decode_head", "encode_head", "node_row", "shown_node"]
+
+_NODE = SQL["flows.node"]
+_INPUTS = SQL["flows.inputs"]
+_SET_INPUTS = SQL["flows.set_inputs"]
+_SAVE_FLOW = SQL["flows.save_flow"]
+_SAVE_COUNTS = SQL["flows.save_counts"]
+_SAVE_NODE = SQL["flows.save_node"]
+
+_encode = msgspec.msgpack.Encoder().encode
+encode_head = _encode
+decode_head = msgspec.msgpack.Decoder(LiveFlow).decode
+_decode_indexes = msgspec.msgpack.Decoder(tuple[int, ...]).decode
+
+
+class _Fixed(msgspec.Struct, frozen=True, array_like=True):
+    """What never changes of a node."""
+
+    when: When
+    next: tuple[int, ...]
+    queue: str | None
+    id: str
+    task: str
+
+    @property
+    def ref(self) -> Ref | None:
+        return None if self.queue is None else Ref(self.queue, self.id)
+
+
+_decode_fixed = msgspec.msgpack.Decoder(_Fixed).decode
+
+
+class JobVerbs(Protocol):
+    """The verbs of jobs that a flow needs; given from above, because they themselves note ends for flows."""
+
+    def enqueue(self, tx: TransactionContext, job: NewJob, nid: int) -> bool: ...
+
+    def cancel(self, tx: TransactionContext, ref: Ref, reason: str) -> None: ...
+
+    def retry(self, tx: TransactionContext, ref: Ref) -> bool: ...
+
+
+class FlowSession:
+    """A flow, its nodes by number as far as they were read, and the engine of its rules."""
+
+    def __init__(
+        self, tx: TransactionContext, fid: int, head: LiveFlow, verbs: Callable[[], JobVerbs]
+    ) -> None:
+        self.fid = fid
+        self.head = head
+        self._tx = tx
+        self._verbs = verbs()
+        self._nids: dict[int, int] = {}
+        self._nodes: dict[int, LiveNode] = {}
+        self._states: dict[int, NodeState] = {}  # as stored
+        self._changed: dict[int, LiveNode] = {}
+        self.engine = FlowEngine(head, self)
+
+    @property
+    def now(self) -> int:
+        return self._tx.now
+
+    def node(self, index: int) -> LiveNode | None:
+        node = self._nodes.get(index)
+        if node is None:
+            row = self._tx.execute(_NODE, (self.fid, index)).fetchone()
+            if row is None:
+                return None
+            nid, state, pending, failures, swept, fixed, job = row
+            facts = _decode_fixed(fixed)
+            node = LiveNode(
+                index,
+                NodeState(state),
+                pending,
+                failures,
+                facts.when,
+                facts.next,
+                (),
+                facts.ref,
+                facts.task,
+                None if job is None else spec_of(nid, job),
+                None,
+                bool(swept),
+            )
+            self._nodes[index], self._nids[index] = node, nid
+            self._states[index] = node.state
+        return node
+
+    def loaded(self, indexes: Iterable[int]) -> bool:
+        return True
+
+    def touch(self, node: LiveNode) -> None:
+        self._changed[node.index] = node
+
+    def enqueue(self, job: NewJob) -> bool:
+        assert job.flow is not None
+        return self._verbs.enqueue(self._tx, job, self._nids[job.flow.node])
+
+    def cancel(self, ref: Ref, reason: str) -> None:
+        self._verbs.cancel(self._tx, ref, reason)
+
+    def retry(self, ref: Ref) -> bool:
+        return self._verbs.retry(self._tx, ref)
+
+    def load_inputs(self, index: int) -> None:
+        """Read the inputs of a join, which usually nobody needs."""
+        node = self.node(index)
+        if node is not None and node.ref is None:
+            (inputs,) = self._tx.execute(_INPUTS, (self._nids[index],)).fetchone()
+            node.inputs = () if inputs is None else _decode_indexes(inputs)
+
+    def save_inputs(self, index: int) -> None:
+        """Store the inputs of a join."""
+        self._tx.execute(_SET_INPUTS, (self._nids[index], _encode(self._nodes[index].inputs)))
+
+    def save(self) -> None:
+        """Store what has changed."""
+        for index, node in self._changed.items():
+            counts = (self._nids[index], node.pending, node.failures, node.swept)
+            if node.state is self._states[index]:
+                self._tx.execute(_SAVE_COUNTS, counts)
+            else:
+                job = None if node.job is None else spec_blob(node.job)
+                self._tx.execute(_SAVE_NODE, (*counts, node.state.value, job, node.result))
+                self._states[index] = node.state
+        self._changed.clear()
+        head = self.head
+        over = head.over_at if head.state in CLOSED or head.state is FlowState.BUILDING else None
+        self._tx.execute(_SAVE_FLOW, (self.fid, head.busy, over, encode_head(head)))
+
+
+def node_row(fid: int, node: NewNode) -> Row:
+    """The parameters of `flows.new_node`."""
+    job = node.job
+    fixed = _Fixed(node.when, node.next, None, "", "")
+    if job is not None:
+        fixed = _Fixed(node.when, node.next, job.queue, job.id, job.task)
+    inputs = None if job is not None else _encode(node.inputs)
+    blob = None if job is None else spec_blob(job)
+    return fid, node.index, NodeState.WAITING.value, node.waits, _encode(fixed), blob, inputs
+
+
+def shown_node(index: int, state: str, fixed: bytes, inputs: bytes | None, result: bytes | None) -> FlowNode:
+    """A node as operators and clients see it."""
+    facts = _decode_fixed(fixed)
+    of = () if inputs is None else _decode_indexes(inputs)
+    return FlowNode(index, NodeState(state), facts.ref, facts.task, facts.when, facts.next, of, result)

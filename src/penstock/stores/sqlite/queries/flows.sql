@@ -1,0 +1,90 @@
+-- Flows and their nodes.
+
+-- name: flow
+-- ?1 namespace  ?2 queue  ?3 id
+SELECT fid, head FROM penstock_flow WHERE namespace = ?1 AND queue = ?2 AND id = ?3
+
+-- name: flow_of
+-- The flow of a node that a job names, and the node's number.  ?1 nid
+SELECT f.fid, f.head, n.node FROM penstock_flow_node n JOIN penstock_flow f ON f.fid = n.flow WHERE n.nid = ?1
+
+-- name: node_of
+-- ?1 nid
+SELECT flow, node FROM penstock_flow_node WHERE nid = ?1
+
+-- name: new_flow
+-- ?1 namespace  ?2 queue  ?3 id  ?4 now  ?5 over at  ?6 head
+INSERT INTO penstock_flow (namespace, queue, id, created_at, busy, over_at, head) VALUES (?1, ?2, ?3, ?4, 0, ?5, ?6)
+
+-- name: save_flow
+-- ?1 fid  ?2 busy  ?3 over at (NULL: not ended)  ?4 head
+UPDATE penstock_flow SET busy = ?2, over_at = ?3, head = ?4 WHERE fid = ?1
+
+-- name: new_node
+-- ?1 fid  ?2 node  ?3 state  ?4 pending  ?5 fixed  ?6 job  ?7 inputs
+INSERT INTO penstock_flow_node (flow, node, state, pending, fixed, job, inputs) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+
+-- name: node
+-- Without its result, and without the inputs of a join, which may be large.  ?1 fid  ?2 node
+SELECT nid, state, pending, failures, swept, fixed, job FROM penstock_flow_node WHERE flow = ?1 AND node = ?2
+
+-- name: inputs
+-- ?1 nid
+SELECT inputs FROM penstock_flow_node WHERE nid = ?1
+
+-- name: set_inputs
+-- ?1 nid  ?2 inputs
+UPDATE penstock_flow_node SET inputs = ?2 WHERE nid = ?1
+
+-- name: save_counts
+-- ?1 nid  ?2 pending  ?3 failures  ?4 swept
+UPDATE penstock_flow_node SET pending = ?2, failures = ?3, swept = ?4 WHERE nid = ?1
+
+-- name: save_node
+-- ?1 nid  ?2 pending  ?3 failures  ?4 swept  ?5 state  ?6 job  ?7 result
+UPDATE penstock_flow_node
+SET pending = ?2, failures = ?3, swept = ?4, state = ?5, job = ?6, result = ?7 WHERE nid = ?1
+
+-- name: shown
+-- ?1 fid  ?2 JSON list of nodes
+SELECT node, state, fixed, inputs, result FROM penstock_flow_node
+WHERE flow = ?1 AND node IN (SELECT value FROM json_each(?2))
+
+-- name: drop_nodes
+-- ?1 fid  ?2 first node
+DELETE FROM penstock_flow_node WHERE flow = ?1 AND node >= ?2
+
+-- name: own
+-- Make a job that was just enqueued the job of a node.  ?1 qid  ?2 id  ?3 nid
+UPDATE penstock_job SET flow = ?3, unique_phases = coalesce(unique_phases, 0) WHERE queue = ?1 AND id = ?2
+
+-- name: named_by
+-- The node of a job.  ?1 seq
+SELECT flow FROM penstock_job WHERE seq = ?1
+
+-- name: page
+-- ?1 namespace  ?2 created at  ?3 queue  ?4 id (of the last one of the previous page)  ?5 limit
+SELECT head FROM penstock_flow
+WHERE namespace = ?1 AND (created_at, queue, id) < (?2, ?3, ?4)
+ORDER BY created_at DESC, queue DESC, id DESC LIMIT ?5
+
+-- name: any_busy
+-- ?1 namespace  ?2 now
+SELECT EXISTS (SELECT 1 FROM penstock_flow WHERE namespace = ?1 AND busy = 1)
+    OR EXISTS (SELECT 1 FROM penstock_flow WHERE namespace = ?1 AND over_at <= ?2 AND over_at IS NOT NULL)
+
+-- name: busy
+-- ?1 namespace  ?2 limit
+SELECT fid, head FROM penstock_flow WHERE namespace = ?1 AND busy = 1 LIMIT ?2
+
+-- name: over
+-- ?1 namespace  ?2 now
+SELECT fid FROM penstock_flow WHERE namespace = ?1 AND over_at <= ?2 AND over_at IS NOT NULL LIMIT 1
+
+-- name: drop_some_nodes
+-- ?1 fid  ?2 limit
+DELETE FROM penstock_flow_node WHERE nid IN (SELECT nid FROM penstock_flow_node WHERE flow = ?1 LIMIT ?2)
+
+-- name: drop_flow
+-- ?1 fid
+DELETE FROM penstock_flow WHERE fid = ?1

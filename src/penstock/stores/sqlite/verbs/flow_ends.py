@@ -1,0 +1,63 @@
+"""Count the ends of jobs that are nodes of flows, in the transaction of the verb that ends them."""
+
+from __future__ import annotations
+
+from penstock.core.job import NewJob, Ref
+from penstock.stores.contract import FLOW_STEP, EnqueueStatus
+from penstock.stores.sqlite.flow_session import FlowSession, decode_head
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.transaction_context import TransactionContext
+from penstock.stores.sqlite.verbs.operating import retry
+from penstock.stores.sqlite.verbs.producing import cancel, enqueue_one
+
+__all__ = ["count_ends", "host_of"]
+
+_NODE_OF = SQL["flows.node_of"]
+_FLOW_OF = SQL["flows.flow_of"]
+_OWN = SQL["flows.own"]
+
+
+class _JobVerbs:
+    """The verbs of jobs, as a flow needs them."""
+
+    def enqueue(self, tx: TransactionContext, job: NewJob, nid: int) -> bool:
+        if enqueue_one(tx, job, follows=True).status is not EnqueueStatus.NEW:
+            return False
+        tx.execute(_OWN, (tx.some_queue(job.queue).qid, job.id, nid))
+        return True
+
+    def cancel(self, tx: TransactionContext, ref: Ref, reason: str) -> None:
+        cancel(tx, [ref], reason)
+
+    def retry(self, tx: TransactionContext, ref: Ref) -> bool:
+        return retry(tx, [ref], None, None) != [None]
+
+
+_VERBS = _JobVerbs()
+
+
+def host_of() -> _JobVerbs:
+    """The verbs of jobs."""
+    return _VERBS
+
+
+def count_ends(tx: TransactionContext) -> None:
+    """Count the ends that verbs of this transaction have noted, and those that follow from them."""
+    while tx.flow_ends:
+        ends, tx.flow_ends = tx.flow_ends, []
+        sessions: dict[int, FlowSession] = {}
+        for nid, outcome, result in ends:
+            row = tx.execute(_NODE_OF, (nid,)).fetchone()
+            if row is None:
+                continue
+            fid, index = row
+            session = sessions.get(fid)
+            if session is None:
+                fid, head, _ = tx.execute(_FLOW_OF, (nid,)).fetchone()
+                session = sessions[fid] = FlowSession(tx, fid, decode_head(head), host_of)
+            if outcome is None:
+                session.engine.reopened(index, FLOW_STEP)
+            else:
+                session.engine.ended(index, outcome, result, FLOW_STEP)
+        for session in sessions.values():
+            session.save()

@@ -1,0 +1,156 @@
+"""The verbs of flows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState
+from penstock.core.flow_engine import new_flow
+from penstock.core.flow_member import FlowMember
+from penstock.core.job import NewJob, Ref
+from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage
+from penstock.stores.flow_cursor import flow_cursor
+from penstock.stores.sqlite.flow_session import (
+    FlowSession,
+    decode_head,
+    encode_head,
+    node_row,
+    shown_node,
+)
+from penstock.stores.sqlite.rows import numbers
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.transaction_context import TransactionContext
+from penstock.stores.sqlite.verbs.flow_ends import count_ends, host_of
+from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE
+
+__all__ = [
+    "add_to_flow",
+    "advance_flows",
+    "change_flow",
+    "flow_nodes",
+    "get_flows",
+    "list_flows",
+    "probe_advance",
+    "put_flow",
+]
+
+_FLOW = SQL["flows.flow"]
+_NEW_FLOW = SQL["flows.new_flow"]
+_NEW_NODE = SQL["flows.new_node"]
+_DROP_NODES = SQL["flows.drop_nodes"]
+_SHOWN = SQL["flows.shown"]
+_PAGE = SQL["flows.page"]
+_ANY_BUSY = SQL["flows.any_busy"]
+_BUSY = SQL["flows.busy"]
+_OVER = SQL["flows.over"]
+_DROP_SOME_NODES = SQL["flows.drop_some_nodes"]
+_DROP_FLOW = SQL["flows.drop_flow"]
+
+_LAST = (2**63 - 1, "", "")
+
+
+def put_flow(tx: TransactionContext, spec: NewFlow, nodes: Sequence[NewNode], start: bool) -> FlowInfo | None:
+    session = _session(tx, spec.ref)
+    if session is None:
+        head = new_flow(spec, tx.now)
+        row = (tx.namespace, spec.queue, spec.id, tx.now, head.over_at, encode_head(head))
+        tx.execute(_NEW_FLOW, row)
+        session = _session(tx, spec.ref)
+        assert session is not None
+    head = session.head
+    if head.spec.key != spec.key:
+        return None
+    if head.state is FlowState.BUILDING:
+        new = [node_row(session.fid, node) for node in nodes if node.index >= head.total]
+        tx.cx.executemany(_NEW_NODE, new)
+        head.total += len(new)
+        head.counts[NodeState.WAITING] = head.total
+        if start:
+            session.engine.start(FLOW_STEP)
+    return _after(tx, session)
+
+
+def add_to_flow(tx: TransactionContext, ref: Ref, join: int, jobs: Sequence[NewJob]) -> FlowInfo | None:
+    session = _session(tx, ref)
+    if session is None:
+        return None
+    first = session.head.total
+    members = [replace(job, flow=FlowMember(ref.queue, ref.id, first + n)) for n, job in enumerate(jobs)]
+    session.load_inputs(join)
+    rows = [node_row(session.fid, NewNode(first + n, job, (join,))) for n, job in enumerate(members)]
+    tx.cx.executemany(_NEW_NODE, rows)
+    if not session.engine.add(join, members):
+        tx.execute(_DROP_NODES, (session.fid, first))
+        return None
+    session.save_inputs(join)
+    return _after(tx, session)
+
+
+def get_flows(tx: TransactionContext, refs: Sequence[Ref]) -> list[FlowInfo | None]:
+    rows = [tx.execute(_FLOW, (tx.namespace, ref.queue, ref.id)).fetchone() for ref in refs]
+    return [None if row is None else decode_head(row[1]).info() for row in rows]
+
+
+def flow_nodes(tx: TransactionContext, ref: Ref, indexes: Sequence[int]) -> list[FlowNode | None]:
+    row = tx.execute(_FLOW, (tx.namespace, ref.queue, ref.id)).fetchone()
+    if row is None:
+        return [None] * len(indexes)
+    found = {one[0]: shown_node(*one) for one in tx.execute(_SHOWN, (row[0], numbers(indexes)))}
+    return [found.get(index) for index in indexes]
+
+
+def list_flows(tx: TransactionContext, after: str | None, limit: int) -> FlowPage:
+    before = _LAST if after is None else flow_cursor(after)
+    rows = tx.execute(_PAGE, (tx.namespace, *before, limit + 1)).fetchall()
+    return FlowPage.of([decode_head(head).info() for (head,) in rows], limit)
+
+
+def change_flow(tx: TransactionContext, ref: Ref, change: FlowChange) -> FlowInfo | None:
+    session = _session(tx, ref)
+    if session is None:
+        return None
+    if change is FlowChange.CANCEL:
+        session.engine.cancel(FLOW_STEP)
+    else:
+        session.engine.retry(FLOW_STEP)
+    return _after(tx, session)
+
+
+def probe_advance(tx: TransactionContext, limit: int) -> Any:
+    """Answer 0 if nothing is left over, so that an idle store takes no write lock."""
+    (busy,) = tx.execute(_ANY_BUSY, (tx.namespace, tx.now)).fetchone()
+    return NEEDS_WRITE if busy else 0
+
+
+def advance_flows(tx: TransactionContext, limit: int) -> int:
+    done = 0
+    for fid, head in tx.execute(_BUSY, (tx.namespace, 10)).fetchall():
+        session = FlowSession(tx, fid, decode_head(head), host_of)
+        done += session.engine.advance(limit)
+        session.save()
+        count_ends(tx)
+    for (fid,) in tx.execute(_OVER, (tx.namespace, tx.now)).fetchall():
+        gone = tx.execute(_DROP_SOME_NODES, (fid, limit)).rowcount
+        if gone < limit:
+            tx.execute(_DROP_FLOW, (fid,))
+        done += gone + 1
+    return done
+
+
+def _session(tx: TransactionContext, ref: Ref) -> FlowSession | None:
+    row = tx.execute(_FLOW, (tx.namespace, ref.queue, ref.id)).fetchone()
+    return None if row is None else FlowSession(tx, row[0], decode_head(row[1]), host_of)
+
+
+def _after(tx: TransactionContext, session: FlowSession) -> FlowInfo:
+    """The flow after the verb, and after the ends that the verb has caused."""
+    session.save()
+    if tx.flow_ends:
+        count_ends(tx)
+        (info,) = get_flows(tx, [session.head.spec.ref])
+        assert info is not None
+        return info
+    return session.head.info()

@@ -1,0 +1,545 @@
+"""Flows: nodes start after their predecessors, each end is counted once, and nothing hangs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.core.clock import ManualClock
+from penstock.core.errors import ConfigError
+from penstock.core.flow import BUILDING_KEPT, FlowPolicy, FlowState, NodeState, When
+from penstock.core.flow_member import FlowMember, Input
+from penstock.core.job import Ref, State
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import FLOW_STEP, FlowChange, Settled, Settlement, Store
+from tests.store.facts import COMPLETED, DAY, DEAD, HOUR, OpenStore, end, gone, new, take, take_one, the
+from tests.store.flow_facts import (
+    advance,
+    flow_of,
+    nodes_in,
+    nodes_of,
+    put,
+    ready,
+    ref_of,
+    run_one,
+    started,
+    states,
+    the_flow,
+)
+
+W, A, C, D = NodeState.WAITING, NodeState.ACTIVE, NodeState.COMPLETED, NodeState.DEAD
+X, G, S, U = NodeState.CANCELLED, NodeState.GONE, NodeState.SKIPPED, NodeState.UNUSED
+
+CHAIN = [(0, 1), (1, 2)]
+#: Members 0 to 2, the join 3, the body 4.
+CHORD = [(0, 3), (1, 3), (2, 3), (3, 4)]
+REMOVED = Transition(State.COMPLETED)
+
+
+# ── start ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_node_starts_when_its_predecessor_has_completed(store: Store) -> None:
+    flow = await started(store, 3, CHAIN)
+    for index in range(3):
+        assert await ready(store, flow) == [index]
+        await run_one(store, flow, index)
+    assert await ready(store, flow) == []
+    assert await states(store, flow) == [C, C, C]
+    assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+async def test_a_body_starts_once_when_all_members_have_completed(store: Store) -> None:
+    flow = await started(store, 5, CHORD, joins=[3])
+    assert await ready(store, flow) == [0, 1, 2]
+    jobs = await take(store, 3)
+    for job in reversed(jobs):
+        assert await ready(store, flow) == []
+        await end(store, job, result=job.id.encode())
+    assert await ready(store, flow) == [4]
+    found = await nodes_in(store, flow)
+    assert [node.result for node in found[:3]] == [f"{flow.id}.{n}".encode() for n in range(3)]
+    assert found[3].inputs == (0, 1, 2)
+    assert [node.state for node in found] == [C, C, C, C, A]
+
+
+async def test_members_settled_in_one_call_are_all_counted(store: Store) -> None:
+    flow = await started(store, 5, CHORD, joins=[3])
+    jobs = await take(store, 3)
+    answers = await store.settle([Settlement(job.lease, REMOVED, b"1") for job in jobs])
+    assert answers == [Settled.APPLIED] * 3
+    assert await ready(store, flow) == [4]
+
+
+async def test_the_result_of_a_member_is_kept_although_its_job_is_not(store: Store) -> None:
+    flow = await started(store, 5, CHORD, joins=[3])
+    await run_one(store, flow, 0, REMOVED, result=b"[1]")
+    assert await gone(store, ref_of(flow, 0))
+    assert (await nodes_in(store, flow))[0].result == b"[1]"
+
+
+async def test_a_join_of_nothing_lets_its_body_start_at_once(store: Store) -> None:
+    flow = await started(store, 2, [(0, 1)], joins=[0])
+    assert await ready(store, flow) == [1]
+
+
+async def test_a_flow_without_jobs_completes_at_once(store: Store) -> None:
+    flow = await started(store, 1, joins=[0])
+    assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+async def test_nothing_runs_before_the_last_part_is_stored(store: Store) -> None:
+    flow = flow_of()
+    nodes = nodes_of(flow, 5, CHORD, joins=[3])
+    info = await store.put_flow(flow, nodes[:2], start=False)
+    assert info is not None
+    assert info.state is FlowState.BUILDING
+    await advance(store)
+    assert await ready(store, flow) == []
+    await store.put_flow(flow, nodes[2:])
+    assert await ready(store, flow) == [0, 1, 2]
+
+
+async def test_a_repeated_part_is_stored_once(store: Store) -> None:
+    flow = flow_of()
+    nodes = nodes_of(flow, 5, CHORD, joins=[3])
+    for _ in range(2):
+        await store.put_flow(flow, nodes[:3], start=False)
+    for _ in range(2):
+        info = await store.put_flow(flow, nodes[3:])
+        assert info is not None
+        assert info.total == 5
+    assert await ready(store, flow) == [0, 1, 2]
+
+
+async def test_another_flow_with_the_same_id_is_refused(store: Store) -> None:
+    flow = await started(store, 1)
+    other = flow_of(id=flow.id)
+    assert await store.put_flow(other, nodes_of(other, 2)) is None
+    assert (await the_flow(store, flow)).total == 1
+
+
+async def test_a_large_flow_is_started_in_steps(store: Store) -> None:
+    n = FLOW_STEP + 500
+    flow = flow_of()
+    nodes = nodes_of(flow, n + 2, [(i, n) for i in range(n)] + [(n, n + 1)], joins=[n])
+    await put(store, flow, nodes)
+    assert (await the_flow(store, flow)).counts == {A: n, W: 2}
+    left = n
+    while left:
+        jobs = await take(store, 500)
+        await store.settle([Settlement(job.lease, REMOVED) for job in jobs])
+        left -= len(jobs)
+    await advance(store)
+    assert await ready(store, flow) == [n + 1]
+
+
+async def test_a_node_with_many_successors_starts_them_in_steps(store: Store) -> None:
+    n = FLOW_STEP + 500
+    flow = flow_of()
+    await put(store, flow, nodes_of(flow, n + 1, [(0, i) for i in range(1, n + 1)]))
+    await run_one(store, flow, 0)
+    await advance(store)
+    assert (await the_flow(store, flow)).counts == {C: 1, A: n}
+
+
+async def test_a_closed_queue_takes_the_jobs_of_a_flow(store: Store) -> None:
+    await store.settings("default", closed=True)
+    flow = await started(store, 2, [(0, 1)])
+    await run_one(store, flow, 0)
+    assert await ready(store, flow) == [1]
+
+
+async def test_a_job_comes_back_with_its_place_in_the_flow(store: Store) -> None:
+    flow = flow_of()
+    member = FlowMember("default", flow.id, 1, (Input(0, "x"),))
+    nodes = nodes_of(flow, 2, [(0, 1)])
+    job = new(f"{flow.id}.1", flow=member, delay=5, headers={"a": "b"})
+    await store.put_flow(flow, [nodes[0], nodes[1].__class__(1, job, (), 1)])
+    await run_one(store, flow, 0)
+    assert (await the(store, ref_of(flow, 1))).spec == job
+
+
+async def test_a_node_whose_id_is_taken_fails_and_does_not_hang_its_flow(store: Store) -> None:
+    flow = flow_of()
+    await store.enqueue([new(f"{flow.id}.0", priority=-1)])
+    await put(store, flow, nodes_of(flow, 2, [(0, 1)]))
+    assert await states(store, flow) == [G, S]
+    assert (await the_flow(store, flow)).state is FlowState.FAILED
+
+
+# ── ends ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_first_failure_cancels_the_rest(store: Store) -> None:
+    flow = await started(store, 5, CHORD, joins=[3])
+    jobs = await take(store, 2)
+    await end(store, jobs[0], DEAD)
+    await advance(store)
+    assert (await the(store, jobs[1])).cancel_asked
+    assert await states(store, flow) == [D, A, X, S, S]
+    assert (await the_flow(store, flow)).state is FlowState.STOPPING
+    await end(store, jobs[1], Transition(State.CANCELLED, keep=HOUR))
+    assert (await the_flow(store, flow)).state is FlowState.FAILED
+
+
+async def test_the_others_are_finished_if_the_policy_says_so(store: Store) -> None:
+    flow = await started(store, 5, CHORD, FlowPolicy.FINISH, joins=[3])
+    await run_one(store, flow, 0, DEAD)
+    assert await states(store, flow) == [D, A, A, S, S]
+    await run_one(store, flow, 1)
+    await run_one(store, flow, 2)
+    assert (await the_flow(store, flow)).state is FlowState.FAILED
+
+
+async def test_failures_are_ignored_if_the_policy_says_so(store: Store) -> None:
+    flow = await started(store, 5, CHORD, FlowPolicy.IGNORE, joins=[3])
+    await run_one(store, flow, 0, DEAD)
+    await run_one(store, flow, 1, result=b"1")
+    await run_one(store, flow, 2, result=b"2")
+    await run_one(store, flow, 4)
+    found = await nodes_in(store, flow)
+    assert [node.result for node in found[:3]] == [None, b"1", b"2"]
+    assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+async def _deleted(store: Store, ref: Ref) -> None:
+    await store.delete([ref])
+
+
+async def _deleted_running(store: Store, ref: Ref) -> None:
+    await take_one(store)
+    await store.delete([ref], running=True)
+
+
+async def _purged(store: Store, ref: Ref) -> None:
+    await store.purge(ref.queue, [State.AVAILABLE])
+
+
+async def _cancelled(store: Store, ref: Ref) -> None:
+    await store.cancel([ref])
+
+
+async def _cancelled_running(store: Store, ref: Ref) -> None:
+    await end(store, await take_one(store), Transition(State.CANCELLED, keep=HOUR))
+
+
+async def _discarded(store: Store, ref: Ref) -> None:
+    await end(store, await take_one(store), Transition(State.DEAD))
+
+
+WAYS = {
+    "deleted": (_deleted, G),
+    "deleted while running": (_deleted_running, G),
+    "purged": (_purged, G),
+    "cancelled": (_cancelled, X),
+    "cancelled while running": (_cancelled_running, X),
+    "dead and not kept": (_discarded, D),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_member_that_cannot_complete_moves_its_parent(store: Store, way: str) -> None:
+    flow = await started(store, 3, [(0, 1), (1, 2)], joins=[1], when={2: When.FAILURE})
+    act, state = WAYS[way]
+    await act(store, ref_of(flow, 0))
+    await advance(store)
+    assert await states(store, flow) == [state, S, A]
+
+
+@pytest.mark.parametrize("by", ["fetch", "prune"])
+async def test_an_expired_member_moves_its_parent(store: Store, clock: ManualClock, by: str) -> None:
+    flow = flow_of()
+    nodes = nodes_of(flow, 2, [(0, 1)], when={1: When.FAILURE}, expires_in=HOUR)
+    handler = nodes_of(flow, 2, [(0, 1)], when={1: When.FAILURE})[1]
+    await put(store, flow, [nodes[0], handler])
+    clock.advance(HOUR)
+    if by == "prune":
+        await store.prune()
+    else:
+        await take(store, 1)
+    await advance(store)
+    assert (await states(store, flow))[0] is X
+
+
+async def test_a_scheduled_member_that_expires_moves_its_parent(store: Store, clock: ManualClock) -> None:
+    flow = await started(store, 1, delay=2 * HOUR, expires_in=HOUR)
+    clock.advance(2 * HOUR)
+    await store.promote(["default"], limit=10)
+    await advance(store)
+    assert await states(store, flow) == [X]
+    assert (await the_flow(store, flow)).state is FlowState.FAILED
+
+
+async def test_an_end_that_is_not_applied_is_not_counted(store: Store) -> None:
+    flow = await started(store, 2, [(0, 1)])
+    job = await take_one(store)
+    stale = Settlement(Ref(job.queue, job.id), COMPLETED)
+    lost = Settlement(job.lease.__class__(job.queue, job.id, "another", job.generation), COMPLETED)
+    assert await store.settle([lost]) == [Settled.STALE]
+    assert await states(store, flow) == [A, W]
+    assert await store.settle([stale]) == [Settled.APPLIED]
+    assert await store.settle([Settlement(job.lease, COMPLETED)]) == [Settled.STALE]
+    assert await states(store, flow) == [C, A]
+
+
+async def test_the_removal_of_an_ended_job_changes_nothing(store: Store, clock: ManualClock) -> None:
+    flow = await started(store, 2, [(0, 1)])
+    await run_one(store, flow, 0, result=b"7")
+    await store.delete([ref_of(flow, 0)])
+    assert await states(store, flow) == [C, A]
+    assert (await nodes_in(store, flow))[0].result == b"7"
+
+
+async def test_a_job_of_another_flow_with_the_same_number_is_not_counted(store: Store) -> None:
+    flow = await started(store, 2, [(0, 1)])
+    extra = new("left-over", queue="other", flow=FlowMember("default", flow.id, 0))
+    await store.enqueue([extra])
+    await end(store, await take_one(store, "other"))
+    assert await states(store, flow) == [A, W]
+
+
+async def test_a_job_of_a_flow_that_is_gone_ends_as_any_other(store: Store) -> None:
+    await store.enqueue([new("left-over", flow=FlowMember("nowhere", "gone", 3))])
+    await end(store, await take_one(store))
+    assert (await the(store, Ref("default", "left-over"))).state is State.COMPLETED
+
+
+# ── nodes that wait for a failure, or for any end ────────────────────────────────────────────────
+
+
+async def test_a_node_for_failures_is_unused_if_there_is_none(store: Store) -> None:
+    flow = await started(store, 2, [(0, 1)], when={1: When.FAILURE})
+    await run_one(store, flow, 0)
+    assert await states(store, flow) == [C, U]
+    assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+@pytest.mark.parametrize("how", [COMPLETED, DEAD])
+async def test_a_node_for_any_end_starts_after_a_success_and_after_a_failure(
+    store: Store, how: Transition
+) -> None:
+    flow = await started(store, 2, [(0, 1)], when={1: When.END})
+    await run_one(store, flow, 0, how)
+    await advance(store)
+    assert await ready(store, flow) == [1]
+
+
+async def test_a_failure_passes_down_a_chain_to_the_node_that_waits_for_it(store: Store) -> None:
+    flow = await started(store, 4, [*CHAIN, (2, 3)], when={3: When.FAILURE})
+    await run_one(store, flow, 0, DEAD)
+    await advance(store)
+    assert await states(store, flow) == [D, S, S, A]
+
+
+# ── steer ────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_cancelling_a_flow_cancels_the_whole_tree(store: Store) -> None:
+    flow = await started(store, 5, CHORD, joins=[3])
+    job = await take_one(store)
+    info = await store.change_flow(flow.ref, FlowChange.CANCEL)
+    assert info is not None
+    assert info.state is FlowState.STOPPING
+    assert (await the(store, job)).cancel_asked
+    assert await states(store, flow) == [A, X, X, S, S]
+    await end(store, job, COMPLETED)
+    assert (await the_flow(store, flow)).state is FlowState.CANCELLED
+    assert await ready(store, flow) == []
+
+
+async def test_a_large_flow_is_cancelled_in_steps(store: Store) -> None:
+    n = FLOW_STEP + 500
+    flow = flow_of()
+    await put(store, flow, nodes_of(flow, n + 1, [(i, n) for i in range(n)], joins=[n]))
+    await store.change_flow(flow.ref, FlowChange.CANCEL)
+    await advance(store)
+    assert (await the_flow(store, flow)).counts == {X: n, S: 1}
+    assert (await the_flow(store, flow)).state is FlowState.CANCELLED
+
+
+async def test_a_flow_that_has_ended_or_is_gone_is_not_cancelled(store: Store) -> None:
+    flow = await started(store, 1)
+    await run_one(store, flow, 0)
+    info = await store.change_flow(flow.ref, FlowChange.CANCEL)
+    assert info is not None
+    assert info.state is FlowState.COMPLETED
+    assert await store.change_flow(Ref("default", "no-such-flow"), FlowChange.CANCEL) is None
+
+
+@pytest.mark.parametrize("policy", [FlowPolicy.STOP, FlowPolicy.FINISH])
+async def test_retrying_a_dead_member_resumes_its_flow(store: Store, policy: FlowPolicy) -> None:
+    flow = await started(store, 5, CHORD, policy, joins=[3])
+    await run_one(store, flow, 0)
+    await run_one(store, flow, 1, DEAD)
+    await advance(store)
+    if policy is FlowPolicy.FINISH:
+        await run_one(store, flow, 2)
+    assert (await the_flow(store, flow)).state is FlowState.FAILED
+    assert await store.retry([ref_of(flow, 1)]) == [State.DEAD]
+    await advance(store)
+    assert (await the_flow(store, flow)).state is FlowState.RUNNING
+    last = C if policy is FlowPolicy.FINISH else A
+    assert await states(store, flow) == [C, A, last, W, W]
+    await run_one(store, flow, 1)
+    if policy is FlowPolicy.STOP:
+        await run_one(store, flow, 2)
+    await run_one(store, flow, 4)
+    assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+async def test_retrying_one_of_two_dead_members_waits_for_the_other(store: Store) -> None:
+    flow = await started(store, 5, CHORD, FlowPolicy.FINISH, joins=[3])
+    await run_one(store, flow, 0, DEAD)
+    await run_one(store, flow, 1, DEAD)
+    await run_one(store, flow, 2)
+    await store.retry([ref_of(flow, 0)])
+    await advance(store)
+    await run_one(store, flow, 0)
+    assert await states(store, flow) == [C, D, C, S, S]
+    assert (await the_flow(store, flow)).state is FlowState.FAILED
+    await store.retry([ref_of(flow, 1)])
+    await advance(store)
+    await run_one(store, flow, 1)
+    assert await ready(store, flow) == [4]
+
+
+async def test_retrying_a_cancelled_flow_runs_all_that_has_not_completed(store: Store) -> None:
+    flow = await started(store, 5, CHORD, joins=[3])
+    await run_one(store, flow, 0)
+    await store.change_flow(flow.ref, FlowChange.CANCEL)
+    assert await states(store, flow) == [C, X, X, S, S]
+    await store.change_flow(flow.ref, FlowChange.RETRY)
+    await advance(store)
+    assert await states(store, flow) == [C, A, A, W, W]
+    await run_one(store, flow, 1)
+    await run_one(store, flow, 2)
+    await run_one(store, flow, 4)
+    assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+async def test_a_retry_of_a_flow_without_failures_changes_nothing(store: Store) -> None:
+    flow = await started(store, 3, CHAIN)
+    await store.change_flow(flow.ref, FlowChange.RETRY)
+    assert await states(store, flow) == [A, W, W]
+
+
+# ── add ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_members_can_be_added_while_another_member_runs(store: Store) -> None:
+    flow = await started(store, 3, [(0, 1), (1, 2)], joins=[1])
+    job = await take_one(store)
+    added = [new(f"{flow.id}.{3 + n}", flow=FlowMember("default", flow.id, 0)) for n in range(2)]
+    info = await store.add_to_flow(flow.ref, 1, added)
+    assert info is not None
+    assert info.total == 5
+    await end(store, job)
+    assert await states(store, flow) == [C, W, W, A, A]
+    await run_one(store, flow, 3)
+    await run_one(store, flow, 4)
+    assert await ready(store, flow) == [2]
+    assert (await nodes_in(store, flow))[1].inputs == (0, 3, 4)
+
+
+async def test_nothing_is_added_to_a_join_that_has_ended(store: Store) -> None:
+    flow = await started(store, 3, [(0, 1), (1, 2)], joins=[1])
+    await run_one(store, flow, 0)
+    extra = new(flow=FlowMember("default", flow.id, 0))
+    assert await store.add_to_flow(flow.ref, 1, [extra]) is None
+    assert await store.add_to_flow(Ref("default", "no-such-flow"), 1, [extra]) is None
+    assert (await the_flow(store, flow)).total == 3
+
+
+# ── read and remove ──────────────────────────────────────────────────────────────────────────────
+
+
+async def test_flows_are_listed_newest_first(store: Store, clock: ManualClock) -> None:
+    flows = []
+    for n in range(5):
+        flows.append(await started(store, 1, queue=f"q{n % 2}"))
+        clock.advance(1)
+    after, found = None, []
+    while True:
+        page = await store.list_flows(after=after, limit=2)
+        found += [info.spec.id for info in page.flows]
+        if (after := page.next) is None:
+            break
+    assert found == [flow.id for flow in reversed(flows)]
+    with pytest.raises(ConfigError):
+        await store.list_flows(after="nonsense")
+
+
+async def test_a_flow_is_kept_for_its_retention_after_its_end(store: Store, clock: ManualClock) -> None:
+    flow = flow_of(retention=HOUR)
+    await put(store, flow, nodes_of(flow, 1))
+    clock.advance(2 * DAY)
+    await advance(store)
+    await run_one(store, flow, 0)
+    clock.advance(HOUR - 1)
+    await advance(store)
+    assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+    clock.advance(1)
+    await advance(store)
+    assert await store.get_flows([flow.ref]) == [None]
+    assert (await store.list_flows()).flows == []
+
+
+async def test_a_flow_that_is_never_started_is_removed(store: Store, clock: ManualClock) -> None:
+    flow = flow_of()
+    await store.put_flow(flow, nodes_of(flow, 2), start=False)
+    clock.advance(BUILDING_KEPT)
+    await advance(store)
+    assert await store.get_flows([flow.ref]) == [None]
+
+
+async def test_namespaces_have_flows_of_their_own(open_store: OpenStore) -> None:
+    one, other = open_store(), open_store(namespace="other")
+    flow = await started(one, 1)
+    assert await other.get_flows([flow.ref]) == [None]
+    assert (await other.list_flows()).flows == []
+    again = flow_of(id=flow.id)
+    await put(other, again, nodes_of(again, 2))
+    assert (await the_flow(one, flow)).total == 1
+
+
+# ── without an event loop ────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_flow_is_stored_and_steered_without_an_event_loop(store: Store) -> None:
+    flow, sync = flow_of(), store.sync
+    await asyncio.to_thread(sync.put_flow, flow, nodes_of(flow, 3, [(0, 1), (1, 2)], joins=[1]))
+    extra = new(f"{flow.id}.3", flow=FlowMember("default", flow.id, 0))
+    added = await asyncio.to_thread(sync.add_to_flow, flow.ref, 1, [extra])
+    assert added is not None
+    assert added.total == 4
+    await asyncio.to_thread(sync.change_flow, flow.ref, FlowChange.CANCEL)
+    while await asyncio.to_thread(sync.advance_flows):
+        pass
+    (info,) = await asyncio.to_thread(sync.get_flows, [flow.ref])
+    assert info is not None
+    assert info.state is FlowState.CANCELLED
+    found = await asyncio.to_thread(sync.flow_nodes, flow.ref, [0, 3, 9])
+    assert [None if node is None else node.state for node in found] == [X, X, None]
+
+
+# ── several queues ───────────────────────────────────────────────────────────────────────────────
+
+
+async def test_members_of_several_queues_move_one_body(store: Store) -> None:
+    flow = await started(store, 5, CHORD, joins=[3], queues={1: "blue", 2: "green", 4: "red"})
+    for index, queue in enumerate(["default", "blue", "green"]):
+        await run_one(store, flow, index, REMOVED, queue=queue, result=str(index).encode())
+    assert await ready(store, flow, "red") == [4]
+    assert [node.result for node in (await nodes_in(store, flow))[:3]] == [b"0", b"1", b"2"]
+    await run_one(store, flow, 4, queue="red")
+    assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+async def test_a_failure_in_one_queue_cancels_members_of_others(store: Store) -> None:
+    flow = await started(store, 5, CHORD, joins=[3], queues={1: "blue", 2: "green"})
+    await run_one(store, flow, 1, DEAD, queue="blue")
+    await advance(store)
+    assert await states(store, flow) == [X, D, X, S, S]
+    assert (await the_flow(store, flow)).state is FlowState.FAILED
