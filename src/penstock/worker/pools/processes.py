@@ -25,10 +25,12 @@ from penstock.worker.pools.calls import (
     ProcessCall,
     epoch_of,
 )
+from penstock.worker.pools.fork_starter import ForkStarter
 from penstock.worker.pools.limits import ChildLimits
 from penstock.worker.pools.process import ChildProcess, capacity
 from penstock.worker.pools.script import refuse_while_importing, worker_hello
 from penstock.worker.pools.start_failures import StartFailures
+from penstock.worker.pools.starters import SpawnStarter, Starter, can_fork
 
 __all__ = ["ProcessPool"]
 
@@ -50,7 +52,8 @@ class ProcessPool:
     Children start when they are needed. Children are replaced after `max_jobs_per_child` jobs, or when they
     are larger than `max_memory_per_child` bytes after a job (None or 0: no limit). A ticket is the caller's
     key for a call, compared by identity. `nice` is added to the niceness of children, and `cpus` are the
-    processors that they may use (none: those of the worker). Use the pool on one event loop, in a thread that
+    processors that they may use (none: those of the worker). `start` is how children start: "fork", "preload"
+    or "spawn" (see `process_start`). Use the pool on one event loop, in a thread that
     lives as long as the pool: on Linux a child dies with the thread that started it.
     """
 
@@ -69,6 +72,7 @@ class ProcessPool:
         table: int | None = None,
         nice: int = 0,
         cpus: Sequence[int] = (),
+        start: str = "fork",
     ) -> None:
         if size < 1:
             raise ConfigError(f"size={size} must be 1 or more")
@@ -83,6 +87,9 @@ class ProcessPool:
         self._events = events or PoolEvents()
         self._table = table
         self._nice, self._cpus = nice, tuple(cpus)
+        self._starter: Starter = SpawnStarter()
+        if start != "spawn" and can_fork():
+            self._starter = ForkStarter(preload=start == "preload")
         self._children: list[ChildProcess] = []
         self._retired: list[ChildProcess] = []  # asked to end
         self._waiting: deque[ProcessCall] = deque()
@@ -271,6 +278,7 @@ class ProcessPool:
         for child in all_children:
             child.end(max(0.0, until - time.monotonic()))
         self._children, self._retired = [], []
+        self._starter.close()
         self._reports.deliver()
 
     def _wait_again(self, back: Iterable[ProcessCall]) -> None:
@@ -362,9 +370,10 @@ class ProcessPool:
 
     async def _start(self) -> None:
         child = ChildProcess(self, self._table, self._limits.jobs)
+        hello = worker_hello(self._app, self._config, self._nice, self._cpus)
         try:
             async with asyncio.timeout(self._start_timeout):
-                await child.open(worker_hello(self._app, self._config, self._nice, self._cpus))
+                await child.open(hello, self._starter)
         except (ChildBroken, OSError, RuntimeError, MemoryError) as error:  # a TimeoutError is an OSError
             child.end(0.0)
             self._no_longer_starting()
