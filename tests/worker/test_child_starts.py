@@ -97,3 +97,53 @@ async def test_a_preloaded_child_shares_the_import_of_the_app(
             await run(pool, tasks.die, "kill")
     assert log.read_text() == "x"
     pool.close(5)
+
+
+# ── replacement ──────────────────────────────────────────────────────────────────────────────────
+
+
+async def children(pool: ProcessPool, n: int) -> list[int]:
+    """The pids, once there are this many children."""
+    async with asyncio.timeout(20):
+        while len(pool.pids) < n:
+            await asyncio.sleep(0.002)
+    return pool.pids
+
+
+@pytest.mark.parametrize("start", STARTS)
+async def test_a_successor_is_ready_while_the_last_job_of_its_predecessor_runs(
+    tmp_path: Path, start: str
+) -> None:
+    pool = ProcessPool(1, APP, max_jobs_per_child=1, start=start)
+    for n in range(3):
+        gate = tmp_path / str(n)
+        last = asyncio.create_task(run(pool, tasks.pid_when, str(gate)))
+        old, new = await children(pool, 2)
+        gate.touch()
+        assert await last == old
+        assert pool.pids == [new]
+    pool.close(5)
+
+
+async def test_a_successor_is_ready_before_a_growing_child_reaches_its_limit() -> None:
+    pool = ProcessPool(1, APP, max_memory_per_child=240 << 20)
+    old = await run(pool, tasks.pid)
+    await run(pool, tasks.keep, 205)
+    _, new = await children(pool, 2)
+    assert await run(pool, tasks.pid) == old, "a successor takes no calls before"
+    await run(pool, tasks.keep, 60)
+    assert pool.pids == [new]
+    assert await run(pool, tasks.pid) == new
+    pool.close(5)
+
+
+async def test_a_waiting_successor_gets_no_place_beyond_the_size_of_the_pool(tmp_path: Path) -> None:
+    pool = ProcessPool(1, APP, max_jobs_per_child=1)
+    gates = [tmp_path / "0", tmp_path / "1"]
+    first, second = (asyncio.create_task(run(pool, tasks.pid_when, str(gate))) for gate in gates)
+    old, new = await children(pool, 2)
+    gates[1].touch()
+    assert pool.busy == 2
+    gates[0].touch()
+    assert (await first, await second) == (old, new)
+    pool.close(5)

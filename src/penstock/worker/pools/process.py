@@ -81,6 +81,8 @@ class ChildProcess:
         self.last_end = 0.0
         #: Whether its call takes longer than expected, so that nothing is placed behind it.
         self.stuck = False
+        #: Whether its successor was started.
+        self.has_successor = False
         self._work = 0.0  # expected seconds of its calls
         self._bytes = 0  # size of their arguments
         self._events = events
