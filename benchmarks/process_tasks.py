@@ -3,6 +3,9 @@
 Both make the same calls in two processes, which are started before. Each call counts itself in shared memory,
 so both sides are measured alike: calls per second from the first to the last. The executor's calls are
 submitted together and their results are awaited; the jobs are queued while their queue is paused.
+
+An executor has its arguments in memory. So calls with large arguments are also compared with an executor
+that is fed from the same kind of store (see `fed_executor`).
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import msgspec
 
 from benchmarks import served_processes
 from benchmarks.counters import Counters, leave_in
+from benchmarks.fed_executor import fed_rate
 from benchmarks.machine import describe
 from benchmarks.rig import Rig, Setup
 from penstock.demo.survey import files_under, standard_library
@@ -77,6 +81,8 @@ def _compare(load: Load, stores: list[str], reps: int, folder: Path) -> None:
         sides[store] = lambda store=store: worker_rate(
             load, Setup(store, "full" if store == "sqlite" else ""), folder
         )
+        if load.task == "blob":
+            sides[f"fed by {store}"] = lambda store=store: _fed_rate(load, store, folder)
     taken: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(reps):
         for name, side in sides.items():
@@ -85,7 +91,7 @@ def _compare(load: Load, stores: list[str], reps: int, folder: Path) -> None:
     for name, rates in taken.items():
         median = statistics.median(rates)
         spread = f"{min(rates):,.0f} to {max(rates):,.0f}"
-        print(f"{load.title:14} {name:9} {median:10,.0f}/s  {median / base:5.2f} x  ({spread})", flush=True)
+        print(f"{load.title:14} {name:13} {median:10,.0f}/s  {median / base:5.2f} x  ({spread})", flush=True)
 
 
 def executor_rate(load: Load) -> float:
@@ -98,6 +104,12 @@ def executor_rate(load: Load) -> float:
             for future in [pool.submit(_call, load.task, one) for one in load.arguments]:
                 future.result()
         return Counters(shm).rate()
+
+
+def _fed_rate(load: Load, store: str, folder: Path) -> float:
+    """Calls per second of an executor that reads its arguments from a store."""
+    with tempfile.TemporaryDirectory(dir=folder) as disk, _shared_folder() as shm:
+        return fed_rate(store, Path(disk), shm, load.task, load.arguments, _PROCESSES)
 
 
 def _call(task: str, arguments: tuple[Any, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -225,3 +226,12 @@ def test_ordered_keys_stay_in_order_though_workers_are_killed() -> None:
     ran = run("benchmarks.partitions", "--jobs", "2000", "--keys", "10", "--workers", "3")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "0 workers were killed" not in ran.stdout
+
+
+def test_process_tasks_are_compared_with_executors() -> None:
+    redis_program()
+    ran = run("benchmarks.process_tasks", "--only", "noop,blob", "--reps", "1", "--scale", "0.02")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for title, further in (("no-op", ()), ("1 MB argument", ("fed by redis", "fed by sqlite"))):
+        for side in ("executor", "redis", "sqlite", *further):
+            assert re.search(rf"^{title} +{side} +[\d,]+/s +[\d.]+ x", ran.stdout, re.MULTILINE), ran.stdout

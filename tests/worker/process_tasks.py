@@ -158,6 +158,14 @@ def hang(started: str, swallow: bool = False) -> None:
 
 
 @app.task(run_in="process")
+def pid_when(path: str) -> int:
+    """The pid, once this file exists."""
+    while not os.path.exists(path):
+        time.sleep(0.002)
+    return os.getpid()
+
+
+@app.task(run_in="process")
 def hang_with_helper(started: str) -> None:
     helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     hang.function(f"{started}.own")

@@ -10,7 +10,8 @@ import pytest
 
 from penstock.app.app import App
 from penstock.core.job import State
-from penstock.worker.pools import process, start_failures
+from penstock.worker.pools import start_failures
+from penstock.worker.pools.fork_starter import ForkStarter
 from tests.worker.conftest import at_work, ended, until
 from tests.worker.task_bodies import act, act_async, made
 
@@ -22,16 +23,16 @@ LACKS = [OSError(code, os.strerror(code)) for code in (errno.EMFILE, errno.EAGAI
 async def test_jobs_wait_uncharged_until_there_is_room_for_a_child_and_it_is_said_once(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lack: Exception
 ) -> None:
-    spawn, lacking, refused = process.spawn, True, 0
+    start, lacking, refused = ForkStarter.start, True, 0
 
-    def limited(*fds: int) -> Any:
+    async def limited(*args: Any) -> Any:
         nonlocal refused
         if lacking:
             refused += 1
             raise lack
-        return spawn(*fds)
+        return await start(*args)
 
-    monkeypatch.setattr(process, "spawn", limited)
+    monkeypatch.setattr(ForkStarter, "start", limited)
     monkeypatch.setattr(start_failures, "RETRY_AFTER", 0.1)
     task, beside = made(app, "process", act, max_attempts=1), app.task(name="act_async")(act_async)
     async with at_work(app, concurrency=4):

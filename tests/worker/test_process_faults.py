@@ -11,7 +11,9 @@ import pytest
 from penstock import App
 from penstock.config import load
 from penstock.core.job import State
-from penstock.worker.pools import ProcessCall, process
+from penstock.worker.pools import ProcessCall
+from penstock.worker.pools.fork_starter import ForkStarter
+from penstock.worker.pools.starters import SpawnStarter
 from tests.worker import process_tasks as tasks
 from tests.worker.conftest import at_work, ended, until
 
@@ -84,22 +86,23 @@ async def test_a_fork_beside_threads_harms_no_call(app: App) -> None:
         assert [await handle.aresult(20) for handle in beside] == list(range(1, NEIGHBOURS + 1))
 
 
-async def test_a_successor_that_cannot_be_spawned_costs_no_job(
-    app: App, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("start", "starter"), [("fork", ForkStarter), ("spawn", SpawnStarter)])
+async def test_a_successor_that_cannot_be_started_costs_no_job(
+    app: App, monkeypatch: pytest.MonkeyPatch, start: str, starter: Any
 ) -> None:
     quick, crash = made(app, tasks.add), made(app, tasks.die, max_attempts=1)
-    async with at_work(app, config=config()):
+    async with at_work(app, config=config(process_start=start)):
         assert await (await quick.aenqueue(1)).aresult(20) == 2
-        spawn, refused = process.spawn, 0
+        started, refused = starter.start, 0
 
-        def limited(*fds: int) -> Any:
+        async def limited(*args: Any) -> Any:
             nonlocal refused
             refused += 1
             if refused <= 2:
                 raise OSError(11, os.strerror(11))
-            return spawn(*fds)
+            return await started(*args)
 
-        monkeypatch.setattr(process, "spawn", limited)
+        monkeypatch.setattr(starter, "start", limited)
         dead = await crash.aenqueue("kill")
         handles = [await quick.aenqueue(n) for n in range(NEIGHBOURS)]
         for handle in handles:

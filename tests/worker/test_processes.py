@@ -218,7 +218,7 @@ async def test_an_app_that_cannot_start_is_reported_once_without_a_restart_loop(
     spawned = []
     real = processes_module.ChildProcess.open
     monkeypatch.setattr(
-        processes_module.ChildProcess, "open", lambda child, hello: (spawned.append(1), real(child, hello))[1]
+        processes_module.ChildProcess, "open", lambda child, *args: (spawned.append(1), real(child, *args))[1]
     )
     pool = ProcessPool(2, app)
     with caplog.at_level(logging.ERROR):

@@ -133,6 +133,11 @@ class Config:
     max_memory_per_child: int = _knob(
         SIZE, 0, "resident memory above which a child process is replaced after a job; 0: no limit"
     )
+    process_start: str = _knob(
+        choice("fork", "preload", "spawn"),
+        "fork",
+        "start of child processes: forked before (fork) or after (preload) the import of the app, or spawned",
+    )
     process_nice: int = _knob(
         count(0, 19), 0, "niceness of child processes for process tasks, added to the worker's"
     )

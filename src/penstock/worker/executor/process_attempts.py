@@ -177,6 +177,7 @@ class ProcessAttempts(PoolEvents):
             max_memory_per_child=self._config.max_memory_per_child,
             events=self,
             table=self._starter.table_file,
+            start=self._config.process_start,
             nice=self._config.process_nice,
             cpus=[int(cpu) for cpu in self._config.process_cpus.split(",") if cpu],
         )

@@ -35,7 +35,7 @@ from penstock.worker.pools.messages import (
 from penstock.worker.pools.tokens import Claims
 from penstock.worker.shared_lease_table import LeaseTable
 
-__all__ = ["main"]
+__all__ = ["die_with", "ignore_signals", "main", "serve"]
 
 _log = logging.getLogger("penstock.worker")
 _PR_SET_PDEATHSIG = 1
@@ -45,16 +45,21 @@ _FDS = 2
 
 
 def main(fd: int) -> None:
-    """Serve the worker at the other end of this socket until the worker closes it."""
+    """Serve the worker at the other end of this socket, as a process that the worker has started."""
+    serve(fd, os.getppid())
+
+
+def serve(fd: int, parent: int) -> None:
+    """Serve the worker at the other end of this socket until it closes it. Dies with the process `parent`."""
     os.set_inheritable(fd, False)
     connection = _WorkerSocket(socket.socket(fileno=fd))
-    _ignore_signals()
+    ignore_signals()
     hello = connection.receive()
     if not isinstance(hello, WorkerHello) or len(connection.fds) < _FDS:
         return
     page = CallPage(connection.fds[1])
     table = LeaseTable.attach(connection.fds[2]) if len(connection.fds) > _FDS else None
-    claims = Claims(connection.fds[0], _die_with(hello.parent))
+    claims = Claims(connection.fds[0], die_with(parent))
     _yield_processors(hello)
     arena = CallPage.arena(connection.fds[1])
     os.close(connection.fds[1])
@@ -124,7 +129,7 @@ class _WorkerSocket:
 # ── the process ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _ignore_signals() -> None:
+def ignore_signals() -> None:
     """Ignore SIGINT and SIGTERM: terminals and systemd signal all processes, and the worker decides.
 
     Handlers that do nothing are used instead of SIG_IGN, which programs started by a task would inherit.
@@ -153,7 +158,7 @@ def _yield_processors(hello: WorkerHello) -> None:
             _log.warning("process_cpus=%s: %s", ",".join(map(str, hello.cpus)), error)
 
 
-def _die_with(parent: int) -> Callable[[], bool] | None:
+def die_with(parent: int) -> Callable[[], bool] | None:
     """Let this process die with its worker.
 
     Where the system does not kill it at once, returns the check to make before each call.

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import os
 import subprocess
+from typing import Protocol
 
 import msgspec
 
+from penstock.worker.pools.calls import ProcessCall
+
 __all__ = ["ChildLimits", "resident"]
+
+
+class LimitedChild(Protocol):
+    """What counts for the limit of jobs."""
+
+    jobs: int
+    pace: float
+    calls: dict[int, ProcessCall]
 
 
 class ChildLimits(msgspec.Struct, frozen=True):
@@ -19,11 +30,21 @@ class ChildLimits(msgspec.Struct, frozen=True):
     jobs: int = 0
     memory: int = 0
 
-    def is_reached(self, jobs: int, pid: int) -> bool:
-        """Whether a child that has run this many jobs must be replaced."""
-        if self.jobs and jobs >= self.jobs:
+    @property
+    def any(self) -> bool:
+        """Whether there is a limit."""
+        return self.jobs > 0 or self.memory > 0
+
+    def is_reached(self, jobs: int, size: int) -> bool:
+        """Whether a child of this size (bytes) that has run this many jobs must be replaced."""
+        return (self.jobs > 0 and jobs >= self.jobs) or (self.memory > 0 and size > self.memory)
+
+    def is_near(self, child: LimitedChild, size: int, lead: float) -> bool:
+        """Whether a child will reach a limit within about `lead` seconds of work, or is 90 % as large."""
+        if self.memory and size > 0.9 * self.memory:
             return True
-        return self.memory > 0 and resident(pid) > self.memory
+        left = self.jobs - child.jobs
+        return self.jobs > 0 and (left <= len(child.calls) or (child.jobs > 0 and left * child.pace <= lead))
 
 
 def resident(pid: int) -> int:

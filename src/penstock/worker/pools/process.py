@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Sequence
 
@@ -40,7 +39,8 @@ from penstock.worker.pools.messages import (
     frame,
     from_child,
 )
-from penstock.worker.pools.spawn import kill_group, spawn
+from penstock.worker.pools.spawn import kill_group
+from penstock.worker.pools.starters import StartedChild, Starter
 from penstock.worker.pools.tokens import CallTokens, blocking_pair
 
 __all__ = ["ChildProcess", "capacity"]
@@ -81,6 +81,8 @@ class ChildProcess:
         self.last_end = 0.0
         #: Whether its call takes longer than expected, so that nothing is placed behind it.
         self.stuck = False
+        #: Whether its successor was started.
+        self.has_successor = False
         self._work = 0.0  # expected seconds of its calls
         self._bytes = 0  # size of their arguments
         self._events = events
@@ -89,7 +91,7 @@ class ChildProcess:
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._frames = Frames()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: StartedChild | None = None
         self._connection: ChildConnection | None = None
         self._tokens: CallTokens | None = None
         self._page: CallPage | None = None
@@ -105,7 +107,7 @@ class ChildProcess:
         self._gone = False
         self._socket_closed = False  # whether its end of the socket is closed
 
-    async def open(self, hello: WorkerHello) -> None:
+    async def open(self, hello: WorkerHello, starter: Starter) -> None:
         """Start the process and wait until it is ready for calls.
 
         Raises ChildBroken if it does not get ready.
@@ -116,23 +118,17 @@ class ChildProcess:
             self._greet(own_end, hello)
             self._stderr = ChildStderr()
             try:
-                self._process = spawn(child_end.fileno(), self._stderr.write_end)
+                self._process = await starter.start(hello, child_end.fileno(), self._stderr.write_end)
             finally:
                 os.close(self._stderr.write_end)
-        except (OSError, ChildBroken):
-            own_end.close()
-            raise
+            self.pid = self._process.pid
+            self._process.watch(self._exited)
+            self._stderr.start()
+            self._connection = ChildConnection(own_end, self._on_data, self._on_closed)
         finally:
             child_end.close()
-        self.pid = self._process.pid
-        name = f"penstock-child-{self.pid}"
-        try:
-            threading.Thread(target=self._await_exit, args=(self._process,), name=name, daemon=True).start()
-        except RuntimeError:
-            own_end.close()
-            raise
-        self._stderr.start()
-        self._connection = ChildConnection(own_end, self._on_data, self._on_closed)
+            if self._connection is None:
+                own_end.close()
         await self._ready
 
     def _greet(self, own_end: socket.socket, hello: WorkerHello) -> None:
@@ -366,20 +362,6 @@ class ChildProcess:
         self.pace += (spent - self.pace) / min(_AVERAGED, self.jobs)
 
     # ── the end of the process ───────────────────────────────────────────────────────────────────
-
-    def _await_exit(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait for the exit, in a thread. The process is not reaped here, so that its pid stays its own."""
-        try:
-            if hasattr(os, "waitid"):
-                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-            else:
-                process.wait()
-        except ChildProcessError:  # reaped by `end`, or by code that waits for all children
-            pass
-        try:
-            self._loop.call_soon_threadsafe(self._exited)
-        except RuntimeError:  # the loop is closed, and the pool with it
-            pass
 
     def _exited(self) -> None:
         """Note that the process has ended; its last messages may still be in the socket."""

@@ -25,10 +25,13 @@ from penstock.worker.pools.calls import (
     ProcessCall,
     epoch_of,
 )
-from penstock.worker.pools.limits import ChildLimits
+from penstock.worker.pools.child_group import ChildGroup
+from penstock.worker.pools.fork_starter import ForkStarter
+from penstock.worker.pools.limits import ChildLimits, resident
 from penstock.worker.pools.process import ChildProcess, capacity
 from penstock.worker.pools.script import refuse_while_importing, worker_hello
 from penstock.worker.pools.start_failures import StartFailures
+from penstock.worker.pools.starters import SpawnStarter, Starter, can_fork
 
 __all__ = ["ProcessPool"]
 
@@ -50,7 +53,8 @@ class ProcessPool:
     Children start when they are needed. Children are replaced after `max_jobs_per_child` jobs, or when they
     are larger than `max_memory_per_child` bytes after a job (None or 0: no limit). A ticket is the caller's
     key for a call, compared by identity. `nice` is added to the niceness of children, and `cpus` are the
-    processors that they may use (none: those of the worker). Use the pool on one event loop, in a thread that
+    processors that they may use (none: those of the worker). `start` is how children start: "fork", "preload"
+    or "spawn" (see `process_start`). Use the pool on one event loop, in a thread that
     lives as long as the pool: on Linux a child dies with the thread that started it.
     """
 
@@ -69,6 +73,7 @@ class ProcessPool:
         table: int | None = None,
         nice: int = 0,
         cpus: Sequence[int] = (),
+        start: str = "fork",
     ) -> None:
         if size < 1:
             raise ConfigError(f"size={size} must be 1 or more")
@@ -83,13 +88,16 @@ class ProcessPool:
         self._events = events or PoolEvents()
         self._table = table
         self._nice, self._cpus = nice, tuple(cpus)
-        self._children: list[ChildProcess] = []
-        self._retired: list[ChildProcess] = []  # asked to end
+        self._starter: Starter = SpawnStarter()
+        if start != "spawn" and can_fork():
+            self._starter = ForkStarter(preload=start == "preload")
+        self._group = ChildGroup(size)
         self._waiting: deque[ProcessCall] = deque()
         self._calls: dict[int, ProcessCall] = {}  # by the identity of the ticket
         self._reports = CallReports(self._events)
         self._starting: set[asyncio.Task[None]] = set()
         self._last_number = 0
+        self._lead = 0.0  # how long (s) before its child's last call a successor is started
         self._failures = StartFailures(start_timeout)
         self._undispatched = False  # whether calls were submitted since the last dispatch
         self._dispatching = False  # whether a dispatch follows in this turn of the loop
@@ -103,12 +111,12 @@ class ProcessPool:
     @property
     def lacks_resources(self) -> bool:
         """Whether no child could start just now, and none is left."""
-        return not self._children and self._failures.holds() is not None
+        return not self._group.active and self._failures.holds() is not None
 
     @property
     def pids(self) -> list[int]:
         """The pids of the child processes."""
-        return [child.pid for child in self._children]
+        return [child.pid for child in self._group.active]
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────
 
@@ -117,7 +125,7 @@ class ProcessPool:
 
         A child gets further calls only while it has a few milliseconds of expected work.
         """
-        children, missing = self._places()
+        children, missing = self._group.places()
         room = sum([child.room(expected, size) for child in children])
         return max(0, room + missing - len(self._waiting))
 
@@ -128,7 +136,7 @@ class ProcessPool:
 
         None if calls take longer than a child may have ready, or each child has a call that takes long.
         """
-        children, flowing = self._places()
+        children, flowing = self._group.places()
         calls = len(self._waiting)
         for child in children:
             if not child.stuck:
@@ -205,7 +213,7 @@ class ProcessPool:
             if call.until <= lease_now:
                 self.ended(waiting.popleft(), None, CallRefused("its lease ended before it began"))
                 continue
-            child = self._child_for(call.expected)
+            child = self._group.least_loaded(call.expected)
             if child is None:
                 break
             self._last_number += 1
@@ -213,6 +221,8 @@ class ProcessPool:
             touched.add(child)
         for child in touched:
             child.flush()
+            if self._limits.jobs:
+                self._prepare_successor(child)
         if self._reports.ends:
             asyncio.get_running_loop().call_soon(self._reports.deliver)
         if waiting:
@@ -224,7 +234,7 @@ class ProcessPool:
         Returns submitted calls that no child can begin soon; they have left the pool.
         """
         back: list[ProcessCall] = []
-        for child in (*self._children, *self._retired):
+        for child in (*self._group.active, *self._group.retired):
             if not child.calls:
                 continue
             known = child.running()
@@ -244,18 +254,18 @@ class ProcessPool:
 
     def take_back(self) -> list[ProcessCall]:
         """Remove and return all submitted calls that have not begun."""
-        self._wait_again([call for child in self._children for call in child.take_back()])
+        self._wait_again([call for child in self._group.active for call in child.take_back()])
         back = self._withdraw(0)
         self.dispatch()
         return back
 
     async def prestart(self, n: int = 1) -> int:
         """Start children until `n` are ready; returns how many there are then (at most `size`)."""
-        for _ in range(min(n, self.size) - len(self._children)):
+        for _ in range(min(n, self.size) - len(self._group.active)):
             self._start_child()
         if self._starting:
             await asyncio.wait(set(self._starting))
-        return len(self._children)
+        return len(self._group.active)
 
     def close(self, timeout: float = 2.0) -> None:
         """Kill running jobs; give idle children `timeout` seconds to end, then kill them too."""
@@ -265,35 +275,25 @@ class ProcessPool:
         for call in list(self._calls.values()):
             self._kill(call)
         until = time.monotonic() + timeout
-        all_children = self._children + self._retired
+        all_children = [*self._group.active, *self._group.retired]
         for child in all_children:
             child.close_input()
         for child in all_children:
             child.end(max(0.0, until - time.monotonic()))
-        self._children, self._retired = [], []
+        self._group.clear()
+        self._starter.close()
         self._reports.deliver()
 
     def _wait_again(self, back: Iterable[ProcessCall]) -> None:
         """Put calls that were taken back before those that wait, in the order in which they were given."""
         self._waiting.extendleft(sorted(back, key=attrgetter("number"), reverse=True))
 
-    def _places(self) -> tuple[list[ChildProcess], int]:
-        """The children that may have calls, and how many more may.
-
-        A retired child runs its last call in the place of its successor, which stays idle until then.
-        """
-        held = sum([1 for child in self._retired if child.calls]) if self._retired else 0
-        if not held:
-            return self._children, self.size - len(self._children)
-        busy = [child for child in self._children if child.calls]
-        idle = [child for child in self._children if not child.calls]
-        free = max(0, self.size - held - len(busy))
-        return busy + idle[:free], max(0, free - len(idle))
-
     def _share(self) -> None:
         """Give calls that lie ready behind others to the child that has become idle."""
         now = time.monotonic()
-        back = [call for child in self._children if child.lies_for(now) > _SHARED for call in _slow(child)]
+        back = [
+            call for child in self._group.active if child.lies_for(now) > _SHARED for call in _slow(child)
+        ]
         if back:
             self._wait_again(back)
             self.dispatch()
@@ -307,14 +307,6 @@ class ProcessPool:
             for call in back:
                 del self._calls[id(call.ticket)]
         return back
-
-    def _child_for(self, expected: float | None) -> ChildProcess | None:
-        """The least loaded child with room for such a call."""
-        best = None
-        for child in self._places()[0]:
-            if (best is None or child.work < best.work) and child.room(expected) > 0:
-                best = child
-        return best
 
     def _kill(self, call: ProcessCall) -> bool:
         child = call.child
@@ -354,7 +346,7 @@ class ProcessPool:
             self._start_child()
 
     def _alive(self) -> int:
-        return len(self._children) + len(self._starting)
+        return len(self._group.active) + len(self._starting)
 
     def _start_child(self) -> None:
         task = asyncio.get_running_loop().create_task(self._start(), name="penstock-child")
@@ -362,9 +354,11 @@ class ProcessPool:
 
     async def _start(self) -> None:
         child = ChildProcess(self, self._table, self._limits.jobs)
+        hello = worker_hello(self._app, self._config, self._nice, self._cpus)
+        began = time.monotonic()
         try:
             async with asyncio.timeout(self._start_timeout):
-                await child.open(worker_hello(self._app, self._config, self._nice, self._cpus))
+                await child.open(hello, self._starter)
         except (ChildBroken, OSError, RuntimeError, MemoryError) as error:  # a TimeoutError is an OSError
             child.end(0.0)
             self._no_longer_starting()
@@ -377,7 +371,8 @@ class ProcessPool:
         else:
             self._no_longer_starting()
             self._failures.clear()
-            self._children.append(child)
+            self._lead = 2 * (time.monotonic() - began)
+            self._group.active.append(child)
             self.dispatch()
             if not child.calls:
                 self._share()
@@ -392,7 +387,7 @@ class ProcessPool:
         A failed start is charged to the call that it was for, and to no other. As many calls as there are
         children starting go on waiting; the others are released.
         """
-        if self._children:
+        if self._group.active:
             return
         if charged is not None and self._waiting:
             self.ended(self._waiting.popleft(), None, charged)
@@ -416,41 +411,54 @@ class ProcessPool:
 
     def received(self, child: ChildProcess) -> None:
         """Report the calls that have ended, and give the child, and others, further ones."""
-        if child in self._children and child.jobs and self._limits.is_reached(child.jobs, child.pid):
-            self._retire(child)
+        if self._limits.any and child.jobs and child in self._group.active:
+            size = self._limits.memory and resident(child.pid)
+            if self._limits.is_reached(child.jobs, size):
+                self._retire(child)
+            else:
+                self._prepare_successor(child, size)
         self._reports.deliver()
         self.dispatch()
-        if not child.calls and child in self._children:
+        if not child.calls and child in self._group.active:
             self._share()
 
     def died(self, child: ChildProcess, error: ChildDied, unstarted: list[ProcessCall]) -> None:
         """Remove a child that has ended; its call, if any, has failed already."""
         self._wait_again(unstarted)
-        if child in self._retired:
-            self._retired.remove(child)
-        elif child in self._children:
-            self._children.remove(child)
+        if child in self._group.retired:
+            self._group.retired.remove(child)
+        elif child in self._group.active:
+            self._group.active.remove(child)
             if not self._reports.ends:
                 _log.warning("an idle child process (pid %d) died: %s", child.pid, error.cause)
         self._reports.deliver()
         if self._closed:
             return
         self.dispatch()
-        if child.jobs and self._alive() < self.size and not self._starting and not self._has_idle():
+        if child.jobs and self._alive() < self.size and not self._starting and not self._group.has_idle():
             self._start_child()  # so that the next job need not wait for imports
 
+    def _prepare_successor(self, child: ChildProcess, size: int = 0) -> None:
+        """Start the successor of a child that is close to its limits, so that it is ready in time."""
+        if child.has_successor or not self._limits.is_near(child, size, self._lead):
+            return
+        if self._may_add_child(child):
+            child.has_successor = True
+            self._start_child()
+
+    def _may_add_child(self, beside: ChildProcess) -> bool:
+        """Whether a child may start that has no call yet."""
+        return not (self._closed or self._failures.any or self._starting or self._group.has_idle(beside))
+
     def _retire(self, child: ChildProcess) -> None:
-        """Let a child end, and start its successor, so that the next job need not wait for imports."""
-        self._children.remove(child)
-        self._retired.append(child)
+        """Let a child end, and start its successor if that has not started."""
+        self._group.active.remove(child)
+        self._group.retired.append(child)
         self._wait_again(child.take_back())
         child.close_input()
         self.dispatch()
-        if not self._closed and not self._failures.any and not self._starting and not self._has_idle():
+        if self._alive() < self.size and self._may_add_child(child):
             self._start_child()
-
-    def _has_idle(self) -> bool:
-        return any(not child.calls for child in self._children)
 
 
 def _slow(child: ChildProcess) -> list[ProcessCall]:

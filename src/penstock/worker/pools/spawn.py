@@ -12,15 +12,23 @@ import msgspec
 
 from penstock.worker.pools.calls import ChildBroken
 
-__all__ = ["kill_group", "spawn"]
+__all__ = ["kill_group", "spawn", "spawn_server"]
 
-_BOOT = (
-    "import sys; sys.path += sys.argv[2:]; "
-    "from penstock.worker.pools.child import main; main(int(sys.argv[1]))"
-)
+_CHILD = "from penstock.worker.pools.child import main; main(int(sys.argv[1]))"
+_SERVER = "from penstock.worker.pools.fork_server import main; main(int(sys.argv[1]), {preload})"
 
 
 def spawn(fd: int, stderr: int) -> subprocess.Popen[bytes]:
+    """Start a child as a new interpreter."""
+    return _start(_CHILD, fd, stderr)
+
+
+def spawn_server(fd: int, preload: bool) -> subprocess.Popen[bytes]:
+    """Start the process that forks children; `preload`: after the import of the app."""
+    return _start(_SERVER.format(preload=preload), fd, None)
+
+
+def _start(code: str, fd: int, stderr: int | None) -> subprocess.Popen[bytes]:
     """Start an interpreter with the same flags, in its own process group, out of reach of a terminal's ^C."""
     if not sys.executable:
         raise ChildBroken("sys.executable is empty: it is unknown which Python to start")
@@ -28,7 +36,15 @@ def spawn(fd: int, stderr: int) -> subprocess.Popen[bytes]:
     # where to import Penstock from; the user's own path comes with Hello
     homes = dict.fromkeys([str(Path(__file__).parents[3]), str(Path(msgspec.__file__).parents[1])])
     return subprocess.Popen(  # noqa: S603 (our own program, fixed arguments)
-        [sys.executable, *flags, "-P", "-c", _BOOT, str(fd), *homes],
+        [
+            sys.executable,
+            *flags,
+            "-P",
+            "-c",
+            "import sys; sys.path += sys.argv[2:]; " + code,
+            str(fd),
+            *homes,
+        ],
         pass_fds=(fd,),
         stdin=subprocess.DEVNULL,
         stderr=stderr,
