@@ -29,6 +29,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "_values",
         "answered",
         "body",
         "connection",
@@ -51,6 +52,7 @@ class Exchange:
         self.path = path
         self.query = query
         self.headers: list[tuple[bytes, bytes]] = []
+        self._values: dict[bytes, bytes] | None = None  # the headers, once one was asked for
         self.version = "1.1"
         self.body = b""
         self.size = 0  # bytes of the body that count towards the bound of all bodies
@@ -63,10 +65,11 @@ class Exchange:
 
     def header(self, name: bytes) -> str | None:
         """The first value of a header, by its name in lower case."""
-        for one, value in self.headers:
-            if one == name:
-                return value.decode("latin-1")
-        return None
+        known = self._values
+        if known is None:
+            known = self._values = dict(reversed(self.headers))
+        value = known.get(name)
+        return None if value is None else value.decode("latin-1")
 
     def answer(self, reply: bytes) -> bool:
         """Send the answer, after those of earlier requests of this connection.

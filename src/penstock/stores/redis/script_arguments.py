@@ -17,6 +17,7 @@ from penstock.stores.text_encoding import storable, storable_error, storable_pro
 __all__ = ["CannotWrite", "form_of", "lease_prefix", "progress_bytes", "tail_of", "transition_bytes"]
 
 _FORM = struct.Struct("<dddd")
+_NO_KEYS = bytes(8)  # the lengths of four keys
 _RULE = struct.Struct("<dBB")
 _PARTITION = struct.Struct("<IBdI")
 _TRANSITION = struct.Struct("<BBBBddddBB")
@@ -51,16 +52,10 @@ def form_of(job: NewJob, queue: int) -> bytes:
         and job.batch_terms is None
     ):
         return place
-    return (
-        place
-        + _FORM.pack(
-            job.delay,
-            _or_none(job.run_at),
-            _or_none(job.expires_in),
-            _or_none(job.expires_at),
-        )
-        + b"".join(len(key).to_bytes(2, "little") + key for key in _shared_keys(job))
-    )
+    times = _FORM.pack(job.delay, _or_none(job.run_at), _or_none(job.expires_in), _or_none(job.expires_at))
+    if job.unique is None and job.partition is None and job.tenant is None and job.batch_terms is None:
+        return place + times + _NO_KEYS
+    return place + times + b"".join(len(key).to_bytes(2, "little") + key for key in _shared_keys(job))
 
 
 def _shared_keys(job: NewJob) -> tuple[bytes, bytes, bytes, bytes]:
