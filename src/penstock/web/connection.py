@@ -26,12 +26,14 @@ class HttpConnection(asyncio.Protocol):
     """One connection. The parser calls the `on_…` methods while `data_received` feeds it."""
 
     __slots__ = (
+        "_allowed",
         "_begun",
         "_body",
         "_discard",
         "_expected",
         "_head_size",
         "_headers",
+        "_limited",
         "_over",
         "_parser",
         "_paused",
@@ -57,6 +59,9 @@ class HttpConnection(asyncio.Protocol):
         self.closed = False
         #: When the server closes this connection (`time.monotonic`); None: not because of time.
         self.deadline: float | None = None
+        #: Time (s) that the client has for what it sends now, if no deadline is set for it yet; 0: none.
+        self._allowed = 0.0
+        self._limited = False  # whether there is a deadline for what it sends
         self._reset()
 
     def _reset(self) -> None:
@@ -106,6 +111,9 @@ class HttpConnection(asyncio.Protocol):
             self._end_after_pending()
         except httptools.HttpParserError:
             self._refuse(self._refusal or reply(400, b"400 Bad Request", TEXT))
+        if self._allowed and not self._over:  # the request is not complete
+            self._server.limit_time(self, self._allowed)
+            self._allowed, self._limited = 0.0, True
         self._pause_or_resume()
 
     def eof_received(self) -> bool:
@@ -123,7 +131,7 @@ class HttpConnection(asyncio.Protocol):
         self._reset()
         self._begun = True
         self._server.is_busy(self)
-        self._server.limit_time(self, self._server.bounds.head_time)
+        self._allowed = self._server.bounds.head_time
 
     def on_url(self, part: bytes) -> None:
         self._target += part
@@ -151,7 +159,7 @@ class HttpConnection(asyncio.Protocol):
         self._discard = server.body_limit(exchange)
         if size > self._discard + server.bounds.discarded:
             self._hand_over_early(exchange)
-        server.limit_time(self, server.bounds.body_time + size / server.bounds.body_rate)
+        self._allowed = server.bounds.body_time + size / server.bounds.body_rate
         if exchange.header(b"expect") is not None and not self._pending and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -174,7 +182,10 @@ class HttpConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         exchange, self._expected = self._expected, None
         self._begun = False
-        self._server.limit_time(self, None)
+        self._allowed = 0.0
+        if self._limited:
+            self._server.limit_time(self, None)
+            self._limited = False
         if exchange is None:
             return
         body, self._body = self._body, []

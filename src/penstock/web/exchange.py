@@ -36,6 +36,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "_values",
         "answered",
         "body",
         "caller",
@@ -60,6 +61,7 @@ class Exchange:
         self.path = path
         self.query = query
         self.headers: list[tuple[bytes, bytes]] = []
+        self._values: dict[bytes, bytes] | None = None  # the headers, once one was asked for
         self.version = "1.1"
         self.caller = ""
         self.body = b""
@@ -74,10 +76,11 @@ class Exchange:
 
     def header(self, name: bytes) -> str | None:
         """The first value of a header, by its name in lower case."""
-        for one, value in self.headers:
-            if one == name:
-                return value.decode("latin-1")
-        return None
+        known = self._values
+        if known is None:
+            known = self._values = dict(reversed(self.headers))
+        value = known.get(name)
+        return None if value is None else value.decode("latin-1")
 
     def answer(self, reply: bytes) -> bool:
         """Send the answer, after those of earlier requests of this connection.

@@ -7,6 +7,7 @@ listener by a name that its own DNS server resolved, `Host` shows that name. Req
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections.abc import Collection
 
@@ -19,9 +20,13 @@ class HostRule:
     def __init__(self, names: Collection[str] = (), *, open_to_all: bool = False) -> None:
         self._known: dict[str, bool] = {name.lower(): True for name in names}
         self._open = open_to_all
+        self._accepts = functools.lru_cache(maxsize=256)(self._decide)
 
     def accepts(self, host: str | None, origin: str | None) -> bool:
         """Whether a request with these headers may be answered."""
+        return self._accepts(host, origin)
+
+    def _decide(self, host: str | None, origin: str | None) -> bool:
         if host is None:
             return self._open
         if origin is not None and origin.partition("://")[2].lower() != host.lower():

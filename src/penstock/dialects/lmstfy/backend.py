@@ -150,13 +150,17 @@ class Backend:
         return divided
 
     def _stored(self, jobs: Sequence[NewJob]) -> None:
+        numbers: dict[str, int] = {}
         available: set[str] = set()
         for job in jobs:
-            self.metrics.published(job.queue)
+            queue = job.queue
+            numbers[queue] = numbers.get(queue, 0) + 1
             if job.delay:
-                self.queue_list.has_scheduled(job.queue)
+                self.queue_list.has_scheduled(queue)
             else:
-                available.add(job.queue)
+                available.add(queue)
+        for queue, number in numbers.items():
+            self.metrics.published(queue, number)
         if available:
             self.dispatcher.work(available)
 

@@ -74,10 +74,10 @@ class PoolMetrics:
             f"{prefix}job_ack_elapsed_ms", "Time from publish to acknowledgement (ms).", _BY_QUEUE, _ELAPSED
         )
 
-    def published(self, queue: str) -> None:
-        """Count a published job, by the store's queue."""
-        self._published.add(self._of(queue))
-        self._all_published.add((self._pool,))
+    def published(self, queue: str, number: int) -> None:
+        """Count published jobs of one queue, by the store's name of it."""
+        self._published.add(self._of(queue), number)
+        self._all_published.add((self._pool,), number)
 
     def delivered(self, queue: str, ids: Sequence[str], now: int) -> None:
         """Count delivered jobs of one queue."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -324,19 +325,21 @@ class DataApi:
 
 def _check_names(route: Route) -> None:
     """Raise RefusedError for names that lmstfy refuses."""
-    namespace, queue = route.namespace, route.queue
-    if route.action is Action.CONSUME:
-        if not is_name(namespace):
-            raise RefusedError(400, "namespace name contains forbidden characters")
-        if not is_queue_list(queue):
-            raise RefusedError(400, "queue name contains forbidden characters")
-        return
-    if len(namespace) > MOST_NAME or len(queue) > MOST_NAME:
-        raise RefusedError(400, "namespace or queue name too long")
+    refusal = _refusal(route.namespace, route.queue, route.action is Action.CONSUME)
+    if refusal:
+        raise RefusedError(400, refusal)
+
+
+@functools.lru_cache(maxsize=4_096)
+def _refusal(namespace: str, queue: str, is_list: bool) -> str:
+    """Why lmstfy refuses these names; "" if it does not. `is_list`: the queues of a consume request."""
+    if not is_list and (len(namespace) > MOST_NAME or len(queue) > MOST_NAME):
+        return "namespace or queue name too long"
     if not is_name(namespace):
-        raise RefusedError(400, "namespace name contains forbidden characters")
-    if not is_name(queue) or queue.startswith("_"):
-        raise RefusedError(400, "queue name contains forbidden characters")
+        return "namespace name contains forbidden characters"
+    if not (is_queue_list(queue) if is_list else is_name(queue) and not queue.startswith("_")):
+        return "queue name contains forbidden characters"
+    return ""
 
 
 async def _with_entry(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 
@@ -26,9 +27,38 @@ def mint_ulid() -> str:
 def mint_job_id(delay: int, *, versioned: bool = False) -> str:
     """A new job id; `delay` in seconds."""
     noise = int.from_bytes(os.urandom(6), "big")
-    tail = noise << 32 | int.from_bytes(min(delay, _MOST_DELAY).to_bytes(4, "little"), "big")
-    id = _encoded(time.time_ns() // 1_000_000, 5) + _encoded(tail, 8)
+    high, low = _delay_digits(delay)
+    id = (
+        f"{_times.now()}{_PAIRS[noise >> 38]}{_PAIRS[noise >> 28 & 1023]}{_PAIRS[noise >> 18 & 1023]}"
+        f"{_PAIRS[noise >> 8 & 1023]}{_PAIRS[(noise & 255) << 2 | high]}{low}"
+    )
     return f"1{id}" if versioned else id
+
+
+@functools.lru_cache(maxsize=256)
+def _delay_digits(delay: int) -> tuple[int, str]:
+    """The upper two bits of a delay as an id has it, and the digits of the others."""
+    number = int.from_bytes(min(delay, _MOST_DELAY).to_bytes(4, "little"), "big")
+    return number >> 30, _encoded(number & (1 << 30) - 1, 3)
+
+
+class _Times:
+    """The digits of the current time, made once a ms."""
+
+    __slots__ = ("_digits", "_ms")
+
+    def __init__(self) -> None:
+        self._ms = 0
+        self._digits = ""
+
+    def now(self) -> str:
+        ms = time.time_ns() // 1_000_000
+        if ms != self._ms:
+            self._ms, self._digits = ms, _encoded(ms, 5)
+        return self._digits
+
+
+_times = _Times()
 
 
 def elapsed_ms(id: str, now: int) -> int:

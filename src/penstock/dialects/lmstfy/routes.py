@@ -40,6 +40,8 @@ class Action(enum.Enum):
     DELETE_DEAD_JOB = enum.auto()
     REDIRECT = enum.auto()
 
+    __hash__ = object.__hash__  # Enum's own is a Python function; several look-ups per request
+
 
 _QUEUE_PATTERN = "/api/:namespace/:queue"
 #: The paths of the actions, as lmstfy's metrics name them.

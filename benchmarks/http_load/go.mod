@@ -1,0 +1,3 @@
+module penstock/benchmarks/http_load
+
+go 1.19
