@@ -59,7 +59,7 @@ class Served:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "kind" in metafunc.fixturenames:
+    if "kind" in metafunc.fixturenames and "upstream" not in metafunc.fixturenames:
         metafunc.parametrize("kind", STORES, indirect=True)
 
 

@@ -78,10 +78,11 @@ def _environment() -> dict[str, str]:
 
 
 @asynccontextmanager
-async def running(home: Path, *options: str, url: str = "") -> AsyncIterator[Program]:
+async def running(home: Path, *options: str, with_url: bool = True) -> AsyncIterator[Program]:
     """The server, ready; stopped at the end, if it still runs. Its store is a file in `home`."""
     ports = [] if "--port" in options else ["--port", "0", "--admin-port", "0"]
-    given = ("--json", *ports, "--url", url or f"sqlite:///{home}/jobs.db", *options)
+    url = ["--url", f"sqlite:///{home}/jobs.db"] if with_url else []
+    given = ("--json", *ports, *url, *options)
     log = home / f"log-{len(list(home.glob('log-*')))}"
     with log.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(

@@ -122,6 +122,7 @@ async def serve(
 
     operations.reload = reloaded
     _handle_signals(stopping, reloaded, tasks)
+    await service.take_over()
     service.start_timers()
     await service.data_server.accept_on(sockets[DATA], tls)
     await service.admin_server.accept_on(sockets[ADMIN], tls)

@@ -13,6 +13,7 @@
 | `access_log.py` | a line in the log per request |
 | `processes.py`, `process_link.py` | several processes of one server, and their supervisor |
 | `merged_metrics.py` | the metrics of several processes as one text |
+| `http_client.py` | requests to another server |
 | `group_commit.py` | requests of one turn of the event loop are written to a store together |
 | `access_tokens.py`, `access.py` | access tokens: rights on queues, expiry, rates |
 | `audit.py` | the audit log: acts of operators and administrators |

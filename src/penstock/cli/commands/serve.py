@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,10 @@ from penstock.cli.session import Command, Session, require_web
 from penstock.cli.show import emit, note
 
 if TYPE_CHECKING:
-    from penstock.dialects.lmstfy.defaults import LmstfySettings
+    from penstock.cli.lmstfy_pools import Pools
+    from penstock.cli.serving import ListenAddress, Listening
+    from penstock.dialects.lmstfy.config_file import LmstfyConfig
     from penstock.dialects.lmstfy.service import LmstfyService
-    from penstock.stores.contract import Store
-    from penstock.web.hosts import HostRule
 
 __all__ = ["command"]
 
@@ -26,6 +25,12 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
 
 @click.command("serve", cls=Command)
 @click.option("--lmstfy", is_flag=True, help="Serve lmstfy's HTTP interface, for its clients.")
+@click.option(
+    "--config",
+    type=_PATH,
+    metavar="FILE",
+    help="lmstfy's config.toml: pools, addresses, defaults. Options take precedence.",
+)
 @click.option("--host", default="127.0.0.1", help="ListenAddress of the data API.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65_535), default=7777, help="Its port.  [default: 7777]")
 @click.option(
@@ -60,6 +65,11 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
     multiple=True,
     metavar="NAME",
     help="Accept this name in the Host header, besides localhost and IP addresses. May be repeated.",
+)
+@click.option(
+    "--allow-anyone",
+    is_flag=True,
+    help="Serve without tokens or accounts also beyond loopback, to everyone who reaches the address.",
 )
 @click.option(
     "--public-sizes",
@@ -108,73 +118,69 @@ def command(lmstfy: bool, **options: Any) -> int:
     if not lmstfy:
         raise click.UsageError("say what to serve: penstock serve --lmstfy")
     require_web("serve needs")
+    from penstock.cli.lmstfy_pools import open_pools, read_file
     from penstock.web.processes import inherited_listeners
     from penstock.worker.logs import configure_logs
 
     inherited = inherited_listeners()
-    _check(options)
+    config = read_file(options)
+    _check(options, {} if config is None else config.settings.accounts)
     session = Session.current()
     knobs = {"log_level": options["log_level"], "log_format": options["log_format"]}
     if session.json and knobs["log_format"] is None:
         knobs["log_format"] = "json"
-    config = session.load(**knobs).config
-    configure_logs(config)
-    options["asynq_names"] = config.asynq_metrics
-    with session.store(create=True) as store:
-        return _run(store, options, inherited, as_json=session.json)
+    settings = session.load(**knobs).config
+    configure_logs(settings)
+    options["asynq_names"] = settings.asynq_metrics
+    if config is not None and inherited is None:
+        for line in config.notes:
+            note(f"penstock: {line}")
+    with open_pools(config) as pools:
+        return _run(pools, config, options, inherited, as_json=session.json)
 
 
-def _check(options: dict[str, Any]) -> None:
+def _check(options: dict[str, Any], accounts: Mapping[str, str]) -> None:
     """Refuse to serve beyond loopback what asks for no secret, and options that need each other."""
-    if options["no_tokens"] and not options["unix"] and not _is_loopback(options["host"]):
+    from penstock.web.hosts import is_loopback
+
+    open_data = options["no_tokens"] and not options["unix"] and not is_loopback(options["host"])
+    if open_data and not options["allow_anyone"]:
         raise click.UsageError(
             f"--no-tokens would let everyone who reaches {options['host']} take and delete jobs: "
-            "leave it out, and give tokens with --token or the admin API"
+            "leave it out, and give tokens with --token or the admin API, or allow it with --allow-anyone"
         )
-    guarded = options["accounts"] or options["admin_tokens"]
-    if not guarded and not options["admin_unix"] and not _is_loopback(options["admin_host"]):
+    guarded = options["accounts"] or accounts or options["admin_tokens"]
+    alone = options["admin_unix"] or is_loopback(options["admin_host"])
+    if not guarded and not alone and not options["allow_anyone"]:
         raise click.UsageError(
             f"everyone who reaches {options['admin_host']} could make tokens: "
-            "give --account NAME:PASSWORD or --admin-tokens"
+            "give --account NAME:PASSWORD or --admin-tokens, or allow it with --allow-anyone"
         )
     if bool(options["tls_cert"]) != bool(options["tls_key"]):
         raise click.UsageError("--tls-cert and --tls-key: give both, or none")
 
 
-def _run(store: Store, options: dict[str, Any], inherited: Any, *, as_json: bool) -> int:
-    from penstock.cli.serving import ADMIN, DATA, ListenAddress, Listening, check_processes, serve, supervise
+def _run(
+    pools: Pools, config: LmstfyConfig | None, options: dict[str, Any], inherited: Any, *, as_json: bool
+) -> int:
+    from penstock.cli.lmstfy_pools import make_service, read_settings
+    from penstock.cli.serving import Listening, check_processes, serve, supervise
     from penstock.web.tls import Tls
 
     tls = Tls(options["tls_cert"], options["tls_key"]) if options["tls_cert"] else None
-    service = _service(store, options)
-    settings = _settings(options)
+    service = make_service(pools, options)
+    service.apply(read_settings(options, config))
     processes = 1 if inherited else options["processes"]
-    check_processes(processes, store.url)
-    mode = _mode(options["unix_mode"])
-    wanted = {
-        DATA: ListenAddress(options["host"], options["port"], options["unix"], mode),
-        ADMIN: ListenAddress(options["admin_host"], options["admin_port"], options["admin_unix"], mode),
-    }
-    listening = None if inherited else Listening.at(wanted, processes)
+    for store in pools.stores.values():
+        check_processes(processes, store.url)
+    listening = None if inherited else Listening.at(_addresses(options), processes)
 
     def show() -> None:
-        if listening is None:
-            return
-        data, admin = listening.addresses[DATA], listening.addresses[ADMIN]
-        if as_json:
-            emit({"url": store.url, "port": data.port, "admin_port": admin.port, "processes": processes})
-        else:
-            number = f" by {processes} processes" if processes > 1 else ""
-            note(f"serving {store.url} at {data}{number}, admin at {admin}")
+        if listening is not None:
+            _show(listening, pools.urls, processes, as_json=as_json)
 
     if listening is not None and processes > 1:
         return supervise(listening, grace=options["grace"], on_ready=show)
-    service.apply(settings)
-
-    def reload() -> list[str]:
-        service.apply(_settings(options))
-        return []
-
     sockets = listening.processes[0] if listening is not None else inherited[1]
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -184,7 +190,7 @@ def _run(store: Store, options: dict[str, Any], inherited: Any, *, as_json: bool
                     sockets,
                     tls=tls,
                     grace=options["grace"],
-                    reload=reload,
+                    reload=lambda: _reload(service, config, options),
                     on_ready=show,
                     control=inherited[0] if inherited else None,
                 )
@@ -194,11 +200,41 @@ def _run(store: Store, options: dict[str, Any], inherited: Any, *, as_json: bool
             listening.close()
 
 
-def _settings(options: dict[str, Any]) -> LmstfySettings:
-    from penstock.dialects.lmstfy.defaults import LmstfySettings
+def _addresses(options: dict[str, Any]) -> dict[str, ListenAddress]:
+    from penstock.cli.serving import ADMIN, DATA, ListenAddress
 
-    accounts = dict(_pairs(options["accounts"], "--account"))
-    return LmstfySettings(accounts=accounts, access_log=options["access_log"])
+    mode = _mode(options["unix_mode"])
+    return {
+        DATA: ListenAddress(options["host"], options["port"], options["unix"], mode),
+        ADMIN: ListenAddress(options["admin_host"], options["admin_port"], options["admin_unix"], mode),
+    }
+
+
+def _show(listening: Listening, urls: str, processes: int, *, as_json: bool) -> None:
+    from penstock.cli.serving import ADMIN, DATA
+
+    data, admin = listening.addresses[DATA], listening.addresses[ADMIN]
+    if as_json:
+        emit({"url": urls, "port": data.port, "admin_port": admin.port, "processes": processes})
+    else:
+        number = f" by {processes} processes" if processes > 1 else ""
+        note(f"serving {urls} at {data}{number}, admin at {admin}")
+
+
+def _reload(service: LmstfyService, before: LmstfyConfig | None, options: dict[str, Any]) -> list[str]:
+    """Apply what the file says now; returns what needs a restart. Raises ConfigError."""
+    from penstock.cli.lmstfy_pools import read_settings
+    from penstock.dialects.lmstfy.config_file import read_config
+
+    config = None if before is None else read_config(options["config"])
+    service.apply(read_settings(options, config))
+    if before is None or config is None:
+        return []
+    fields = {"pools": "Pool", "admin_url": "AdminRedis", "host": "Host", "port": "Port"}
+    fields |= {"admin_host": "AdminHost", "admin_port": "AdminPort", "log_level": "LogLevel"}
+    changed = [shown for name, shown in fields.items() if getattr(config, name) != getattr(before, name)]
+    notes = [f"{', '.join(changed)} changed: this takes effect after a restart"] if changed else []
+    return [*config.notes, *notes]
 
 
 def _mode(text: str) -> int:
@@ -209,54 +245,6 @@ def _mode(text: str) -> int:
     if not 0 <= mode <= 0o777:
         raise click.UsageError(f"--unix-mode {text}: write permissions as octal digits, e.g. 0660")
     return mode
-
-
-def _service(store: Store, options: dict[str, Any]) -> LmstfyService:
-    from penstock.dialects.lmstfy.service import LmstfyService
-
-    tokens: dict[str, frozenset[str]] = {}
-    for namespace, token in _pairs(options["tokens"], "--token"):
-        tokens[namespace] = tokens.get(namespace, frozenset()) | {token}
-    beyond = options["unix"] is None and not _is_loopback(options["host"])
-    # beyond loopback a request needs a token, which no page of another site knows, and no page can reach a
-    # Unix socket
-    return LmstfyService(
-        {"default": store},
-        need_tokens=not options["no_tokens"],
-        fixed_tokens=tokens,
-        need_admin=options["admin_tokens"],
-        hosts=_host_rule(options, beyond=beyond or options["unix"] is not None),
-        admin_hosts=_host_rule(
-            options, beyond=options["admin_unix"] is not None or not _is_loopback(options["admin_host"])
-        ),
-        asynq_names=options["asynq_names"],
-        public_sizes=options["public_sizes"] or not beyond,
-    )
-
-
-def _host_rule(options: dict[str, Any], *, beyond: bool) -> HostRule:
-    from penstock.web.hosts import HostRule
-
-    return HostRule(options["hosts"], open_to_all=beyond and not options["hosts"])
-
-
-def _pairs(values: Sequence[str], option: str) -> list[tuple[str, str]]:
-    pairs: list[tuple[str, str]] = []
-    for value in values:
-        name, colon, secret = value.partition(":")
-        if not colon or not name or not secret:
-            raise click.UsageError(f"{option}: write two parts with a colon between them")
-        pairs.append((name, secret))
-    return pairs
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _loop_factory() -> Any:

@@ -13,6 +13,9 @@
 | `admin_api.py`, `limits_api.py` | the listener that manages them |
 | `counters.py`, `metrics.py` | what Prometheus sees |
 | `jobs.py`, `job_ids.py`, `names.py` | lmstfy's jobs, ids and names as those of Penstock |
+| `config_file.py`, `defaults.py` | lmstfy's file, and what a reload changes |
+| `migration.py`, `old_pools.py`, `upstream.py`, `taking_over.py` | a pool whose jobs move to another one |
+| `operations.py` | the access log switch, reload, metrics of several processes |
 | `timers.py` | due jobs, jobs whose TTR is over |
 
 A job is a raw job with the task `lmstfy` in the queue `NAMESPACE.QUEUE`, so a Penstock worker can serve it.

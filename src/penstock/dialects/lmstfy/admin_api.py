@@ -23,6 +23,7 @@ from penstock.dialects.lmstfy.limits_api import (
     limiter_shown,
     limiters_listed,
 )
+from penstock.dialects.lmstfy.migration import MigratingBackend
 from penstock.dialects.lmstfy.names import MOST_NAME, is_name, split_queue
 from penstock.dialects.lmstfy.operations import Operations
 from penstock.dialects.lmstfy.parameters import RefusedError, checked_text, read_query
@@ -117,6 +118,8 @@ class AdminApi:
                 return _AdminRoute(lambda: _done(indented(200, _UNKNOWN)))
             case "GET", ["pools"]:
                 return _AdminRoute(lambda: _done(indented(200, list(self._pools))))
+            case "GET", ["migrations"]:
+                return _AdminRoute(self._migrations)
             case "GET", ["info"]:
                 return _AdminRoute(lambda: self._info(given.get("pool") or DEFAULT_POOL))
             case "GET", ["metrics"]:
@@ -257,6 +260,15 @@ class AdminApi:
         return removed()
 
     # ── queues ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _migrations(self) -> bytes:
+        """What is left in pools that are drained, by pool."""
+        found = {
+            name: await backend.progress()
+            for name, backend in self._pools.items()
+            if isinstance(backend, MigratingBackend)
+        }
+        return indented(200, found)
 
     async def _shown_metrics(self) -> bytes:
         return plain_reply(200, (await self._metrics()).encode(), EXPOSITION)

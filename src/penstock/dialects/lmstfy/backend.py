@@ -12,6 +12,7 @@ from penstock.core.ids import mint_token
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.dialects.lmstfy.counters import PoolMetrics
 from penstock.dialects.lmstfy.dispatcher import Dispatcher
+from penstock.dialects.lmstfy.poll import Poll
 from penstock.dialects.lmstfy.timers import QueueList, TtrTimer, WorkWatch
 from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
@@ -80,12 +81,12 @@ class Backend:
             Pruner(store, keep_dead=_KEEP_DEAD),
         ]
         self._tasks: list[asyncio.Task[None]] = []
+        self.problem_log = ProblemLog(_log)
 
     def start(self) -> None:
         """Start the services, in the running event loop."""
-        problem_log = ProblemLog(_log)
         for service in self._services:
-            service.problem_log = problem_log
+            service.problem_log = self.problem_log
         self._tasks = [
             asyncio.get_running_loop().create_task(service.run(), name=f"penstock-{service.name}")
             for service in self._services
@@ -193,6 +194,20 @@ class Backend:
     async def job(self, ref: Ref) -> Job | None:
         """Read a job."""
         return await self._get.ask(ref)
+
+    # ── consume ──────────────────────────────────────────────────────────────────────────────────
+
+    def consume(self, poll: Poll) -> None:
+        """Serve a consume request: now, when there is a job, or at its timeout without one."""
+        self.dispatcher.put(poll)
+
+    async def old_dead_head(self, queue: str) -> str:
+        """The id of the oldest dead letter of an older pool, which is drained; here: ""."""
+        return ""
+
+    async def old_respawned(self, queue: str, limit: int, ttl: int) -> int:
+        """Respawn dead letters of an older pool, which is drained; returns their number, here 0."""
+        return 0
 
     # ── acknowledge, read ────────────────────────────────────────────────────────────────────────
 

@@ -54,7 +54,7 @@ class PoolMetrics:
     """Counts the jobs that this server publishes, delivers and removes in one pool."""
 
     def __init__(self, pool: str) -> None:
-        self._pool = pool
+        self.pool = pool
         self._labels: dict[str, tuple[str, str, str]] = {}
         prefix = "lmstfy_redis_"
         self._published = LabelledCounter(f"{prefix}publish_queue_jobs", "Published jobs.", _BY_QUEUE)
@@ -77,21 +77,21 @@ class PoolMetrics:
     def published(self, queue: str, number: int) -> None:
         """Count published jobs of one queue, by the store's name of it."""
         self._published.add(self._of(queue), number)
-        self._all_published.add((self._pool,), number)
+        self._all_published.add((self.pool,), number)
 
     def delivered(self, queue: str, ids: Sequence[str], now: int) -> None:
         """Count delivered jobs of one queue."""
         labels = self._of(queue)
         self._consumed.add(labels, len(ids))
-        self._all_consumed.add((self._pool,), len(ids))
+        self._all_consumed.add((self.pool,), len(ids))
         for id in ids:
             self._elapsed.observe(labels, elapsed_ms(id, now))
 
     def called(self, verb: str, seconds: float, failed: bool) -> None:
         """Count a call of the store."""
-        self._calls.observe((self._pool, verb), seconds)
+        self._calls.observe((self.pool, verb), seconds)
         if failed:
-            self._failed_calls.add((self._pool, verb))
+            self._failed_calls.add((self.pool, verb))
 
     def acknowledged(self, queue: str, id: str, now: int) -> None:
         """Count a removed job."""
@@ -111,5 +111,5 @@ class PoolMetrics:
             if len(self._labels) >= 10_000:
                 self._labels.clear()
             namespace, name = split_queue(queue) or ("other", "other")
-            known = self._labels[queue] = (self._pool, namespace, name)
+            known = self._labels[queue] = (self.pool, namespace, name)
         return known

@@ -278,7 +278,7 @@ class DataApi:
         if not names:
             raise RefusedError(400, "invalid queue name(s)")
         queues = tuple(store_queue(route.namespace, name) for name in names)
-        backend.dispatcher.put(
+        backend.consume(
             Poll(
                 exchange,
                 route.namespace,

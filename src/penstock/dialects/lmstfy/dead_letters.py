@@ -16,19 +16,33 @@ from penstock.dialects.lmstfy.parameters import RefusedError, signed
 from penstock.dialects.lmstfy.routes import Route
 from penstock.stores.contract import MOST_LISTED
 
-__all__ = ["deleted", "deleted_job", "head", "listed", "respawned", "respawned_job", "size"]
+__all__ = [
+    "deleted",
+    "deleted_job",
+    "head",
+    "listed",
+    "made_available",
+    "oldest",
+    "respawned",
+    "respawned_job",
+    "size",
+]
 
 
 async def head(backend: Backend, namespace: str, queue: str, given: dict[str, str]) -> bytes:
     """The id of the oldest dead letter, and their number."""
     stored = store_queue(namespace, queue)
-    first = ""
-    async with aclosing(backend.each_page(stored, State.DEAD, 1)) as pages:
-        async for jobs in pages:
-            first = jobs[0].id
-            break
+    first = await backend.old_dead_head(stored) or await oldest(backend, stored)
     number = (await backend.counted(stored)).get(State.DEAD, 0)
     return answer(200, deadletter_head=first, deadletter_size=number, namespace=namespace, queue=queue)
+
+
+async def oldest(backend: Backend, stored: str) -> str:
+    """The id of the oldest dead letter of a queue of the store, or ""."""
+    async with aclosing(backend.each_page(stored, State.DEAD, 1)) as pages:
+        async for jobs in pages:
+            return jobs[0].id
+    return ""
 
 
 async def respawned(
@@ -40,6 +54,14 @@ async def respawned(
     if ttl < 0:
         raise RefusedError(400, "invalid ttl")
     stored = store_queue(namespace, queue)
+    count = await backend.old_respawned(stored, limit, ttl)
+    if count < limit:
+        count += await made_available(backend, stored, limit - count, ttl)
+    return answer(200, count=count, msg="respawned")
+
+
+async def made_available(backend: Backend, stored: str, limit: int, ttl: int) -> int:
+    """Respawn the oldest dead letters of a queue of the store; returns their number."""
     count = 0
     async with aclosing(backend.each_page(stored, State.DEAD, min(limit, MOST_LISTED))) as pages:
         async for jobs in pages:
@@ -49,7 +71,7 @@ async def respawned(
             backend.dispatcher.work([stored])
             if count >= limit:
                 break
-    return answer(200, count=count, msg="respawned")
+    return count
 
 
 async def deleted(backend: Backend, namespace: str, queue: str, given: dict[str, str]) -> bytes:

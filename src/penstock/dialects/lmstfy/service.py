@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from penstock.dialects.lmstfy.admin_api import AdminApi, shown_path
 from penstock.dialects.lmstfy.backend import Backend
@@ -12,8 +13,12 @@ from penstock.dialects.lmstfy.data_api import DataApi
 from penstock.dialects.lmstfy.defaults import Defaults, LmstfySettings
 from penstock.dialects.lmstfy.limits import TokenLimits
 from penstock.dialects.lmstfy.metrics import metrics_text
+from penstock.dialects.lmstfy.migration import MigratingBackend
+from penstock.dialects.lmstfy.old_pools import OldPool, OldStore
 from penstock.dialects.lmstfy.operations import Operations
+from penstock.dialects.lmstfy.taking_over import take_over_tokens
 from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens
+from penstock.dialects.lmstfy.upstream import OldLmstfy
 from penstock.stores.contract import Store
 from penstock.web.access_log import AccessLog
 from penstock.web.bounds import DEFAULT_BOUNDS, HttpBounds
@@ -22,14 +27,23 @@ from penstock.web.hosts import HostRule
 from penstock.web.merged_metrics import with_others
 from penstock.web.server import HttpServer
 
-__all__ = ["LmstfyService"]
+__all__ = ["LmstfyService", "Migration"]
+
+
+class Migration(NamedTuple):
+    """A pool that is drained: the pool that gets its jobs, and the lmstfy that has them, if it is one."""
+
+    to: str
+    upstream: OldPool | None = None
 
 
 class LmstfyService:
     """Serves stores as lmstfy does.
 
-    - `stores`: by the name of the pool that a token's prefix chooses; one must be "default". Tokens are kept
-      in the store of that one.
+    - `stores`: by the name of the pool that a token's prefix chooses; one must be "default", or a
+      migration.
+    - `migrations`: by pool, where its jobs go and what it has been: its store in `stores`, or an lmstfy.
+    - `admin_store`: where tokens and limits are kept; by default the store of the pool "default".
     - `need_tokens=False`: the data API answers without a token.
     - `fixed_tokens`: tokens by namespace that are valid besides those in the store.
     - `accounts`: names and passwords for the routes that manage tokens; empty: these need none.
@@ -43,6 +57,8 @@ class LmstfyService:
         self,
         stores: Mapping[str, Store],
         *,
+        migrations: Mapping[str, Migration] | None = None,
+        admin_store: Store | None = None,
         need_tokens: bool = True,
         fixed_tokens: Mapping[str, frozenset[str]] | None = None,
         accounts: Mapping[str, str] | None = None,
@@ -58,9 +74,15 @@ class LmstfyService:
         self.operations = Operations([data_log, admin_log], self._counted)
         self._http_metrics = HttpMetrics()
         self._asynq_names = asynq_names
-        self.backends = {name: Backend(store, name) for name, store in stores.items()}
-        self.tokens = Tokens(stores[DEFAULT_POOL], fixed_tokens)
-        self.limits = TokenLimits(stores[DEFAULT_POOL])
+        self.backends = _backends(stores, migrations or {})
+        self._upstreams = {
+            name: one.upstream
+            for name, one in (migrations or {}).items()
+            if isinstance(one.upstream, OldLmstfy)
+        }
+        kept_in = admin_store or self.backends[DEFAULT_POOL].store
+        self.tokens = Tokens(kept_in, fixed_tokens)
+        self.limits = TokenLimits(kept_in)
         data = DataApi(
             self.backends,
             self.tokens if need_tokens else None,
@@ -106,6 +128,11 @@ class LmstfyService:
         parts.append(exposed("process_cpu_seconds_total", "counter", "", (), [((), cpu)]))
         return "".join(parts)
 
+    async def take_over(self) -> None:
+        """Copy the tokens and limits of old servers that are drained."""
+        for name, old in self._upstreams.items():
+            await take_over_tokens(old, name, self.tokens, self.limits)
+
     def start_timers(self) -> None:
         """Start what happens by time, in the running event loop."""
         for backend in self.backends.values():
@@ -136,3 +163,13 @@ class LmstfyService:
         await self.data_server.stop(grace)
         for backend in self.backends.values():
             await backend.stop()
+
+
+def _backends(stores: Mapping[str, Store], migrations: Mapping[str, Migration]) -> dict[str, Backend]:
+    backends: dict[str, Backend] = {
+        name: Backend(store, name) for name, store in stores.items() if name not in migrations
+    }
+    for name, migration in migrations.items():
+        old = migration.upstream or OldStore(stores[name], name)
+        backends[name] = MigratingBackend(stores[migration.to], name, old, target=migration.to)
+    return backends

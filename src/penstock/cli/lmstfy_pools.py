@@ -1,0 +1,151 @@
+"""The stores, pools and settings of `penstock serve --lmstfy`, from its options and from lmstfy's file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+import msgspec
+
+from penstock.cli.session import Session
+from penstock.dialects.lmstfy.config_file import LmstfyConfig, PoolConfig, read_config
+from penstock.dialects.lmstfy.defaults import LmstfySettings
+from penstock.dialects.lmstfy.service import LmstfyService, Migration
+from penstock.dialects.lmstfy.tokens import DEFAULT_POOL
+from penstock.web.hosts import HostRule, is_loopback
+
+if TYPE_CHECKING:
+    from penstock.stores.contract import Store
+
+__all__ = ["Pools", "make_service", "open_pools", "read_file", "read_settings"]
+
+#: Options that a file may give, and the fields of its settings.
+_FROM_FILE = {
+    "host": "host",
+    "port": "port",
+    "admin_host": "admin_host",
+    "admin_port": "admin_port",
+    "log_level": "log_level",
+    "log_format": "log_format",
+}
+
+
+class Pools(NamedTuple):
+    """The stores of a service, by pool, and the pools that are drained."""
+
+    stores: dict[str, Store]
+    migrations: dict[str, Migration]
+    admin_store: Store
+
+    @property
+    def urls(self) -> str:
+        """The stores for a message, without secrets."""
+        return ", ".join(dict.fromkeys(store.url for store in self.stores.values()))
+
+
+def read_file(options: dict[str, Any]) -> LmstfyConfig | None:
+    """Read the file of --config, and let it give the options that the command line leaves out."""
+    if options["config"] is None:
+        return None
+    context = click.get_current_context()
+    if "url" in Session.current().options:
+        raise click.UsageError("--config names the stores of all pools: leave --url out")
+    config = read_config(options["config"])
+    for option, field in _FROM_FILE.items():
+        value = getattr(config, field)
+        if value is not None and context.get_parameter_source(option) is click.core.ParameterSource.DEFAULT:
+            options[option] = value
+    return config
+
+
+def read_settings(options: Mapping[str, Any], config: LmstfyConfig | None) -> LmstfySettings:
+    """The settings that a reload may change; options of the command line take precedence."""
+    found = LmstfySettings() if config is None else config.settings
+    accounts = {**found.accounts, **dict(_pairs(options["accounts"], "--account"))}
+    return msgspec.structs.replace(
+        found, accounts=accounts, access_log=options["access_log"] or found.access_log
+    )
+
+
+@contextmanager
+def open_pools(config: LmstfyConfig | None) -> Iterator[Pools]:
+    """The stores of all pools; closed at the end."""
+    session = Session.current()
+    with ExitStack() as opened:
+        if config is None:
+            store = opened.enter_context(session.store(create=True))
+            yield Pools({DEFAULT_POOL: store}, {}, store)
+            return
+        by_url: dict[str, Store] = {}
+
+        def open_one(url: str) -> Store:
+            if url not in by_url:
+                by_url[url] = _connected(session, url)
+                opened.callback(by_url[url].close)
+            return by_url[url]
+
+        stores = {name: open_one(pool.url) for name, pool in config.pools.items() if pool.url}
+        migrations = {
+            name: Migration(pool.migrate_to, _upstream(name, pool))
+            for name, pool in config.pools.items()
+            if pool.migrate_to
+        }
+        default = stores.get(DEFAULT_POOL) or stores[config.pools[DEFAULT_POOL].migrate_to]
+        admin = open_one(config.admin_url) if config.admin_url else default
+        yield Pools(stores, migrations, admin)
+
+
+def _connected(session: Session, url: str) -> Store:
+    from penstock.stores.connect import connect
+    from penstock.stores.encrypted import encrypted_with_config
+
+    config = session.load().config
+    return encrypted_with_config(connect(url, namespace=config.namespace), config)
+
+
+def _upstream(name: str, pool: PoolConfig) -> Any:
+    if not pool.upstream:
+        return None
+    from penstock.dialects.lmstfy.upstream import OldLmstfy
+
+    tokens = {"": pool.upstream_token, **pool.upstream_tokens}
+    return OldLmstfy(pool.upstream, tokens, admin_url=pool.upstream_admin, account=pool.upstream_account)
+
+
+def make_service(pools: Pools, options: Mapping[str, Any]) -> LmstfyService:
+    """The service over these pools. Raises click.UsageError."""
+    tokens: dict[str, frozenset[str]] = {}
+    for namespace, token in _pairs(options["tokens"], "--token"):
+        tokens[namespace] = tokens.get(namespace, frozenset()) | {token}
+    beyond = options["unix"] is None and not is_loopback(options["host"])
+    admin_beyond = options["admin_unix"] is not None or not is_loopback(options["admin_host"])
+    # beyond loopback a request needs a token, which no page of another site knows, and no page can reach a
+    # Unix socket
+    return LmstfyService(
+        pools.stores,
+        migrations=pools.migrations,
+        admin_store=pools.admin_store,
+        need_tokens=not options["no_tokens"],
+        fixed_tokens=tokens,
+        need_admin=options["admin_tokens"],
+        asynq_names=options["asynq_names"],
+        hosts=_host_rule(options, open_to_all=beyond or options["unix"] is not None),
+        admin_hosts=_host_rule(options, open_to_all=admin_beyond),
+        public_sizes=options["public_sizes"] or not beyond,
+    )
+
+
+def _host_rule(options: Mapping[str, Any], *, open_to_all: bool) -> HostRule:
+    return HostRule(options["hosts"], open_to_all=open_to_all and not options["hosts"])
+
+
+def _pairs(values: Sequence[str], option: str) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    for value in values:
+        name, colon, secret = value.partition(":")
+        if not colon or not name or not secret:
+            raise click.UsageError(f"{option}: write two parts with a colon between them")
+        pairs.append((name, secret))
+    return pairs

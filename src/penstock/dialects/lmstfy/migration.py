@@ -1,0 +1,240 @@
+"""Migration: a pool whose requests go to another store, which gets the jobs of the old one first.
+
+A job is moved under its own id: leased in the old pool, stored in the new one, removed from the old one. If
+the server dies in between, the next one repeats this, and the new store knows the id. An acknowledgement
+removes the job from both, so that a job that was consumed meanwhile does not come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from penstock.core.errors import StoreError
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.dialects.lmstfy.backend import Backend
+from penstock.dialects.lmstfy.old_pools import OldPool, TakenJob
+from penstock.dialects.lmstfy.poll import Poll
+from penstock.maintenance.service import Service
+from penstock.stores.contract import Enqueued, EnqueueStatus, Store
+from penstock.web.group_commit import GroupCommit
+
+__all__ = ["MigratingBackend"]
+
+_log = logging.getLogger("penstock.lmstfy")
+
+#: For this long (s) an old queue that was found empty is not asked again by a request.
+_EMPTY = 0.05
+#: Jobs that one step moves, and the pauses (s) between looks for more: if requests wait for them, and if not.
+_STEP = 500
+_WHILE_WAITING, _ELSE = 0.1, 0.5
+#: After an error of the old pool requests do not ask it for this long (s); doubled by each further one.
+_AFTER_ERROR, _MOST_AFTER = 1.0, 30.0
+#: The answers that show that the new store has the job, from this call or an earlier one.
+_THERE = (EnqueueStatus.NEW, EnqueueStatus.EXISTS, EnqueueStatus.UNREPLICATED)
+#: The most queues whose emptiness is remembered.
+_MANY = 10_000
+
+
+class MigratingBackend(Backend):
+    """The new store of a pool, with what the `old` one still has. `moved` counts the moved jobs."""
+
+    def __init__(self, store: Store, pool: str, old: OldPool, *, target: str) -> None:
+        super().__init__(store, pool)
+        self._old = old
+        self.target = target
+        self.moved = 0
+        self.problem = ""
+        self._empty: dict[str, float] = {}  # by queue: until when
+        self._away_until, self._failures = 0.0, 0
+        self._draws: GroupCommit[tuple[Sequence[str], int], None] = GroupCommit(self._draw_all)
+        self._moving = asyncio.Lock()
+        self._drain = DrainService(self)
+
+    def start(self) -> None:
+        self._old.start()
+        self._services.append(self._drain)
+        super().start()
+
+    async def stop(self) -> None:
+        await self._draws.drained()
+        await super().stop()
+        await self._old.stop()
+
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────
+
+    def consume(self, poll: Poll) -> None:
+        """Serve a consume request: what the old pool has of its queues is moved first."""
+        queues = self._maybe_full(poll.queues)
+        if not queues:
+            super().consume(poll)
+            return
+
+        def then(_: object) -> None:
+            if not poll.exchange.gone:
+                super(MigratingBackend, self).consume(poll)
+
+        self._draws.put((queues, poll.wanted), then)
+
+    async def republish(self, old: Ref, new: NewJob) -> Enqueued:
+        answer = await super().republish(old, new)
+        if answer.status is EnqueueStatus.NEW:
+            await self._old.remove([old])
+        return answer
+
+    async def _remove_all(self, refs: list[Ref]) -> Sequence[BaseException | None]:
+        """Remove jobs from both. If the old pool is away, those that the new store had are removed."""
+        here = set(await self._known(refs))
+        answers = list(await super()._remove_all(refs))
+        try:
+            await self._old.remove(refs)
+        except StoreError as error:
+            for n, ref in enumerate(refs):
+                if ref not in here:
+                    answers[n] = answers[n] or error
+        return answers
+
+    async def _known(self, refs: Sequence[Ref]) -> list[Ref]:
+        try:
+            found = await self.store.get(refs)
+        except StoreError:  # the removal gets the same error
+            return []
+        return [ref for ref, job in zip(refs, found, strict=True) if job is not None]
+
+    async def _get_all(self, refs: list[Ref]) -> Sequence[Job | BaseException | None]:
+        found = list(await super()._get_all(refs))
+        for n, ref in enumerate(refs):
+            if found[n] is None:
+                try:
+                    found[n] = await self._old.get(ref)
+                except StoreError as error:
+                    found[n] = error
+        return found
+
+    async def counted(self, queue: str) -> dict[State, int]:
+        async with self._moving:  # no job is between the two, unless another process moves it
+            counts = await super().counted(queue)
+            for state, number in (await self._old.counted(queue)).items():
+                counts[state] = counts.get(state, 0) + number
+            return counts
+
+    async def purge(self, queue: str, state: State, limit: int | None = None) -> None:
+        async with self._moving:  # no job is between the two
+            removed = await self._old.purge(queue, state, limit)
+            if limit is None or removed < limit:
+                await super().purge(queue, state, None if limit is None else limit - removed)
+
+    async def each_page(self, queue: str, state: State, size: int) -> AsyncGenerator[list[Job], None]:
+        if state is State.AVAILABLE and (queues := self._maybe_full([queue])):
+            await self.draw(queues, 1)
+        async for page in super().each_page(queue, state, size):
+            yield page
+
+    async def old_dead_head(self, queue: str) -> str:
+        return await self._old.dead_head(queue)
+
+    async def old_respawned(self, queue: str, limit: int, ttl: int) -> int:
+        count = await self._old.respawn(queue, limit, ttl)
+        self._empty.pop(queue, None)
+        return count
+
+    async def answers(self, within: float = 2.0) -> str:
+        return await super().answers(within) or await self._old.answers()
+
+    # ── moving ───────────────────────────────────────────────────────────────────────────────────
+
+    async def old_queues(self) -> list[str]:
+        """The queues that may have jobs to move."""
+        return list(dict.fromkeys([*await self._old.queues(), *self.dispatcher.waited_for]))
+
+    async def draw(self, queues: Sequence[str], limit: int) -> int:
+        """Move available jobs of these queues, at most `limit`; returns their number, 0 after an error."""
+        try:
+            async with self._moving:
+                return await self._move(queues, limit)
+        except StoreError as error:
+            self.note_problem(error)
+            self.problem_log.report(f"pool {self.metrics.pool}: moving jobs", error)
+            return 0
+
+    async def progress(self) -> dict[str, Any]:
+        """Where jobs go, how many this process has moved, what is left by state, and what is wrong."""
+        left: dict[str, int] = {}
+        problem = self.problem
+        try:
+            for state, number in (await self._old.left()).items():
+                left[state.value] = number
+        except StoreError as error:
+            problem = str(error)
+        return {"to": self.target, "moved": self.moved, "left": left, "problem": problem}
+
+    def note_problem(self, error: StoreError) -> None:
+        """Note that the old pool does not answer, or that jobs cannot be moved."""
+        self.problem = str(error)
+        self._away_until = time.monotonic() + min(_MOST_AFTER, _AFTER_ERROR * 2**self._failures)
+        self._failures = min(self._failures + 1, 10)
+
+    async def _move(self, queues: Sequence[str], limit: int) -> int:
+        taken = await self._old.take(queues, limit)
+        self.problem, self._failures, self._away_until = "", 0, 0.0
+        if len(taken) < limit:
+            self._note_empty(queues)
+        if not taken:
+            return 0
+        stored: list[TakenJob] = []
+        refused: list[TakenJob] = []
+        try:
+            answers = await self.store.enqueue([one.job for one in taken])
+        except StoreError:
+            await self._old.give_back(taken)
+            raise
+        for one, answer in zip(taken, answers, strict=True):
+            (stored if answer.status in _THERE else refused).append(one)
+        if stored:
+            await self._old.confirm(stored)
+            self.moved += len(stored)
+            self.dispatcher.work({one.job.queue for one in stored})
+        if refused:
+            await self._old.give_back(refused)
+            raise StoreError(f"{len(refused)} jobs could not be stored in pool {self.target}")
+        return len(stored)
+
+    async def _draw_all(self, requests: list[tuple[Sequence[str], int]]) -> list[None]:
+        """Move what these requests ask for. An old pool that is away keeps no request waiting."""
+        queues = list(dict.fromkeys(queue for some, _ in requests for queue in some))
+        await self.draw(queues, min(_STEP, sum(wanted for _, wanted in requests)))
+        return [None] * len(requests)
+
+    def _maybe_full(self, queues: Sequence[str]) -> list[str]:
+        now = time.monotonic()
+        if now < self._away_until:
+            return []
+        return [queue for queue in queues if self._empty.get(queue, 0.0) <= now]
+
+    def _note_empty(self, queues: Sequence[str]) -> None:
+        if len(self._empty) > _MANY:
+            self._empty.clear()
+        self._empty.update(dict.fromkeys(queues, time.monotonic() + _EMPTY))
+
+
+class DrainService(Service):
+    """Moves what the old pool has, also if nobody asks for it."""
+
+    name = "drain"
+
+    def __init__(self, backend: MigratingBackend) -> None:
+        super().__init__()
+        self._backend = backend
+
+    async def tick(self) -> float:
+        try:
+            queues = await self._backend.old_queues()
+        except StoreError as error:
+            self._backend.note_problem(error)
+            raise
+        if queues and await self._backend.draw(queues, _STEP) == _STEP:
+            return 0.0
+        return _WHILE_WAITING if self._backend.dispatcher.waited_for else _ELSE

@@ -1,0 +1,129 @@
+"""A small HTTP/1.1 client for requests from one server to another, on connections that stay open."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import httptools
+
+__all__ = ["HttpAnswer", "HttpClient"]
+
+#: The largest answer that is read.
+_MOST = 256 * 1024 * 1024
+
+
+@dataclass
+class HttpAnswer:
+    """An answer. Names of headers are in lower case."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class HttpClient:
+    """Sends requests to one server, on at most `limit` connections. Raises OSError, also if time is over."""
+
+    def __init__(self, url: str, *, limit: int = 8) -> None:
+        parts = urlsplit(url)
+        self._host = parts.hostname or ""
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (443 if self._tls else 80)
+        self._prefix = parts.path.rstrip("/")
+        self._authority = parts.netloc.rpartition("@")[2]
+        self._free: list[_Stream] = []
+        self._slots = asyncio.Semaphore(limit)
+
+    async def request(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        within: float = 10.0,
+    ) -> HttpAnswer:
+        """Send a request and read its answer, within so many seconds."""
+        lines = [f"{method} {self._prefix}{target} HTTP/1.1", f"Host: {self._authority}"]
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        if body or method in ("PUT", "POST"):
+            lines.append(f"Content-Length: {len(body)}")
+        data = "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+        async with self._slots:
+            try:
+                async with asyncio.timeout(within):
+                    stream = self._free.pop() if self._free else await self._open()
+                    return await self._exchange(stream, data, method)
+            except TimeoutError:
+                raise TimeoutError(f"{self._authority} did not answer within {within:g} s") from None
+            except (EOFError, httptools.HttpParserError) as error:
+                raise ConnectionError(f"{self._authority}: the answer broke off: {error}") from error
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        while self._free:
+            self._free.pop().close()
+
+    async def _open(self) -> _Stream:
+        reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
+        return _Stream(reader, writer)
+
+    async def _exchange(self, stream: _Stream, data: bytes, method: str) -> HttpAnswer:
+        done = False
+        try:
+            answer = await stream.exchange(data)
+            done = True
+        finally:
+            if done and stream.reusable:
+                self._free.append(stream)
+            else:
+                stream.close()
+        return answer
+
+
+class _Stream:
+    """One connection; the parser calls the `on_…` methods."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._answer = HttpAnswer()
+        self._parts: list[bytes] = []
+        self._done = False
+        self._size = 0
+        self.reusable = False
+
+    async def exchange(self, data: bytes) -> HttpAnswer:
+        self._answer, self._parts, self._done, self._size = HttpAnswer(), [], False, 0
+        parser: Any = httptools.HttpResponseParser(self)
+        self._writer.write(data)
+        await self._writer.drain()
+        while not self._done:
+            received = await self._reader.read(65_536)
+            if not received:
+                raise EOFError("the connection was closed")
+            parser.feed_data(received)
+        self._answer.status = parser.get_status_code()
+        self._answer.body = b"".join(self._parts)
+        self.reusable = parser.should_keep_alive()
+        return self._answer
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._answer.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size > _MOST:
+            raise ConnectionError("the answer is too large")
+        self._parts.append(part)
+
+    def on_message_complete(self) -> None:
+        self._done = True
