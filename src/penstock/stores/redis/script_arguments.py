@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _FORM = struct.Struct("<dddd")
-_NO_KEYS = bytes(8)  # the lengths of four keys
+_NO_KEYS = bytes(10)  # the lengths of five keys
 _RULE = struct.Struct("<dBB")
 _PARTITION = struct.Struct("<IBdI")
 _TRANSITION = struct.Struct("<BBBBddddBB")
@@ -63,7 +63,7 @@ def form_of(job: NewJob, queue: int) -> bytes:
     ):
         return place
     times = _FORM.pack(job.delay, _or_none(job.run_at), _or_none(job.expires_in), _or_none(job.expires_at))
-    if job.unique is None and job.partition is None and job.tenant is None and job.batch_terms is None:
+    if job.unique is job.partition is job.tenant is job.batch_terms is job.flow is None:
         return place + times + _NO_KEYS
     return place + times + b"".join(len(key).to_bytes(2, "little") + key for key in _shared_keys(job))
 
