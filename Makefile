@@ -46,7 +46,7 @@ lint: $(VENV)/.ready-to-develop ## Ruff: rules and format
 
 types: $(VENV)/.ready-to-develop ## Mypy (strict) and basedpyright over src
 	@$(BIN)/mypy
-	@$(BIN)/basedpyright --threads 2
+	@$(BIN)/basedpyright
 
 # tests/test_dependencies.py looks at what can be seen offline; known vulnerabilities are in a database elsewhere.
 audit: $(VENV)/.ready-to-develop ## Known vulnerabilities of what we depend on (asks the network)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import os
@@ -18,6 +19,7 @@ from typing import NamedTuple, TypeVar
 import pytest
 from msgspec.structs import replace
 
+from penstock.app import app_settings
 from penstock.verify.crash_points import Boundary, Point
 from tests import servers
 from tests.crash.scenario_run import Trial
@@ -182,6 +184,8 @@ def runner_of(
 ) -> Iterator[RunnerOf]:
     """Makes a runner for a kind of store, with its own directory of liveness locks."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(home))
+    # thousands of apps, all with the settings of this environment
+    monkeypatch.setattr(app_settings, "load", functools.cache(app_settings.load))
     caplog.set_level(logging.CRITICAL)  # a worker says much about a store that fails
     yield lambda kind: TrialRunner(kind, home)
     for shared in (servers.SHARED_REDIS, servers.SHARED_CLUSTER):

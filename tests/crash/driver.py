@@ -7,6 +7,8 @@ JSON (a `ProcessPlan`) per process, and writes one line with the exit status of 
 from __future__ import annotations
 
 import asyncio
+import functools
+import gc
 import importlib
 import logging
 import os
@@ -16,9 +18,10 @@ from pathlib import Path
 
 import msgspec
 
+from penstock.app import app_settings
 from penstock.stores.sqlite import transactions
 from penstock.verify.crash_points import Boundary, Point, kill_here
-from tests.crash.scenario_run import ShiftedClock, Trial
+from tests.crash.scenario_run import ShiftedClock, Trial, config
 from tests.crash.scenarios import SCENARIOS
 
 __all__ = ["ProcessPlan"]
@@ -94,10 +97,20 @@ async def run(plan: ProcessPlan) -> None:
     trial.close()
 
 
+def prepare_forks() -> None:
+    """Do once what each child would do: read the settings, and look through all objects for garbage."""
+    app_settings.load = functools.cache(app_settings.load)
+    app_settings.load()
+    config()
+    gc.collect()
+    gc.freeze()
+
+
 def main() -> None:
     logging.disable()
     for store in ("redis.store", "sqlite"):  # imported once, not by each child
         importlib.import_module(f"penstock.stores.{store}")
+    prepare_forks()
     for line in sys.stdin:
         plan = msgspec.json.decode(line, type=ProcessPlan)
         child = os.fork()

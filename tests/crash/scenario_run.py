@@ -150,7 +150,7 @@ class Trial:
                 with contextlib.suppress(StoreUnavailable):
                     if await settled(self.observer):
                         return
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.005)
 
     async def live(self) -> None:
         """Run the whole scenario, with one producer and one worker."""

@@ -5,13 +5,14 @@ Only the producer needs to know about the failure.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import pytest
 
 from tests.crash.conftest import OF_JOBS, Injection, TrialRunner, each_scenario, faults, pairs
 from tests.crash.scenario_run import Trial
-from tests.crash.scenarios import Scenario
+from tests.crash.scenarios import SCENARIOS, Scenario
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,3 +45,14 @@ async def test_nor_do_any_two(runner: TrialRunner, scenario: Scenario) -> None:
     twos = runner.some(f"pairs of faults of {scenario.name}", pairs(points), 15)
     struck = await runner.run(scenario, twos, with_faults)
     assert struck.total() >= 1.5 * len(twos), "most of both are there in every run"
+
+
+async def test_a_trial_leaves_no_file_open(runner: TrialRunner) -> None:
+    def open_files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    await runner.points(SCENARIOS["retried"])  # opens what all stores of a process share
+    before = open_files()
+    for _ in range(3):
+        await runner.points(SCENARIOS["retried"])
+    assert open_files() <= before + 1, "a watch on a file is opened and closed at its own time"

@@ -97,6 +97,7 @@ class Site:
         run = folder / "run"
         run.mkdir(mode=0o700)
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        clean.pop("PYTHONDONTWRITEBYTECODE", None)  # it starts as fast as where it is installed
         self.env = {
             **clean,
             **env,
@@ -105,7 +106,6 @@ class Site:
             "LEDGER": str(folder / "ledger"),
             "XDG_RUNTIME_DIR": str(run),
             "PYTHONPATH": os.pathsep.join([str(folder), str(EXAMPLES / example), str(SRC)]),
-            "PYTHONPYCACHEPREFIX": str(folder.parent / "pycache"),
         }
 
     def run(self, *module: str) -> None:

@@ -16,6 +16,7 @@ from tests.packages import packages_or_skip
 
 PROJECT = EXAMPLES / "django_site"
 
+#: On each of these servers with one of the stores; the other project has the other pairs.
 SERVERS = {
     "uvicorn": "uvicorn watched:asgi --workers 2 --timeout-worker-healthcheck 60 --port {port}",
     "gunicorn": "gunicorn watched:wsgi --workers 2 --threads 4 --preload --bind 127.0.0.1:{port}",
@@ -63,7 +64,7 @@ def test_the_tests_of_the_site_pass() -> None:
 
 @pytest.mark.system
 @pytest.mark.timeout(400)  # four programs start and end, one after another
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize(("server", "url"), [("uvicorn", "sqlite"), ("gunicorn", "redis")], indirect=["url"])
 def test_no_accepted_subscriber_is_lost_by_kills_and_restarts(site: Site, server: str) -> None:
     accepted = site.live_through_kills_and_restarts(SERVERS[server], lambda number: subscribe(site, number))
     every_subscriber_has_one_letter(site, accepted)

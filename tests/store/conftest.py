@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -94,8 +95,16 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     _tidy(str(request.param))
 
 
+#: How many tests of each kind have ended since the last tidying.
+_ended: Counter[str] = Counter()
+
+
 def _tidy(kind: str) -> None:
-    """What a test left on a server that is shared would slow down those that follow."""
+    """Remove now and then what tests left on a shared server, before it slows down those that follow."""
+    _ended[kind] += 1
+    if _ended[kind] < 20:
+        return
+    _ended[kind] = 0
     if kind == "redis" and servers.SHARED_REDIS.started:
         servers.remove_keys([servers.SHARED_REDIS.started], having=TEST_FOLDER)
     elif kind == "redis-cluster" and servers.SHARED_CLUSTER.started:

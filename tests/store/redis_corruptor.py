@@ -55,7 +55,7 @@ class RedisCorruptor:
 
     def _overwrite(self, key: bytes, field: bytes, value: bytes) -> None:
         with self.client() as client:
-            assert client.hset(key, field, value) == 0, "nothing was there to be written over"
+            _write_over(client, key, field, value)
 
     async def record(self, ref: Ref, field: str) -> None:
         jobs, id = self.key(ref.queue, "jobs"), packed(ref.id)
@@ -69,7 +69,7 @@ class RedisCorruptor:
                 record = self._other_profile(client, ref.queue, record, field)
             else:
                 record = _other_extra(record, field)
-        self._overwrite(jobs, id, record)
+            _write_over(client, jobs, id, record)
 
     def _other_profile(self, client: Any, queue: str, record: bytes, field: str) -> bytes:
         """The job gets a profile of its own, which is spoiled."""
@@ -87,7 +87,7 @@ class RedisCorruptor:
         jobs, id = self.key(ref.queue, "jobs"), packed(ref.id)
         with self.client() as client:
             record = _with_part(client.hget(jobs, id), ("errors", "progress", "reason").index(field), GARBAGE)
-        self._overwrite(jobs, id, record)
+            _write_over(client, jobs, id, record)
 
     async def lease(self, ref: Ref, value: bytes = GARBAGE) -> None:
         self._overwrite(self.key(ref.queue, "held"), packed(ref.id), value)
@@ -100,6 +100,10 @@ class RedisCorruptor:
 
     async def settings(self, queue: str) -> None:
         self._overwrite(self.key(queue, "meta"), b"limits", GARBAGE)
+
+
+def _write_over(client: Any, key: bytes, field: bytes, value: bytes) -> None:
+    assert client.hset(key, field, value) == 0, "nothing was there to be written over"
 
 
 def _tail(record: bytes) -> int:

@@ -43,9 +43,9 @@ IMPATIENT = {"PENSTOCK_KILL_GRACE": "2s", "PENSTOCK_THREAD_GRACE": "0s"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
+    here = str(Path(__file__).parent) + os.sep
     for item in items:
-        if here in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.system)
 
 
@@ -118,7 +118,6 @@ class Place:
         clean["XDG_RUNTIME_DIR"] = str(self.folder / "run")
         # a worker should start as fast as where it is installed, whatever this environment says
         clean.pop("PYTHONDONTWRITEBYTECODE", None)
-        clean["PYTHONPYCACHEPREFIX"] = str(self.folder.parent / "pycache")
         return {**clean, **more}
 
     def run_dir(self, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -29,9 +30,9 @@ E = TypeVar("E", bound=Event)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests whose tasks run in child processes are marked `system`."""
-    here = Path(__file__).parent
+    here = str(Path(__file__).parent) + os.sep
     for item in items:
-        if here in item.path.parents and _runs_in_processes(item):
+        if str(item.path).startswith(here) and _runs_in_processes(item):
             item.add_marker(pytest.mark.system)
 
 

@@ -31,13 +31,13 @@ def commands(clients: list[Any]) -> Counter[str]:
 
 
 async def while_idle(
-    app: App, servers: list[RedisServer], waits: Callable[[list[Handle[int]]], Any]
+    app: App, servers: list[RedisServer], waits: Callable[[App, list[Handle[int]]], Any]
 ) -> Counter[str]:
     """How many commands of each kind there are while 1 000 handles of 10 queues are awaited; then all end."""
     task = app.task(name="answer")(answer)
     handles = await app.aenqueue_many([task.using(queue=f"q{n % 10}").job(n) for n in range(1_000)])
     clients = [server.client() for server in servers]
-    waiting = asyncio.ensure_future(waits(handles))
+    waiting = asyncio.ensure_future(waits(app, handles))
     try:
         await asyncio.sleep(1)  # they have all begun
         before = commands(clients)
@@ -55,51 +55,39 @@ async def while_idle(
     return done
 
 
-async def _each_alone(handles: list[Handle[int]]) -> None:
+async def _each_alone(app: App, handles: list[Handle[int]]) -> None:
     await asyncio.gather(*(handle.aresult() for handle in handles), return_exceptions=True)
 
 
-@pytest.mark.slow
-async def test_a_thousand_handles_awaited_one_by_one_cost_no_ten_commands_a_second(
-    new_redis: Callable[..., RedisServer],
-) -> None:
-    server = new_redis()
-    app = App(server.url)
-    done = await while_idle(app, [server], _each_alone)
-    assert done.total() <= 10 * IDLE, done
-    app.close()
+async def _at_once(app: App, handles: list[Handle[int]]) -> None:
+    await app.aresults(handles, return_errors=True)
+
+
+async def _at_once_in_a_thread(app: App, handles: list[Handle[int]]) -> None:
+    await asyncio.to_thread(app.results, handles, return_errors=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("door", ["loop", "thread"])
-async def test_a_thousand_handles_awaited_at_once_cost_no_ten_commands_a_second(
-    new_redis: Callable[..., RedisServer], door: str
+async def test_a_thousand_awaited_handles_cost_no_ten_commands_a_second(
+    new_redis: Callable[..., RedisServer], new_cluster: Callable[..., Cluster]
 ) -> None:
-    server = new_redis()
-    app = App(server.url)
-
-    async def at_once(handles: list[Handle[int]]) -> None:
-        if door == "loop":
-            await app.aresults(handles, return_errors=True)
-        else:
-            await asyncio.to_thread(app.results, handles, return_errors=True)
-
-    done = await while_idle(app, [server], at_once)
-    assert done.total() <= 10 * IDLE, done
-    app.close()
-
-
-@pytest.mark.slow
-async def test_a_thousand_handles_of_a_cluster_cost_no_ten_commands_a_second_beyond_its_own(
-    new_cluster: Callable[..., Cluster],
-) -> None:
+    """Each kind of wait on a server of its own, all of them in the same seconds."""
     cluster = new_cluster()
-    app = App(cluster.url)
-    done = await while_idle(app, list(cluster.servers), _each_alone)
-    for own in ("cmdstat_ping", "cmdstat_replconf", "cmdstat_info"):  # the nodes' among each other, and ours
-        del done[own]
-    assert done.total() <= 10 * IDLE, done
-    app.close()
+    ways = [
+        ("one by one", _each_alone, [new_redis()]),
+        ("at once", _at_once, [new_redis()]),
+        ("at once, in a thread", _at_once_in_a_thread, [new_redis()]),
+        ("one by one, on a cluster", _each_alone, list(cluster.servers)),
+    ]
+    apps = [App(cluster.url if len(servers) > 1 else servers[0].url) for _, _, servers in ways]
+    idle = [while_idle(app, servers, wait) for app, (_, wait, servers) in zip(apps, ways, strict=True)]
+    for (name, _, servers), done in zip(ways, await asyncio.gather(*idle), strict=True):
+        if len(servers) > 1:  # the nodes' among each other, and ours
+            for own in ("cmdstat_ping", "cmdstat_replconf", "cmdstat_info"):
+                del done[own]
+        assert done.total() <= 10 * IDLE, (name, done)
+    for app in apps:
+        app.close()
 
 
 async def test_a_thousand_waits_begin_with_a_few_questions(new_redis: Callable[..., RedisServer]) -> None:

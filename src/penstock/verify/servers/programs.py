@@ -94,8 +94,9 @@ def _is_free(port: int) -> bool:
 
 def until(true: Callable[[], bool], what: str, *, timeout: float = READY) -> None:
     """Poll until the condition is true. Raises ServerFailed after the timeout."""
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     while not true():
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > timeout:
             raise ServerFailed(f"waited {timeout:g} s for {what}")
-        time.sleep(0.01)
+        time.sleep(min(0.05, 0.01 + waited / 20))  # a look may cost several connections
