@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from penstock.cli.demo_display import display
 from penstock.cli.main import cli
-from penstock.demo.children import ChildFile, ChildState, children_in
+from penstock.demo.children import ChildFile, ParsingChild, children_in
 from penstock.demo.conductor import Results
 from penstock.demo.demo_folder import DemoProgress
 from penstock.demo.survey import Survey, Totals, files_under, standard_library, survey, total
@@ -235,7 +235,7 @@ def test_a_long_name_is_cut_and_a_half_written_file_is_left_out(tmp_path: Path) 
 
 
 def test_plain_lines_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
-    child = ChildState(pid=7, worker=6, jobs=5, first=1.0, since=0.0, last=2.0, busy=1.0, name="")
+    child = ParsingChild(pid=7, worker=6, jobs=5, first=1.0, since=0.0, last=2.0, busy=1.0, name="")
     with display(quiet=False) as show:
         for done in range(1_001):
             show(DemoProgress({"parse": done}, {"parse": 1_000}, children=[child] * 50))

@@ -14,7 +14,7 @@ from penstock.core.text import one_line
 if TYPE_CHECKING:  # not imported for `penstock --help`
     from rich.table import Table
 
-    from penstock.demo.children import ChildState
+    from penstock.demo.children import ParsingChild
     from penstock.demo.demo_folder import DemoProgress
 
 __all__ = ["display"]
@@ -50,7 +50,7 @@ def _live() -> Iterator[Callable[[DemoProgress], None]]:
     columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bars = Progress(*columns, console=Console(stderr=True))
     rows = {queue: bars.add_task(name, total=None, visible=False) for queue, name in _NAMES.items()}
-    children: Sequence[ChildState] = ()
+    children: Sequence[ParsingChild] = ()
 
     def picture() -> Any:
         return Group(bars, _table(children, time.monotonic()))
@@ -69,7 +69,7 @@ def _live() -> Iterator[Callable[[DemoProgress], None]]:
         yield show
 
 
-def _table(children: Sequence[ChildState], now: float) -> Table:
+def _table(children: Sequence[ParsingChild], now: float) -> Table:
     """A line per child: its worker, its jobs, how busy it is, and the file that it parses."""
     from rich.table import Table
     from rich.text import Text
@@ -99,7 +99,7 @@ def _lines() -> Callable[[DemoProgress], None]:
     return show
 
 
-def _parsed(children: Sequence[ChildState]) -> str:
+def _parsed(children: Sequence[ParsingChild]) -> str:
     """The files that each child has parsed."""
     now = time.monotonic()
     counts = [f"child {one.pid}: {one.jobs} ({one.load(now):.0%} busy)" for one in children[-_SHOWN:]]

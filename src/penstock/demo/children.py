@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ChildFile", "ChildState", "children_in"]
+__all__ = ["ChildFile", "ParsingChild", "children_in"]
 
 #: Changes begun and ended (odd: a write is under way), worker, jobs, when the first one began, since when the
 #: present one runs (0: none), when the last one ended, seconds of work, length of the name.
@@ -25,7 +25,7 @@ _TRIES = 100
 
 
 @dataclass(frozen=True)
-class ChildState:
+class ParsingChild:
     """One child: its process and worker, the jobs it has ended, and the file that it works on (empty: none).
 
     Times are monotonic, in seconds; 0: not yet.
@@ -84,13 +84,13 @@ class ChildFile:
         self._memory[:8] = self._version.to_bytes(8, "little")
 
 
-def children_in(directory: Path) -> list[ChildState]:
+def children_in(directory: Path) -> list[ParsingChild]:
     """The children that have worked, also those that are gone, in the order of their first job."""
     states = [state for path in directory.glob("*") if (state := _read(path)) is not None]
     return sorted(states, key=lambda state: state.first)
 
 
-def _read(path: Path) -> ChildState | None:
+def _read(path: Path) -> ParsingChild | None:
     for _ in range(_TRIES):
         data = path.read_bytes()
         if len(data) < _SIZE:
@@ -99,5 +99,7 @@ def _read(path: Path) -> ChildState | None:
         again = path.read_bytes()
         if version % 2 == 0 and data == again:
             name = os.fsdecode(data[_FIELDS.size : _FIELDS.size + length])
-            return ChildState(int(path.name), worker, jobs, first, since, last, busy, name) if first else None
+            return (
+                ParsingChild(int(path.name), worker, jobs, first, since, last, busy, name) if first else None
+            )
     return None  # it was killed while it wrote

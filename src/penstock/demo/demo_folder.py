@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.core.errors import PenstockError
-from penstock.demo.children import ChildState
+from penstock.demo.children import ParsingChild
 
 __all__ = ["CHILDREN", "LEDGER", "NAMESPACE", "URL", "DemoFailed", "DemoFolder", "DemoProgress"]
 
@@ -72,4 +72,4 @@ class DemoProgress:
     done: dict[str, int] = field(default_factory=dict)
     of: dict[str, int] = field(default_factory=dict)
     news: str = ""
-    children: list[ChildState] = field(default_factory=list)
+    children: list[ParsingChild] = field(default_factory=list)
