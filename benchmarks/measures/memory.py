@@ -1,4 +1,4 @@
-"""The memory of an idle worker, and of each connection, leased job and running attempt."""
+"""The memory of an idle worker, and of each child process, connection, leased job and running attempt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 
+from benchmarks import served_processes
 from benchmarks.machine import memory_of
 from benchmarks.measures.figure import Figure, FigureGroup, Lab, Sample
 from benchmarks.rig import ROOT, Rig, Running
@@ -21,6 +23,7 @@ __all__ = ["GROUP"]
 #: Time until a worker that has nothing to do is idle, and for which attempts run (s).
 _QUIET = 1.0
 _NAP = 3.0
+_PROCESS_APP = "benchmarks.served_processes"
 
 
 def take(lab: Lab) -> Iterator[Sample]:
@@ -31,6 +34,7 @@ def take(lab: Lab) -> Iterator[Sample]:
             rig.warm()
             time.sleep(_QUIET)
             yield from _idle(running)
+    yield from _children(lab)
     yield "async_attempt", _attempt(lab, "nap", lab.sizes.naps)
     yield "thread_attempt", _attempt(lab, "nap_thread", lab.sizes.nap_threads)
     with lab.rig() as rig:
@@ -47,6 +51,36 @@ def _idle(running: Running) -> Iterator[Sample]:
     yield "worker_pss", workers[0].pss
     yield "worker_uss", workers[0].uss
     yield "rss", supervisor.rss + sum(worker.rss for worker in workers)
+
+
+def _children(lab: Lab) -> Iterator[Sample]:
+    """PSS of a child that runs process tasks, and of a plain interpreter that has imported the same app.
+
+    The interpreter runs beside the child, so that both share the pages of the program's files alike.
+    """
+    knobs = {"PENSTOCK_PROCESS_SLOTS": "2"}
+    command = [sys.executable, "-c", f"import {_PROCESS_APP}; print(); input()"]
+    with (
+        Rig(lab.setup, lab.folder, served=f"{_PROCESS_APP}:app", knobs=knobs) as rig,
+        rig.workers() as running,
+    ):
+        rig.app.enqueue_many([served_processes.nap.job(_QUIET) for _ in range(2)])
+        while rig.queued():
+            time.sleep(0.05)
+        with subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as plain:
+            assert plain.stdout is not None
+            plain.stdout.readline()
+            children = [memory_of(pid).pss for pid in running.pids if _is_child(pid)]
+            own = memory_of(plain.pid).pss
+            plain.communicate("\n")
+    yield "child_pss", sum(children) / len(children)
+    yield "child_beyond_app", sum(children) / len(children) - own
+
+
+def _is_child(pid: int) -> bool:
+    return b"penstock.worker.pools.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _attempt(lab: Lab, task: str, n: int) -> float:
@@ -125,6 +159,8 @@ GROUP = FigureGroup(
         Figure("supervisor_uss", "not shared (USS): supervisor", "MB", digits=1),
         Figure("worker_uss", "not shared (USS): worker process", "MB", digits=1),
         Figure("rss", "worker and supervisor, RSS", "MB", digits=1),
+        Figure("child_pss", "each child for process tasks, PSS", "MB", digits=1),
+        Figure("child_beyond_app", "of that beyond an interpreter with the app", "MB", digits=1),
         Figure("async_attempt", "each running async attempt", "kB", digits=1),
         Figure("thread_attempt", "each running thread attempt", "kB", digits=1),
         Figure("leased", "each job leased ahead", "kB", digits=2),

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from penstock.cli.demo_display import display
 from penstock.cli.main import cli
+from penstock.demo.children import ChildFile, ParsingChild, children_in
 from penstock.demo.conductor import Results
+from penstock.demo.demo_folder import DemoProgress
 from penstock.demo.survey import Survey, Totals, files_under, standard_library, survey, total
 from penstock.verify.ledger import Verdict, Violation
 from penstock.verify.ledger.reading.history import read
@@ -106,6 +109,21 @@ def test_on_another_store_nobody_is_killed_unless_asked(library: Path, tmp_path:
 
 
 @pytest.mark.system
+def test_without_a_ledger_only_results_are_compared(library: Path, tmp_path: Path) -> None:
+    code, out, err = _run(
+        "--path", library / "json", "--no-ledger", "--no-kill", "--workdir", tmp_path / "run"
+    )
+    assert code == 0, out + err
+    assert "nothing was lost" in out
+    assert "retried" not in out
+    assert not (tmp_path / "run" / "ledger").exists()
+    children = children_in(tmp_path / "run" / "children")
+    assert sum(child.jobs for child in children) >= len(files_under(library / "json"))
+    assert "parsed by child" in err
+    assert len(err.splitlines()) < 30
+
+
+@pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_no_process(library: Path, tmp_path: Path, number: int) -> None:
     process = _start("--path", library, "--workdir", tmp_path / "run")
@@ -147,8 +165,10 @@ def _results(**changes: Any) -> Results:
         "differing": [],
         "verdict": Verdict(enqueued=3, completed=3),
         "enqueued": 3,
+        "completed": 3,
         "delayed": 1,
         "seconds": 1.0,
+        "parse_seconds": 0.8,
         "direct_seconds": 0.5,
     }
     return Results(**{**facts, **changes})
@@ -160,6 +180,8 @@ def _results(**changes: Any) -> Results:
         ({}, 0, "nothing was lost"),
         ({"differing": ["a.py: 3 instead of 4"]}, 1, "a.py: 3 instead of 4"),
         ({"enqueued": 4}, 1, "something is WRONG"),
+        ({"verdict": None}, 0, "nothing was lost"),
+        ({"verdict": None, "completed": 2}, 1, "3 enqueued, 2 completed, 1 are not"),
         (
             {
                 "verdict": Verdict(
@@ -180,6 +202,47 @@ def test_the_exit_code_says_whether_all_is_well(
         assert ran.exit_code == code, ran.output
         if not options:
             assert says in ran.output
+
+
+# ── what it shows of its children ────────────────────────────────────────────────────────────────
+
+
+def test_a_child_shows_what_it_works_on_and_what_it_has_done(tmp_path: Path) -> None:
+    assert children_in(tmp_path) == []
+    file = ChildFile(tmp_path)
+    assert children_in(tmp_path) == []
+    with file.works_on("/lib/a.py"):
+        (state,) = children_in(tmp_path)
+        assert (state.pid, state.worker, state.jobs) == (os.getpid(), os.getppid(), 0)
+        assert state.name == "/lib/a.py"
+        assert state.first == state.since > 0
+    (state,) = children_in(tmp_path)
+    assert (state.name, state.jobs, state.since) == ("", 1, 0.0)
+    assert state.busy == state.last - state.first
+    assert state.load(state.last) == 1.0
+
+
+def test_a_long_name_is_cut_and_a_half_written_file_is_left_out(tmp_path: Path) -> None:
+    file = ChildFile(tmp_path)
+    with file.works_on("/x" * 1_000 + "/end.py"):
+        (state,) = children_in(tmp_path)
+        assert state.name.endswith("/end.py")
+        data = bytearray((tmp_path / str(os.getpid())).read_bytes())
+    data[0] |= 1  # as a process leaves it that is killed while it writes
+    (tmp_path / "1").write_bytes(data)
+    (tmp_path / "2").touch()
+    assert [state.pid for state in children_in(tmp_path)] == [os.getpid()]
+
+
+def test_plain_lines_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+    child = ParsingChild(pid=7, worker=6, jobs=5, first=1.0, since=0.0, last=2.0, busy=1.0, name="")
+    with display(quiet=False) as show:
+        for done in range(1_001):
+            show(DemoProgress({"parse": done}, {"parse": 1_000}, children=[child] * 50))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 11
+    assert "child 7: 5 (" in lines[0]
+    assert max(map(len, lines)) < 500
 
 
 # ── what it computes ─────────────────────────────────────────────────────────────────────────────

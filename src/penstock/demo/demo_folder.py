@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.core.errors import PenstockError
+from penstock.demo.children import ParsingChild
 
-__all__ = ["LEDGER", "NAMESPACE", "URL", "DemoFailed", "DemoFolder", "DemoProgress"]
+__all__ = ["CHILDREN", "LEDGER", "NAMESPACE", "URL", "DemoFailed", "DemoFolder", "DemoProgress"]
 
 # without the prefix PENSTOCK_: unknown settings are refused
 URL = "_PENSTOCK_DEMO_URL"
 NAMESPACE = "_PENSTOCK_DEMO_NAMESPACE"
 LEDGER = "_PENSTOCK_DEMO_LEDGER"
+CHILDREN = "_PENSTOCK_DEMO_CHILDREN"
 
 
 class DemoFailed(PenstockError):
@@ -25,6 +27,7 @@ class DemoFolder:
     """The directory of a run, and the store of its jobs.
 
     `external_store`: the store is not a file in the directory. `fresh`: only this run uses the namespace.
+    `with_ledger`: producers and workers record what they do.
     """
 
     workdir: Path
@@ -32,10 +35,16 @@ class DemoFolder:
     namespace: str = ""
     external_store: bool = False
     fresh: bool = False
+    with_ledger: bool = True
 
     @property
     def ledger(self) -> Path:
         return self.workdir / "ledger"
+
+    @property
+    def children(self) -> Path:
+        """The files in which the child processes show what they do."""
+        return self.workdir / "children"
 
     @property
     def log(self) -> Path:
@@ -46,13 +55,21 @@ class DemoFolder:
 
         Call it before importing the tasks.
         """
-        os.environ.update({URL: self.url, NAMESPACE: self.namespace, LEDGER: str(self.ledger)})
+        os.environ.update({URL: self.url, NAMESPACE: self.namespace, CHILDREN: str(self.children)})
+        if self.with_ledger:
+            os.environ[LEDGER] = str(self.ledger)
+        else:
+            os.environ.pop(LEDGER, None)
 
 
 @dataclass
 class DemoProgress:
-    """The progress of the demo: completed and enqueued jobs per queue, and a message or an empty text."""
+    """The progress of the demo: completed and enqueued jobs per queue, and a message or an empty text.
+
+    `children`: the child processes that have worked.
+    """
 
     done: dict[str, int] = field(default_factory=dict)
     of: dict[str, int] = field(default_factory=dict)
     news: str = ""
+    children: list[ParsingChild] = field(default_factory=list)

@@ -5,16 +5,26 @@ Environment variables name the store, so that producer and workers use the same 
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.core.retry import fixed
-from penstock.demo.demo_folder import LEDGER, NAMESPACE, URL
+from penstock.demo.children import ChildFile
+from penstock.demo.demo_folder import CHILDREN, LEDGER, NAMESPACE, URL
 from penstock.demo.survey import Survey, Totals, fingerprint, survey, total
-from penstock.verify.ledger import Ledger
+
+if TYPE_CHECKING:  # without a ledger, its import is not worth 45 ms of each process
+    from penstock.verify.ledger import Ledger
 
 __all__ = ["Unlucky", "app", "hash_file", "parse_file", "sum_directory"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 app = App(
     os.environ.get(URL, "memory://"),
@@ -23,22 +33,33 @@ app = App(
     retry=fixed("200ms"),
     retention="1d",  # keep the jobs for a look afterwards
 )
+_ledger: Ledger | None = None
 if LEDGER in os.environ:
-    Ledger(os.environ[LEDGER]).watch(app)
+    from penstock.verify.ledger import Ledger
+
+    _ledger = Ledger(os.environ[LEDGER])
+    _ledger.watch(app, attempts=False)
 
 
 class Unlucky(Exception):
     """Raised by unlucky jobs in their first attempt."""
 
 
+def _recorded(function: Callable[P, R]) -> Callable[P, R]:
+    return function if _ledger is None else _ledger.recorded(function)
+
+
 @app.task(queue="parse", run_in="process")
+@_recorded
 def parse_file(path: str, unlucky: bool = False) -> Survey:
     """Parse one file: CPU work, in a process that can be killed."""
-    _stumble(unlucky)
-    return survey(path)
+    with _this_child().works_on(path):
+        _stumble(unlucky)
+        return survey(path)
 
 
 @app.task(queue="read")
+@_recorded
 def hash_file(path: str, unlucky: bool = False) -> str:
     """Hash one file: disk I/O, in a thread."""
     _stumble(unlucky)
@@ -56,3 +77,12 @@ async def sum_directory(ids: list[str], unlucky: bool = False) -> Totals:
 def _stumble(unlucky: bool) -> None:
     if unlucky and current_job().attempt == 1:
         raise Unlucky("an unlucky job fails in its first attempt")
+
+
+@functools.cache
+def _this_child() -> ChildFile:
+    return ChildFile(Path(os.environ[CHILDREN]))
+
+
+if _ledger is not None:
+    _ledger.watch_attempts(app)

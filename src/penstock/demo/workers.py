@@ -12,27 +12,31 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from penstock.core.job import State
+from penstock.demo.children import children_in
 from penstock.demo.demo_folder import DemoFailed, DemoFolder, DemoProgress
 from penstock.stores.contract import Store
 from penstock.verify.ledger import Ledger
-from penstock.verify.ledger.reading.history import read
 
 __all__ = ["QUEUES", "Killer", "wait_for", "workers"]
 
 QUEUES = ("parse", "read", "sum")
 #: Timeout without any completed job (s).
 _PATIENCE = 60.0
-_LOOK = 0.02
+_LOOK = 0.1
 _UNDONE = (State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.RETRYABLE, State.PARKED)
 
 
 @contextlib.contextmanager
 def workers(folder: DemoFolder, processes: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `penstock worker` with this many processes during the block."""
+    """Run `penstock worker` with this many processes during the block; they share the cores."""
     command = [sys.executable, "-m", "penstock", "worker", "penstock.demo.tasks:app"]
     options = ["--queues", ",".join(QUEUES), "--processes", str(processes), "--concurrency", "20"]
+    slots = max(1, (os.cpu_count() or 1) // processes)
+    environment = {"PENSTOCK_PROCESS_SLOTS": str(slots), **os.environ}
     with folder.log.open("ab") as log:
-        supervisor = subprocess.Popen([*command, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603 (a program of ours, in words of ours)
+        supervisor = subprocess.Popen(  # noqa: S603 (a program of ours, in words of ours)
+            [*command, *options], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
     try:
         yield supervisor
     finally:
@@ -67,7 +71,7 @@ def wait_for(
         counts = {info.name: info.counts for info in store.sync.queues()}
         done = {name: counts.get(name, {}).get(State.COMPLETED, 0) for name in of}
         news = killer.look(done, of) if killer is not None else ""
-        tell(DemoProgress(done, of, news))
+        tell(DemoProgress(done, of, news, children_in(folder.children)))
         if not any(counts.get(name, {}).get(state) for name in queues for state in _UNDONE):
             return
         if sum(done.values()) != seen:
@@ -82,14 +86,14 @@ def wait_for(
 
 
 class Killer:
-    """Kills one worker process with SIGKILL once 40 % of the parse jobs are done, while it runs some.
+    """Kills one worker process with SIGKILL once 40 % of the parse jobs are done, while its children run.
 
-    The process is stopped with SIGSTOP first, to know exactly which jobs it runs.
+    The worker and its children are stopped with SIGSTOP first, to know exactly what they run.
     """
 
-    def __init__(self, folder: DemoFolder, supervisor: int, share: float = 0.4) -> None:
-        self._ledger = Ledger(folder.ledger, note="the demo's killer")
-        self._supervisor = supervisor
+    def __init__(self, folder: DemoFolder, share: float = 0.4) -> None:
+        self._folder = folder
+        self._ledger = Ledger(folder.ledger, note="the demo's killer") if folder.with_ledger else None
         self._share = share
         self._done = False
 
@@ -104,20 +108,27 @@ class Killer:
         return ""
 
     def _busy(self) -> Counter[int]:
-        """Number of running attempts per worker process of the demo, according to the ledger."""
-        history = read(self._ledger.directory)
-        runs = [run for story in history.stories for run in story.runs if run.end is None]
-        busy = Counter(run.start.pid for run in runs)
-        return Counter({pid: n for pid, n in busy.items() if history.parents.get(pid) == self._supervisor})
+        """Number of jobs that the children run now, per worker process."""
+        return Counter(child.worker for child in children_in(self._folder.children) if child.since)
 
     def _kill(self, pid: int) -> int:
-        try:
-            os.kill(pid, signal.SIGSTOP)
-            held = self._busy()[pid]
-            if held:
-                self._ledger.kill(pid)
+        children = [child.pid for child in children_in(self._folder.children) if child.worker == pid]
+        stopped = [one for one in (pid, *children) if _signal(one, signal.SIGSTOP)]
+        held = self._busy()[pid] if pid in stopped else 0
+        if held:
+            if self._ledger is None:
+                os.kill(pid, signal.SIGKILL)
             else:
-                os.kill(pid, signal.SIGCONT)
-            return held
-        except ProcessLookupError:  # the process has ended by itself
-            return 0
+                self._ledger.kill(pid)
+        for one in stopped:
+            _signal(one, signal.SIGCONT)
+        return held
+
+
+def _signal(pid: int, number: int) -> bool:
+    """Send this signal; False if the process has ended."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

@@ -9,29 +9,28 @@ import secrets
 import shlex
 import shutil
 import signal
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli.demo_display import display
 from penstock.cli.faults import Exit
 from penstock.cli.session import Command, Session
 from penstock.cli.show import counted, emit, facts, note, say
 from penstock.config import mask_url
 from penstock.core.errors import ConfigError
-from penstock.core.text import one_line
 
 if TYPE_CHECKING:  # not imported for `penstock --help`
     from penstock.demo.conductor import Results
-    from penstock.demo.demo_folder import DemoFolder, DemoProgress
+    from penstock.demo.demo_folder import DemoFolder
+    from penstock.verify.ledger import Verdict
 
 __all__ = ["command"]
-
-_NAMES = {"parse": "files parsed (processes)", "read": "files hashed (threads)", "sum": "directories (async)"}
 
 
 @click.command("demo", cls=Command)
@@ -41,6 +40,7 @@ _NAMES = {"parse": "files parsed (processes)", "read": "files hashed (threads)",
     help="Directory of the .py files to process.  [default: this Python's standard library]",
 )
 @click.option("--no-kill", is_flag=True, help="Do not kill a worker.")
+@click.option("--no-ledger", is_flag=True, help="Record nothing besides the store; only compare the results.")
 @click.option(
     "--workdir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -51,7 +51,7 @@ _NAMES = {"parse": "files parsed (processes)", "read": "files hashed (threads)",
     default=True,
     help="Keep files and jobs after a success; after a failure they are always kept.  [default: keep]",
 )
-def command(path: Path | None, no_kill: bool, workdir: Path | None, keep: bool) -> int:
+def command(path: Path | None, no_kill: bool, no_ledger: bool, workdir: Path | None, keep: bool) -> int:
     """Run real work with two workers and kill one midway.
 
     Each .py file of the standard library is parsed by a job. Two checks follow: the results are compared
@@ -64,9 +64,10 @@ def command(path: Path | None, no_kill: bool, workdir: Path | None, keep: bool) 
     session = Session.current()
     root = (path or standard_library()).resolve()
     folder = _demo_folder(workdir, session.options.get("url"), session.options.get("namespace"))
+    folder = replace(folder, with_ledger=not no_ledger)
     began = time.monotonic()
     try:
-        with _interruptible(), _display(quiet=session.json) as show:
+        with _interruptible(), display(quiet=session.json) as show:
             results = conduct(root, folder, kill=not no_kill, tell=show)
     except BaseException:  # boundary: after any error the files of the run are kept
         note(f"penstock: the demo did not end; its files are in {folder.workdir}")
@@ -141,90 +142,52 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-# ── while it runs ────────────────────────────────────────────────────────────────────────────────
-
-
-@contextlib.contextmanager
-def _display(*, quiet: bool) -> Iterator[Callable[[DemoProgress], None]]:
-    if quiet:
-        yield lambda _: None
-    elif sys.stderr.isatty():
-        with _bars() as show:
-            yield show
-    else:
-        yield _lines()
-
-
-@contextlib.contextmanager
-def _bars() -> Iterator[Callable[[DemoProgress], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.text import Text
-
-    columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        rows = {queue: bars.add_task(name, total=None, visible=False) for queue, name in _NAMES.items()}
-
-        def show(progress: Any) -> None:
-            for queue, n in progress.of.items():
-                if n:
-                    bars.update(rows[queue], total=n, completed=progress.done[queue], visible=True)
-            if progress.news:
-                bars.console.print(Text(one_line(progress.news), style="bold"))
-
-        yield show
-
-
-def _lines() -> Callable[[DemoProgress], None]:
-    """Print a line for every tenth of the work."""
-    last_tenth = -1
-
-    def show(progress: DemoProgress) -> None:
-        nonlocal last_tenth
-        done, of = sum(progress.done.values()), sum(progress.of.values())
-        if of and done * 10 // of > last_tenth:
-            last_tenth = done * 10 // of
-            note(f"{done} of {of} jobs done")
-        if progress.news:
-            note(progress.news)
-
-    return show
-
-
 # ── when it is over ──────────────────────────────────────────────────────────────────────────────
 
 
 def _summarise(results: Results, folder: DemoFolder, *, kept: bool) -> None:
     verdict, found = results.verdict, results.found
     same = "NOT the same as" if results.differing else "the same as"
+    lost = f"{results.enqueued - results.completed} are not" if verdict is None else f"{verdict.lost} lost"
     rows = [
         ("files", f"{found.files:,} below {results.root} ({found.unparsed} do not parse)"),
         ("lines", f"{found.lines:,} with {found.functions:,} functions and {found.classes:,} classes"),
         ("longest function", f"{found.longest}, {found.longest_lines:,} lines"),
         ("checked", f"every file, hash and directory: {same} computed without Penstock"),
-        ("jobs", f"{results.enqueued:,} enqueued, {verdict.completed:,} completed, {verdict.lost} lost"),
-        ("retried", f"{verdict.retried} after a failure"),
-        ("delayed", f"{results.delayed}, {_lateness(verdict.lateness)}"),
-        *_crash_rows(results),
-        ("time", f"{results.seconds:.1f} s, without Penstock {results.direct_seconds:.1f} s"),
+        ("jobs", f"{results.enqueued:,} enqueued, {results.completed:,} completed, {lost}"),
+        *([] if verdict is None else _ledger_rows(results, verdict)),
+        ("time", f"{results.seconds:.1f} s, {results.parse_seconds:.1f} s of them parsing"),
+        ("plain processes", f"{results.direct_seconds:.1f} s for the same computation without Penstock"),
         ("speed", f"{results.rate:,.0f} jobs/s"),
     ]
     width = max(len(name) for name, _ in rows)
     say()
     facts([(name.rjust(width), value) for name, value in rows])
     say()
-    for finding in [*results.differing[:10], *map(str, verdict.findings[:20])]:
+    findings = [] if verdict is None else verdict.findings
+    for finding in [*results.differing[:10], *map(str, findings[:20])]:
         say(finding, fg="red")
     if kept:
-        if folder.external_store:
-            say(f"the ledger and the workers' log are in {folder.workdir}, the jobs in the store:")
-        else:
-            say(f"the jobs, the ledger and the workers' log are in {folder.workdir}:")
-        say(f"  {_look_command(folder)}")
-        if folder.fresh:
-            say(f"  {_remove_command(folder)}")
-    lost = "nothing was lost" if results.good else "something is WRONG"
-    say(lost, fg="green" if results.good else "red", bold=True)
+        _say_where(folder)
+    outcome = "nothing was lost" if results.good else "something is WRONG"
+    say(outcome, fg="green" if results.good else "red", bold=True)
+
+
+def _say_where(folder: DemoFolder) -> None:
+    files = "the ledger and the workers' log" if folder.with_ledger else "the workers' log"
+    if folder.external_store:
+        say(f"{files} are in {folder.workdir}, the jobs in the store:")
+    else:
+        say(f"the jobs, {files} are in {folder.workdir}:")
+    say(f"  {_look_command(folder)}")
+    if folder.fresh:
+        say(f"  {_remove_command(folder)}")
+
+
+def _ledger_rows(results: Results, verdict: Verdict) -> Iterator[tuple[str, str]]:
+    yield "retried", f"{verdict.retried} after a failure"
+    yield "delayed", f"{results.delayed}, {_lateness(verdict.lateness)}"
+    yield from _crash_rows(verdict)
 
 
 def _lateness(late: list[int]) -> str:
@@ -235,8 +198,7 @@ def _lateness(late: list[int]) -> str:
     return f"none early, the latest {late[-1]} ms late"
 
 
-def _crash_rows(results: Results) -> Iterator[tuple[str, str]]:
-    verdict = results.verdict
+def _crash_rows(verdict: Verdict) -> Iterator[tuple[str, str]]:
     for crash in verdict.crashes:
         yield (
             "killed",
@@ -275,13 +237,30 @@ def _where(folder: DemoFolder) -> str:
 
 
 def _document(results: Results, folder: DemoFolder, seconds: float) -> dict[str, Any]:
-    verdict = results.verdict
     return {
         "good": results.good,
         "root": str(results.root),
         "found": results.found,
         "direct": results.direct,
         "differing": results.differing[:100],
+        "jobs": {"enqueued": results.enqueued, "completed": results.completed, "delayed": results.delayed},
+        "jobs_per_second": round(results.rate, 1),
+        "seconds": round(seconds, 2),
+        "work_seconds": round(results.seconds, 2),
+        "parse_seconds": round(results.parse_seconds, 2),
+        "direct_seconds": round(results.direct_seconds, 2),
+        "workdir": str(folder.workdir),
+        "url": mask_url(folder.url),
+        "namespace": folder.namespace,
+        "look": _look_command(folder),
+        "pid": os.getpid(),
+        **({} if results.verdict is None else _ledger_facts(results, results.verdict)),
+    }
+
+
+def _ledger_facts(results: Results, verdict: Verdict) -> dict[str, Any]:
+    """What the ledger adds to the document."""
+    return {
         "jobs": {
             "enqueued": results.enqueued,
             "completed": verdict.completed,
@@ -297,13 +276,4 @@ def _document(results: Results, folder: DemoFolder, seconds: float) -> dict[str,
         "recovery_seconds": verdict.recovery,
         "latest_ms": verdict.lateness[-1] if verdict.lateness else None,
         "findings": [str(finding) for finding in verdict.findings[:100]],
-        "jobs_per_second": round(results.rate, 1),
-        "seconds": round(seconds, 2),
-        "work_seconds": round(results.seconds, 2),
-        "direct_seconds": round(results.direct_seconds, 2),
-        "workdir": str(folder.workdir),
-        "url": mask_url(folder.url),
-        "namespace": folder.namespace,
-        "look": _look_command(folder),
-        "pid": os.getpid(),
     }

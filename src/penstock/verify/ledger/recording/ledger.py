@@ -69,7 +69,7 @@ class Ledger:
             if getattr(task.function, _RECORDED, False):
                 self.self_recorded.add(task.name)
             else:
-                app.around_attempt(self._around, task=task)
+                app.around_attempt(task=task)(self._around)
 
     def recorded(self, function: Callable[P, R]) -> Callable[P, R]:
         """A function of a task that records its starts and ends itself, in the process that runs it.

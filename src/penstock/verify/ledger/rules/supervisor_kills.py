@@ -18,7 +18,8 @@ def is_confirmed(kill: Fault, history: History) -> bool:
     """Whether other facts confirm the supervisor's reason.
 
     Either the worker had leased a job named in the reason for longer than the job's timeout, and the worker
-    had neither recorded its end nor settled it. Or the reason names no job: then the worker had to end, and asked for none.
+    had neither recorded its end nor settled it. Or the reason names no job: then the worker had to end, and
+    asked for none.
     """
     words = set(kill.cause.split())
     named = [story for story in history.stories if story.ref.id in words]
