@@ -40,7 +40,7 @@ from penstock.worker.pools.messages import (
     from_child,
 )
 from penstock.worker.pools.spawn import kill_group
-from penstock.worker.pools.starters import StartedChild, Starter
+from penstock.worker.pools.starters import ChildStarter, StartedChild
 from penstock.worker.pools.tokens import CallTokens, blocking_pair
 
 __all__ = ["ChildProcess", "capacity"]
@@ -107,7 +107,7 @@ class ChildProcess:
         self._gone = False
         self._socket_closed = False  # whether its end of the socket is closed
 
-    async def open(self, hello: WorkerHello, starter: Starter) -> None:
+    async def open(self, hello: WorkerHello, starter: ChildStarter) -> None:
         """Start the process and wait until it is ready for calls.
 
         Raises ChildBroken if it does not get ready.

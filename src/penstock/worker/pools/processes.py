@@ -31,7 +31,7 @@ from penstock.worker.pools.limits import ChildLimits, resident
 from penstock.worker.pools.process import ChildProcess, capacity
 from penstock.worker.pools.script import refuse_while_importing, worker_hello
 from penstock.worker.pools.start_failures import StartFailures
-from penstock.worker.pools.starters import SpawnStarter, Starter, can_fork
+from penstock.worker.pools.starters import ChildStarter, SpawnStarter, can_fork
 
 __all__ = ["ProcessPool"]
 
@@ -88,7 +88,7 @@ class ProcessPool:
         self._events = events or PoolEvents()
         self._table = table
         self._nice, self._cpus = nice, tuple(cpus)
-        self._starter: Starter = SpawnStarter()
+        self._starter: ChildStarter = SpawnStarter()
         if start != "spawn" and can_fork():
             self._starter = ForkStarter(preload=start == "preload")
         self._group = ChildGroup(size)
