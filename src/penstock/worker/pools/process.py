@@ -48,7 +48,7 @@ __all__ = ["ChildProcess", "capacity"]
 #: Work (s) that may lie ready in a child, and the maximum number of its calls.
 _WORK_AHEAD, _MAX_CALLS = 0.020, 128
 #: No further call is given to a child that has arguments of this many bytes.
-_MAX_BYTES = 4 << 20
+_MAX_BYTES = 8 << 20
 #: One call may lie ready behind another one if each takes at most this long (s).
 _ONE_AHEAD = 0.025
 #: Time (s) that each call costs in addition to its function.
