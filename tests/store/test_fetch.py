@@ -63,6 +63,16 @@ async def test_a_fetched_job_is_leased(store: Store, clock: ManualClock) -> None
     assert await counts(store) == {State.RUNNING: 1}
 
 
+@pytest.mark.parametrize("sizes", [(200_000, 3, 200_000), (3, 200_000, 3)])
+async def test_large_and_small_jobs_are_fetched_together_and_whole(
+    store: Store, sizes: tuple[int, ...]
+) -> None:
+    specs = [new(payload=b"x" * size) for size in sizes]
+    await add(store, *specs)
+    fetched = await fetch(store, Share("default", 3, 3))
+    assert [job.spec for job in fetched.jobs] == specs
+
+
 async def test_a_leased_job_is_not_leased_again(store: Store) -> None:
     await running(store)
     assert await take(store, 9, worker="w2") == []

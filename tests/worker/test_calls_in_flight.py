@@ -144,7 +144,7 @@ async def test_calls_behind_a_long_one_move_to_a_free_child_or_leave_the_pool(
         pool.dispatch()
         for name in "ab":
             await text_of(tmp_path / name)
-        children = {child.pid: child for child in pool._children}
+        children = {child.pid: child for child in pool._group.active}
         behind = [submit(pool, tasks.add, n) for n in range(10)]
         pool.dispatch()
         assert sum(len(child.calls) for child in children.values()) == 12
@@ -221,9 +221,9 @@ async def test_a_child_gets_no_more_calls_than_it_may_run(ends: Ends) -> None:
 
 
 async def test_large_arguments_lie_ready_in_bounds(pool: ProcessPool, ends: Ends) -> None:
-    tickets = [submit(pool, tasks.lengthen, "x" * 900_000, 1) for _ in range(12)]
+    tickets = [submit(pool, tasks.lengthen, "x" * 900_000, 1) for _ in range(24)]
     pool.dispatch()
-    assert sum(len(child.calls) for child in pool._children) <= 3
+    assert sum(len(child.calls) for child in pool._group.active) <= 10
     await ends.until(tickets)
     assert {len(result(tasks.lengthen, ends.of[one])) for one in tickets} == {900_000}
 
@@ -236,6 +236,6 @@ async def test_large_results_come_back_whole_and_their_memory_is_used_again(
     pool.dispatch()
     await ends.until(tickets)
     assert [len(result(tasks.lengthen, ends.of[one])) for one in tickets] == [2 * size for size in sizes]
-    (child,) = pool._children
+    (child,) = pool._group.active
     assert child._arena is not None
     assert child._arena._taken == []

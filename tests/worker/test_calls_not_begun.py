@@ -46,14 +46,14 @@ async def test_a_recycled_child_gets_the_rest_of_a_call_that_it_has_claimed(
         tickets = [submit(pool, tasks.keep, 150)]
         tickets += [submit(pool, tasks.lengthen, "x" * 900_000, 1) for _ in range(2)]
         pool.dispatch()
-        (child,) = pool._children
+        (child,) = pool._group.active
         assert child._tokens is not None
         peek = socket.MSG_PEEK
         while child._tokens.child_end.recv(8, peek) != (3).to_bytes(8, "little"):
             time.sleep(0.001)  # the loop does not run: the second call is claimed, and most of it is unsent
         await ends.until(tickets)
         assert [len(result(tasks.lengthen, ends.of[one])) for one in tickets[1:]] == [900_000] * 2
-        assert len({child.pid for child in pool._children}) == 1
+        assert len({child.pid for child in pool._group.active}) == 1
     finally:
         pool.close(5)
 
@@ -65,7 +65,7 @@ async def test_a_successor_waits_until_the_recycled_child_has_ended_its_call(end
         grow = submit(pool, tasks.keep, 150)
         naps = [submit(pool, tasks.nap, 0.5) for _ in range(2)]
         pool.dispatch()
-        (child,) = pool._children
+        (child,) = pool._group.active
         assert child._page is not None
         while child._page.begun < 2:  # the loop does not run: the worker learns of both together
             time.sleep(0.001)
@@ -82,14 +82,14 @@ async def test_a_successor_waits_until_the_recycled_child_has_ended_its_call(end
 
 async def claim_and_die(pool: ProcessPool) -> None:
     """Let the only child die after it has claimed the next call, before it begins."""
-    (child,) = pool._children
+    (child,) = pool._group.active
     os.kill(child.pid, signal.SIGSTOP)
     assert child._tokens is not None
     pool.dispatch()
     assert child._tokens.child_end.recv(8), "claimed in the child's name"
     os.kill(child.pid, signal.SIGKILL)
     async with asyncio.timeout(20):
-        while child in pool._children:
+        while child in pool._group.active:
             await asyncio.sleep(0.005)
 
 
@@ -112,7 +112,7 @@ async def test_a_call_at_whose_claim_a_second_child_dies_has_failed(pool: Proces
 
 
 async def test_a_killed_call_that_had_not_begun_does_not_return(pool: ProcessPool, ends: Ends) -> None:
-    (child,) = pool._children
+    (child,) = pool._group.active
     assert child._tokens is not None
     os.kill(child.pid, signal.SIGSTOP)
     call = submit(pool, tasks.add, 1)
@@ -227,7 +227,7 @@ async def test_calls_killed_together_are_taken_back_once_and_the_others_sent_onc
     for one in behind[50:90]:  # one after the other
         assert pool.kill(one)
         await asyncio.sleep(0)
-    connection = pool._children[0]._connection
+    connection = pool._group.active[0]._connection
     assert connection is not None
     assert connection.unsent <= 2 << 20
     pool.kill(hangs)

@@ -147,3 +147,19 @@ async def test_a_waiting_successor_gets_no_place_beyond_the_size_of_the_pool(tmp
     gates[0].touch()
     assert (await first, await second) == (old, new)
     pool.close(5)
+
+
+@pytest.mark.parametrize("start", STARTS)
+async def test_a_spare_child_takes_the_place_of_one_that_dies(tmp_path: Path, start: str) -> None:
+    pool = ProcessPool(1, APP, start=start, spares=1)
+    for n in range(2):
+        started = tmp_path / str(n)
+        hanging = asyncio.create_task(run(pool, tasks.hang, str(started)))
+        pid = int(await text_of(started))
+        (spare,) = {*await children(pool, 2)} - {pid}
+        waiting = asyncio.create_task(run(pool, tasks.pid))
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ChildDied, match="SIGKILL"):
+            await hanging
+        assert await waiting == spare
+    pool.close(5)

@@ -138,6 +138,9 @@ class Config:
         "fork",
         "start of child processes: forked before (fork) or after (preload) the import of the app, or spawned",
     )
+    process_spares: int = _knob(
+        count(0), 0, "child processes kept ready beyond those with a job, for the place of one that dies"
+    )
     process_nice: int = _knob(
         count(0, 19), 0, "niceness of child processes for process tasks, added to the worker's"
     )

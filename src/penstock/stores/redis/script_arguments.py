@@ -63,7 +63,7 @@ def form_of(job: NewJob, queue: int) -> bytes:
     ):
         return place
     times = _FORM.pack(job.delay, _or_none(job.run_at), _or_none(job.expires_in), _or_none(job.expires_at))
-    if job.unique is job.partition is job.tenant is job.batch_terms is job.flow is None:
+    if not (job.unique or job.partition or job.tenant or job.batch_terms or job.flow):
         return place + times + _NO_KEYS
     return place + times + b"".join(len(key).to_bytes(2, "little") + key for key in _shared_keys(job))
 

@@ -178,6 +178,7 @@ class ProcessAttempts(PoolEvents):
             events=self,
             table=self._starter.table_file,
             start=self._config.process_start,
+            spares=self._config.process_spares,
             nice=self._config.process_nice,
             cpus=[int(cpu) for cpu in self._config.process_cpus.split(",") if cpu],
         )

@@ -68,7 +68,7 @@ class _ForkServer:
         try:
             self._control.send(frame(hello))
             self._process = spawn_server(server_end.fileno(), preload)
-        except BaseException:
+        except (OSError, ChildBroken):
             self._control.close()
             raise
         finally:

@@ -40,7 +40,7 @@ from penstock.worker.pools.messages import (
     from_child,
 )
 from penstock.worker.pools.spawn import kill_group
-from penstock.worker.pools.starters import StartedChild, Starter
+from penstock.worker.pools.starters import ChildStarter, StartedChild
 from penstock.worker.pools.tokens import CallTokens, blocking_pair
 
 __all__ = ["ChildProcess", "capacity"]
@@ -48,7 +48,7 @@ __all__ = ["ChildProcess", "capacity"]
 #: Work (s) that may lie ready in a child, and the maximum number of its calls.
 _WORK_AHEAD, _MAX_CALLS = 0.020, 128
 #: No further call is given to a child that has arguments of this many bytes.
-_MAX_BYTES = 4 << 20
+_MAX_BYTES = 8 << 20
 #: One call may lie ready behind another one if each takes at most this long (s).
 _ONE_AHEAD = 0.025
 #: Time (s) that each call costs in addition to its function.
@@ -107,7 +107,7 @@ class ChildProcess:
         self._gone = False
         self._socket_closed = False  # whether its end of the socket is closed
 
-    async def open(self, hello: WorkerHello, starter: Starter) -> None:
+    async def open(self, hello: WorkerHello, starter: ChildStarter) -> None:
         """Start the process and wait until it is ready for calls.
 
         Raises ChildBroken if it does not get ready.

@@ -31,7 +31,7 @@ from penstock.worker.pools.limits import ChildLimits, resident
 from penstock.worker.pools.process import ChildProcess, capacity
 from penstock.worker.pools.script import refuse_while_importing, worker_hello
 from penstock.worker.pools.start_failures import StartFailures
-from penstock.worker.pools.starters import SpawnStarter, Starter, can_fork
+from penstock.worker.pools.starters import ChildStarter, SpawnStarter, can_fork
 
 __all__ = ["ProcessPool"]
 
@@ -54,8 +54,9 @@ class ProcessPool:
     are larger than `max_memory_per_child` bytes after a job (None or 0: no limit). A ticket is the caller's
     key for a call, compared by identity. `nice` is added to the niceness of children, and `cpus` are the
     processors that they may use (none: those of the worker). `start` is how children start: "fork", "preload"
-    or "spawn" (see `process_start`). Use the pool on one event loop, in a thread that
-    lives as long as the pool: on Linux a child dies with the thread that started it.
+    or "spawn" (see `process_start`). `spares` children more than those with calls are kept ready. Use the pool
+    on one event loop, in a thread that lives as long as the pool: on Linux a child dies with the thread that
+    started it.
     """
 
     Encoded = EncodedResult
@@ -74,6 +75,7 @@ class ProcessPool:
         nice: int = 0,
         cpus: Sequence[int] = (),
         start: str = "fork",
+        spares: int = 0,
     ) -> None:
         if size < 1:
             raise ConfigError(f"size={size} must be 1 or more")
@@ -83,12 +85,13 @@ class ProcessPool:
         self.size = size
         self._app = app
         self._config = config
+        self._spares = spares
         self._limits = ChildLimits(max_jobs_per_child or 0, max_memory_per_child or 0)
         self._start_timeout = start_timeout
         self._events = events or PoolEvents()
         self._table = table
         self._nice, self._cpus = nice, tuple(cpus)
-        self._starter: Starter = SpawnStarter()
+        self._starter: ChildStarter = SpawnStarter()
         if start != "spawn" and can_fork():
             self._starter = ForkStarter(preload=start == "preload")
         self._group = ChildGroup(size)
@@ -223,6 +226,8 @@ class ProcessPool:
             child.flush()
             if self._limits.jobs:
                 self._prepare_successor(child)
+        if self._spares and touched:
+            self._keep_spares()
         if self._reports.ends:
             asyncio.get_running_loop().call_soon(self._reports.deliver)
         if waiting:
@@ -376,6 +381,8 @@ class ProcessPool:
             self.dispatch()
             if not child.calls:
                 self._share()
+            if self._spares:
+                self._keep_spares()
 
     def _no_longer_starting(self) -> None:
         """Remove the current start from `_starting` before its end is reported, so that it is not counted."""
@@ -437,6 +444,8 @@ class ProcessPool:
         self.dispatch()
         if child.jobs and self._alive() < self.size and not self._starting and not self._group.has_idle():
             self._start_child()  # so that the next job need not wait for imports
+        if self._spares:
+            self._keep_spares()
 
     def _prepare_successor(self, child: ChildProcess, size: int = 0) -> None:
         """Start the successor of a child that is close to its limits, so that it is ready in time."""
@@ -449,6 +458,12 @@ class ProcessPool:
     def _may_add_child(self, beside: ChildProcess) -> bool:
         """Whether a child may start that has no call yet."""
         return not (self._closed or self._failures.any or self._starting or self._group.has_idle(beside))
+
+    def _keep_spares(self) -> None:
+        """Start a child if fewer are ready than `spares`."""
+        busy = sum([1 for child in self._group.active if child.calls])
+        if self._alive() < busy + self._spares and not (self._closed or self._failures.any or self._starting):
+            self._start_child()
 
     def _retire(self, child: ChildProcess) -> None:
         """Let a child end, and start its successor if that has not started."""

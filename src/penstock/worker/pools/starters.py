@@ -13,7 +13,7 @@ from typing import Protocol
 from penstock.worker.pools.messages import WorkerHello
 from penstock.worker.pools.spawn import spawn
 
-__all__ = ["SpawnStarter", "StartedChild", "Starter", "can_fork"]
+__all__ = ["ChildStarter", "SpawnStarter", "StartedChild", "can_fork"]
 
 
 class StartedChild(Protocol):
@@ -32,7 +32,7 @@ class StartedChild(Protocol):
         ...
 
 
-class Starter(Protocol):
+class ChildStarter(Protocol):
     """Starts child processes."""
 
     async def start(self, hello: WorkerHello, connection: int, stderr: int) -> StartedChild:
