@@ -21,7 +21,7 @@ from tests import servers
 from tests.store.facts import TEST_FOLDER, key_prefix
 from tests.web.wire import Client
 
-STORES = ("memory", "redis", "sqlite")
+STORES = ("memory", "redis", "redis-cluster", "sqlite")
 
 
 class Served:
@@ -64,10 +64,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
-def kind(request: pytest.FixtureRequest) -> Iterator[str]:
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param == "redis-cluster":  # its servers are never away, and slow while others use the machine
+        monkeypatch.setattr("penstock.stores.redis.wire.request_batch._BRIEF", 10.0)
     yield str(request.param)
     if request.param == "redis" and servers.SHARED_REDIS.started:
         servers.remove_keys([servers.SHARED_REDIS.started], having=TEST_FOLDER)
+    elif request.param == "redis-cluster" and servers.SHARED_CLUSTER.started:
+        servers.remove_keys(servers.SHARED_CLUSTER.started.servers, having=TEST_FOLDER)
 
 
 @pytest.fixture
@@ -95,7 +99,8 @@ def open_store(kind: str, clock: ManualClock, home: Path) -> Iterator[Callable[[
         else:
             from penstock.stores.redis.store import RedisStore
 
-            url = servers.SHARED_REDIS.get().url
+            shared = servers.SHARED_REDIS if kind == "redis" else servers.SHARED_CLUSTER
+            url = shared.get().url
             opened.append(RedisStore(f"{url}?prefix={key_prefix(home)}", clock=clock))
         return opened[-1]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -26,6 +28,8 @@ __all__ = ["ADMIN", "DATA", "ListenAddress", "Listening", "check_processes", "se
 _log = logging.getLogger("penstock.web")
 
 DATA, ADMIN = "data", "admin"
+#: Thresholds of the garbage collector: requests leave no cycles, and Python's 700 objects are a few requests.
+_COLLECT_AFTER = (20_000, 10, 10)
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,10 @@ async def serve(
 
     `reload` reads the settings again and applies them; it returns what needs a restart.
     """
+    _allow_open_files()
+    gc.set_threshold(*_COLLECT_AFTER)
+    gc.collect()
+    gc.freeze()  # what is loaded now stays: full collections skip it
     stopping, operations = asyncio.Event(), service.operations
     link = None if control is None else ProcessLink(control, operations.acts)
     operations.siblings = Siblings(operations.acts, link)
@@ -172,3 +180,14 @@ def check_processes(count: int, url: str) -> None:
             f"--processes {count} needs a store that processes share: "
             "memory:// belongs to one; use sqlite:///jobs.db or Redis"
         )
+
+
+def _allow_open_files() -> None:
+    """Raise the soft limit of open files to the hard one: each connection is an open file."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS refuses an unlimited number
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

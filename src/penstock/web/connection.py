@@ -38,6 +38,7 @@ class HttpConnection(asyncio.Protocol):
         "_parser",
         "_paused",
         "_pending",
+        "_received",
         "_refusal",
         "_server",
         "_target",
@@ -65,6 +66,7 @@ class HttpConnection(asyncio.Protocol):
         self._reset()
 
     def _reset(self) -> None:
+        self._received = 0  # bytes of this request, after those that it began with
         self._begun = False
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
@@ -105,12 +107,16 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._over:
             return
+        if self._begun:
+            self._received += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._end_after_pending()
         except httptools.HttpParserError:
             self._refuse(self._refusal or reply(400, b"400 Bad Request", TEXT))
+        if self._begun and self._received > self._most_received():
+            self._refuse(reply(431, b"431 Request Header Fields Too Large", TEXT))
         if self._allowed and not self._over:  # the request is not complete
             self._server.limit_time(self, self._allowed)
             self._allowed, self._limited = 0.0, True
@@ -280,6 +286,13 @@ class HttpConnection(asyncio.Protocol):
         self._begun = False
         self._hand_over(exchange)
         raise _RefusedError
+
+    def _most_received(self) -> int:
+        """Bytes of the request that may have been received by now: names without end stay in the parser."""
+        exchange, bounds = self._expected, self._server.bounds
+        if exchange is None:
+            return bounds.head
+        return bounds.head + bounds.discarded + exchange.size
 
     def _stop_parsing(self, refusal: bytes) -> None:
         self._refusal = refusal

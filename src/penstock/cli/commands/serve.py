@@ -31,11 +31,9 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
     metavar="FILE",
     help="lmstfy's config.toml: pools, addresses, defaults. Options take precedence.",
 )
-@click.option("--host", default="127.0.0.1", help="ListenAddress of the data API.  [default: 127.0.0.1]")
+@click.option("--host", default="127.0.0.1", help="Address of the data API.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65_535), default=7777, help="Its port.  [default: 7777]")
-@click.option(
-    "--admin-host", default="127.0.0.1", help="ListenAddress of the admin API.  [default: 127.0.0.1]"
-)
+@click.option("--admin-host", default="127.0.0.1", help="Address of the admin API.  [default: 127.0.0.1]")
 @click.option("--admin-port", type=click.IntRange(0, 65_535), default=7778, help="Its port.  [default: 7778]")
 @click.option(
     "--token",

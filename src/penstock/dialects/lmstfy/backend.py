@@ -152,18 +152,18 @@ class Backend:
 
     def _stored(self, jobs: Sequence[NewJob]) -> None:
         numbers: dict[str, int] = {}
-        available: set[str] = set()
+        available: dict[str, int] = {}
         for job in jobs:
             queue = job.queue
             numbers[queue] = numbers.get(queue, 0) + 1
             if job.delay:
                 self.queue_list.has_scheduled(queue)
             else:
-                available.add(queue)
+                available[queue] = available.get(queue, 0) + 1
         for queue, number in numbers.items():
             self.metrics.published(queue, number)
-        if available:
-            self.dispatcher.work(available)
+        for queue, number in available.items():
+            self.dispatcher.work((queue,), number)
 
     # ── leases ───────────────────────────────────────────────────────────────────────────────────
 

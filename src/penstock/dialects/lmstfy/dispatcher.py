@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import islice
 
 from penstock.core.errors import StoreError
 from penstock.core.ids import mint_token
@@ -26,6 +27,9 @@ _log = logging.getLogger("penstock.lmstfy")
 #: Requests that one fetch serves, and jobs that it leases, at most.
 _MOST_POLLS = 256
 _MOST_JOBS = 1_000
+#: Waiting requests of a queue that a fetch serves if it is not known how many jobs there are; a fetch that
+#: brings a job for each is followed by a larger one. 256 requests for one job cost a millisecond.
+_FEW_POLLS = 16
 #: Pause (s) before a fetch is repeated whose reply was lost, to give back what it has leased.
 _RECOVER = 0.5
 
@@ -60,7 +64,8 @@ class Dispatcher:
         self._on_delivered = on_delivered
         self._new: list[Poll] = []
         self._waiting: dict[str, dict[Poll, None]] = {}  # by queue, in order of arrival
-        self._with_work: set[str] = set()  # queues that may have jobs for waiting requests
+        # queues that may have jobs for waiting requests, and how many
+        self._with_work: dict[str, int] = {}
         self._flight: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._arrivals = 0
@@ -79,10 +84,11 @@ class Dispatcher:
         self._new.append(poll)
         self._start()
 
-    def work(self, queues: Iterable[str]) -> None:
-        """Note that these queues may have available jobs."""
-        found = [queue for queue in queues if queue in self._waiting] if self._flight is None else queues
-        self._with_work.update(found)
+    def work(self, queues: Iterable[str], jobs: int = _FEW_POLLS) -> None:
+        """Note that these queues may have got so many available jobs each."""
+        for queue in queues:
+            if self._flight is not None or queue in self._waiting:
+                self._with_work[queue] = self._with_work.get(queue, 0) + jobs
         if self._with_work:
             self._start()
 
@@ -124,22 +130,20 @@ class Dispatcher:
             self._flight = None
 
     async def _round(self) -> None:
-        polls = self._next_polls()
-        plans = list(_plans(polls))
-        fetches = [self._fetch(plan) for plan in plans]
+        fetches = [self._fetch(plan) for plan in _plans(self._next_polls())]
         await asyncio.gather(*fetches)
 
     def _next_polls(self) -> list[Poll]:
         """The requests of the next round, in order of arrival: older requests of their queues come first."""
         new, self._new = self._new[:_MOST_POLLS], self._new[_MOST_POLLS:]
-        queues, self._with_work = self._with_work, set()
+        queues, self._with_work = self._with_work, {}
         for poll in new:
-            queues.update(queue for queue in poll.queues if queue in self._waiting)
+            for queue in poll.queues:
+                if queue in self._waiting:
+                    queues[queue] = _MOST_POLLS  # all of them come before it
         chosen = {poll: None for poll in new if not poll.done}
-        for queue in queues:
-            for n, poll in enumerate(self._waiting.get(queue, ())):
-                if n == _MOST_POLLS:
-                    break
+        for queue, jobs in queues.items():
+            for poll in islice(self._waiting.get(queue, ()), min(jobs, _MOST_POLLS)):
                 chosen[poll] = None
         return sorted(chosen, key=_arrival)
 
@@ -190,7 +194,9 @@ class Dispatcher:
             else:
                 ended += [_given_back(job.lease) for job in jobs]
         if len(found.jobs) >= wanted:  # there may be more
-            self._with_work.update(queue for queue in by_queue if queue in self._waiting)
+            for queue in {queue for poll in polls for queue in poll.queues}:
+                if queue in self._waiting:
+                    self._with_work[queue] = 4 * wanted
         for jobs in by_queue.values():
             ended += [_given_back(job.lease) for job in jobs]
         if ended:

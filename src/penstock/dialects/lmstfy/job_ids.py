@@ -66,13 +66,20 @@ def elapsed_ms(id: str, now: int) -> int:
     text = id[1:] if len(id) == _LENGTH + 1 else id
     if len(text) != _LENGTH:
         return 0
+    made = _time_of(text[:10])
+    return 0 if made is None else max(0, now - made)
+
+
+@functools.lru_cache(maxsize=4_096)
+def _time_of(digits: str) -> int | None:
+    """The time (ms) in the first digits of an id, which jobs of the same ms share; None if they are none."""
     made = 0
-    for digit in text[:10]:
+    for digit in digits:
         value = _VALUE.get(digit)
         if value is None:
-            return 0
+            return None
         made = made << 5 | value
-    return max(0, now - made)
+    return made
 
 
 class _RequestIds:
