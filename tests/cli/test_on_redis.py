@@ -208,3 +208,21 @@ def test_a_cluster_behind_a_plain_url_is_met_with_the_right_one(cluster: Cluster
     plain = cluster.first_masters[0].url
     said = Cli(plain)("queues", "list").stderr
     assert f"is a node of a cluster: use {plain.replace('redis://', 'redis+cluster://')}" in said
+
+
+def test_tokens_are_created_and_revoked_and_acts_are_in_the_audit_log(penstock: Cli, store: Store) -> None:
+    made = penstock.json("tokens", "create", "deploy", "--allow", "produce:mail.*", "--expires", "90d")
+    (listed,) = penstock.json("tokens", "list")["tokens"]
+    assert listed == {name: value for name, value in made.items() if name != "token"}
+    assert not any(made["token"].encode() in one.body for one in documents(store))
+    penstock.ok("tokens", "revoke", "deploy", "--yes")
+    assert penstock.json("tokens", "list") == {"tokens": []}
+    acts = [entry["act"] for entry in penstock.json("audit")["entries"]]
+    assert acts == ["tokens.revoke", "tokens.create"]
+
+
+def documents(store: Store) -> list[Any]:
+    async def read() -> list[Any]:
+        return (await store.documents("tokens")).documents
+
+    return asyncio.run(read())

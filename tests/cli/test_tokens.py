@@ -92,6 +92,30 @@ def test_changes_of_tokens_are_in_the_audit_log(penstock: Cli) -> None:
     assert "tokens.revoke" in line
 
 
+def test_acts_of_commands_are_in_the_audit_log(penstock: Cli, store) -> None:
+    store.sync.enqueue([NewJob("a", "t"), NewJob("b", "t")])
+    penstock.ok("queues", "pause", "default")
+    penstock.ok("queues", "set", "default", "--max-running", "7")
+    penstock.ok("jobs", "cancel", "a", "b")
+    penstock.ok("jobs", "retry", "--all", "--state", "cancelled", "--yes")
+    penstock.ok("queues", "purge", "default", "--yes", "--state", "available")
+    penstock.ok("periodic", "add", "tick", "every 30s", "--raw", "--queue", "q", "poll")
+    penstock.ok("periodic", "pause", "tick")
+    assert penstock("jobs", "cancel", "no-such/job").exit_code == 3
+    penstock.says(3, "queues", "pause", "no-such-queue")  # raises: has done nothing
+    entries = penstock.json("audit")["entries"]
+    assert [(entry["act"], entry["to"], entry["facts"]) for entry in reversed(entries)] == [
+        ("queue.pause", "default", {}),
+        ("queue.set", "default", {"max_running": "7"}),
+        ("jobs.cancel", "a, b", {}),
+        ("jobs.retry", "all", {"state": "cancelled"}),
+        ("queue.purge", "default", {"states": "available"}),
+        ("periodic.add", "tick", {"schedule": "every 30s"}),
+        ("periodic.pause", "tick", {}),
+        ("jobs.cancel", "no-such/job", {}),
+    ]
+
+
 def test_an_empty_store_has_no_tokens_and_no_acts(penstock: Cli, store) -> None:
     store.sync.enqueue([NewJob("a", "t")])
     assert penstock("tokens", "list").stderr.startswith("no tokens yet")

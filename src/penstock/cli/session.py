@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # not imported to print a help text
     from collections.abc import Iterator
 
     from penstock.app.app import App
+    from penstock.cli.audited_acts import AuditedAct
     from penstock.config import Loaded
     from penstock.inspector import Inspector
     from penstock.stores.contract import Store
@@ -109,11 +110,26 @@ class Session:
         loaded = self.load()
         return bool(loaded.config.app) and ("app" in self.options or loaded.source("url") == "default")
 
-    def run(self, act: Callable[[Inspector], Awaitable[T]], *, create: bool = False) -> T:
-        """Call `act` with an inspector of the store; `create` as in `store`."""
+    def run(
+        self,
+        act: Callable[[Inspector], Awaitable[T]],
+        *,
+        create: bool = False,
+        audited: AuditedAct | None = None,
+    ) -> T:
+        """Call `act` with an inspector of the store; `create` as in `store`.
+
+        `audited`: the entry of the audit log, which is written if `act` raises no error.
+        """
         from penstock.inspector import Inspector
 
-        return self.run_on_store(lambda store: act(Inspector(store)), create=create)
+        async def acting(store: Store) -> T:
+            done = await act(Inspector(store))
+            if audited is not None:
+                await audited.write(store)
+            return done
+
+        return self.run_on_store(acting, create=create)
 
     def run_on_store(self, act: Callable[[Store], Awaitable[T]], *, create: bool = False) -> T:
         """Call `act` with the store; `create` as in `store`."""

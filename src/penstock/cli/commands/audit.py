@@ -31,7 +31,7 @@ __all__ = ["command"]
 @click.option("--who", metavar="TEXT", default="", help="Filter by the begin of WHO, e.g. token:deploy.")
 @click.option("--act", metavar="TEXT", default="", help="Filter by the begin of ACT, e.g. tokens.")
 def command(limit: int, who: str, act: str) -> None:
-    """Show the audit log, newest first: acts of operators over HTTP, and changes of tokens.
+    """Show the audit log, newest first: acts of operators by commands and over HTTP.
 
     The store keeps the newest 10,000 entries.
     """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from penstock.cli.audited_acts import AuditedAct
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import CommandError, Exit, not_found
 from penstock.cli.session import Command, Session
@@ -178,7 +179,7 @@ def _some(name: str, addresses: Sequence[str]) -> Exit:
             changes += await verb(refs[n : n + _AT_ONCE])
         return changes
 
-    changes = session.run(acting)
+    changes = session.run(acting, audited=AuditedAct(f"jobs.{name}", addresses))
     if session.json:
         emit({"jobs": changes})
     else:
@@ -199,7 +200,9 @@ def _all(name: str, filter: Filter, limit: int | None, yes: bool) -> Exit:
         verb: Callable[..., Awaitable[Bulk]] = getattr(inspector, f"{name}_all")
         return await verb(filter, limit=limit or 2**62)
 
-    bulk = session.run(acting)
+    given = {"queue": filter.queue, "state": filter.state, "task": filter.task}
+    facts = {key: value for key, value in given.items() if value}
+    bulk = session.run(acting, audited=AuditedAct(f"jobs.{name}", ["all"], facts))
     if session.json:
         emit(bulk)
     else:

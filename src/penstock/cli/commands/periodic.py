@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli.audited_acts import AuditedAct
 from penstock.cli.commands.enqueue import find_task, read_arguments, refuse_memory, split_words
 from penstock.cli.completing import complete_entry, complete_queue
 from penstock.cli.faults import not_found
@@ -204,7 +205,8 @@ def add(name: str, schedule: str, words: tuple[str, ...], tz: str | None, raw: b
     spec, task, payload = split_words(words, raw)
     if raw:
         entry = _raw(name, when, task, payload, options, policies)
-        done = session.run(lambda i: i.put_entry(entry), create=True)
+        audited = AuditedAct("periodic.add", [name], {"schedule": schedule})
+        done = session.run(lambda i: i.put_entry(entry), create=True, audited=audited)
     else:
         done = _of_app(spec, name, when, task, payload, options, policies)
     if session.json:
@@ -242,8 +244,14 @@ def _of_app(
     known = find_task(app, task)
     args, kwargs = read_arguments(known, payload)
     entry = of_task(known.using(**options), when, name=name, args=args, kwargs=kwargs, **policies)
+
+    async def put() -> EntryView:
+        view = await Inspector(app.store).put_entry(entry)
+        await AuditedAct("periodic.add", [name], {"schedule": when}).write(app.store)
+        return view
+
     try:
-        return asyncio.run(Inspector(app.store).put_entry(entry))
+        return asyncio.run(put())
     finally:
         app.close()
 
@@ -262,7 +270,7 @@ def _switch(name: str, says: str, tells: str) -> None:
             verb: Callable[[str], Awaitable[list[EntryView]]] = getattr(inspector, f"{name}_entry")
             return [entry for address in addresses for entry in await verb(address)]
 
-        entries = session.run(acting)
+        entries = session.run(acting, audited=AuditedAct(f"periodic.{name}", addresses))
         if session.json:
             emit({"entries": entries})
             return

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from penstock.cli.audited_acts import AuditedAct
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import Exit, not_found
 from penstock.cli.session import Command, Session
@@ -148,7 +149,7 @@ def _switch(name: str, says: str) -> None:
             verb: Callable[[str], Awaitable[QueueView]] = getattr(inspector, name)
             return [await verb(queue) for queue in names]
 
-        queues = session.run(acting, create=create)
+        queues = session.run(acting, create=create, audited=AuditedAct(f"queue.{name}", names))
         if session.json:
             emit({"queues": queues})
             return
@@ -239,7 +240,7 @@ def set_(names: tuple[str, ...], create: bool, **given: Any) -> None:
             await _known(inspector, names, "; --create creates it")
         return [await inspector.set_limits(queue, change) for queue in names]
 
-    queues = session.run(acting, create=create)
+    queues = session.run(acting, create=create, audited=AuditedAct("queue.set", names, given))
     if session.json:
         emit({"queues": queues})
         return
@@ -269,7 +270,8 @@ def reset(names: tuple[str, ...], **chosen: bool) -> None:
         await _known(inspector, names)
         return [await inspector.reset_limits(queue, limits) for queue in names]
 
-    queues = session.run(acting)
+    facts = {"limits": ", ".join(limits)}
+    queues = session.run(acting, audited=AuditedAct("queue.reset", names, facts))
     if session.json:
         emit({"queues": queues})
         return
@@ -306,7 +308,8 @@ def purge(names: tuple[str, ...], states: tuple[str, ...], yes: bool) -> None:
     number = session.run(count)
     if not yes:
         ask(f"remove {counted(number, 'job')} from {', '.join(names)}?")
-    _print_purged(session, session.run(acting))
+    facts = {"states": ", ".join(chosen)}
+    _print_purged(session, session.run(acting, audited=AuditedAct("queue.purge", names, facts)))
 
 
 def _print_purged(session: Session, purged: dict[str, int]) -> None:
@@ -336,7 +339,8 @@ def delete(names: tuple[str, ...], force: bool, yes: bool) -> Exit:
                 await inspector.purge(name)
         return {name: await inspector.delete_queue(name) for name in names}
 
-    deleted = session.run(acting)
+    facts = {"force": "yes"} if force else {}
+    deleted = session.run(acting, audited=AuditedAct("queue.delete", names, facts))
     if session.json:
         emit({"queues": [{"name": name, "deleted": gone} for name, gone in deleted.items()]})
     else:

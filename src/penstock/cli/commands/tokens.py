@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from penstock.cli.acting_user import acting_user
+from penstock.cli.audited_acts import AuditedAct
 from penstock.cli.faults import not_found
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, ask, emit, note, say, table
@@ -77,7 +77,7 @@ def create(
             "scopes": " ".join(str(scope) for scope in given),
             "expires": iso(made[0].expires_at) or "never",
         }
-        await _audit(store, "tokens.create", name, facts)
+        await AuditedAct("tokens.create", [name], facts).write(store)
         return made
 
     token, secret = _run(session, acting, create=True)
@@ -137,7 +137,7 @@ def revoke(names: tuple[str, ...], yes: bool) -> None:
         for name in dict.fromkeys(names):
             revoked[name] = await tokens.revoke(name)
             if revoked[name]:
-                await _audit(store, "tokens.revoke", name, {})
+                await AuditedAct("tokens.revoke", [name]).write(store)
         return revoked
 
     _run(session, check)
@@ -165,9 +165,3 @@ def _run(session: Session, act: Callable[[AccessTokens, Store], Awaitable[T]], *
         return await act(AccessTokens(store), store)
 
     return session.run_on_store(acting, create=create)
-
-
-async def _audit(store: Store, act: str, name: str, facts: dict[str, str]) -> None:
-    from penstock.web.audit import AuditLog
-
-    await AuditLog(store).write(acting_user(), act, name, facts=facts)

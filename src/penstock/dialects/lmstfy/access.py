@@ -11,7 +11,7 @@ from penstock.dialects.lmstfy.parameters import RefusedError, read_query
 from penstock.dialects.lmstfy.routes import Action, Route
 from penstock.dialects.lmstfy.tokens import Tokens, token_name
 from penstock.web.access import AccessRefusedError
-from penstock.web.access_tokens import AccessToken, Right
+from penstock.web.access_tokens import AccessToken, Right, looks_native
 from penstock.web.exchange import Exchange
 
 __all__ = ["NEEDED_RIGHTS", "Caller", "bearer_token", "check_access", "given_token"]
@@ -89,8 +89,11 @@ def check_access(
         else:
             then(answer)
 
-    needs = NEEDED_RIGHTS[route.action]
-    backend.access_tokens.decide(token, needs, _queues(route), backend.now, decide)
+    if looks_native(token):
+        needs = NEEDED_RIGHTS[route.action]
+        backend.access_tokens.decide(token, needs, _queues(route), backend.now, decide)
+    else:
+        tokens.check(pool, route.namespace, token, known)
 
 
 def _queues(route: Route) -> tuple[str, ...]:
