@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.maintenance.flow_advancer import FlowAdvancer
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
@@ -67,6 +68,7 @@ def wire(
         queue_slots={queue.name: queue.slots for queue in setup.queues if queue.slots is not None},
     )
     maintenance = _maintenance(setup, announcer, reporter)
+    executor.admission.on_flow_job = maintenance.flows.noticed
     heartbeat = _heartbeat(setup, leased_jobs, executor, maintenance, reporter)
     fetcher = _fetcher(setup, executor, slots, settler, leased_jobs, maintenance, heartbeat, on_empty)
     return Services(
@@ -118,6 +120,7 @@ def _maintenance(setup: WorkerSetup, announcer: Announcer, reporter: Reporter) -
             rewrite=app.middleware.rewrite,
             on_enqueued=reporter.periodic_enqueued,
         ),
+        FlowAdvancer(store),
     )
 
 
