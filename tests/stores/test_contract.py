@@ -10,17 +10,19 @@ import pytest
 from penstock.stores.contract import (
     Consuming,
     Documenting,
+    Flowing,
     Operating,
     Producing,
     Scheduling,
     Store,
+    SyncFlowing,
     SyncOperating,
     SyncProducing,
     SyncStore,
 )
 
-PAGES = (Producing, Consuming, Scheduling, Operating, Documenting)
-DOORS = {SyncProducing: Producing, SyncOperating: Operating}
+PAGES = (Producing, Consuming, Scheduling, Operating, Documenting, Flowing)
+DOORS = {SyncProducing: Producing, SyncOperating: Operating, SyncFlowing: Flowing}
 
 
 def verbs(protocol: type) -> list[str]:
@@ -37,7 +39,10 @@ def test_each_verb_stands_on_one_page() -> None:
 def test_the_sync_verbs_of_producers_are_all_of_theirs_and_no_operators() -> None:
     assert verbs(SyncProducing) == verbs(Producing)
     assert set(verbs(SyncOperating)) <= set(verbs(Operating))
-    assert {*verbs(SyncProducing), *verbs(SyncOperating)} == {n for n in dir(SyncStore) if n[0] != "_"}
+    assert set(verbs(SyncFlowing)) <= set(verbs(Flowing))
+    assert {*verbs(SyncProducing), *verbs(SyncOperating), *verbs(SyncFlowing)} == {
+        n for n in dir(SyncStore) if n[0] != "_"
+    }
 
 
 @pytest.mark.parametrize("sync", DOORS, ids=lambda sync: sync.__name__)

@@ -221,7 +221,7 @@ EXPECTED: dict[str, dict[str, str]] = {
         "use task.using(...).enqueue(": "apply_async configure kicker schedule send_with_options set",
         'task.using(delay="5m").enqueue(': "enqueue_in perform_in",
         "task.using(run_at=...).enqueue(": "enqueue_at perform_at schedule_by_time",
-        "app.enqueue_many(": "batch_defer chunks map message perform_bulk s si signature starmap subtask",
+        "app.enqueue_many(": "batch_defer message perform_bulk s si signature subtask",
         "task(...)": "apply call_local perform_inline run",
         "task.function": "fn original_func",
         "app.handle(id)": "AsyncResult",

@@ -20,6 +20,7 @@ from penstock.app.outcome_events import log_set_aside
 from penstock.app.reclaimed_jobs import settle_reclaimed
 from penstock.app.taken import INTERRUPTED_BECAUSE, Taken
 from penstock.app.task import Task
+from penstock.client.flows.inputs import with_inputs
 from penstock.client.middleware import AroundAttempt
 from penstock.client.options import Options
 from penstock.core import clock
@@ -30,6 +31,7 @@ from penstock.core.errors import (
     Interrupted,
     Steering,
     StoreUnavailable,
+    Undecodable,
 )
 from penstock.core.ids import mint, mint_token
 from penstock.core.job import DEAD_KEPT, AttemptError, Job
@@ -205,9 +207,10 @@ class Take(AbstractAsyncContextManager[Some]):
                 else:
                     await self._wait_for_start(job, fetched.now)
                     late = self._too_late(job)
-                    if late is None:
-                        return job
-                    await self._apply(job, late)
+                    if late is None and (ready := await self._with_inputs(job)) is not None:
+                        return ready
+                    if late is not None:
+                        await self._apply(job, late)
             if fetched.jobs or await self._reclaimed():
                 continue
             left = ends - time.monotonic()
@@ -221,6 +224,16 @@ class Take(AbstractAsyncContextManager[Some]):
         if found:
             log_set_aside(found)
             self._emit_set_aside(found)
+
+    async def _with_inputs(self, job: Job) -> Job | None:
+        """The job with the results that it takes, if it is a node of a flow; None: they are gone."""
+        if job.spec.flow is None:
+            return job
+        try:
+            return await with_inputs(self._store, job)
+        except Undecodable as error:
+            await self._apply(job, outcome_of(job, self._now(), error))
+            return None
 
     def _too_late(self, job: Job) -> Outcome | None:
         # this process was suspended: the lease may be lost

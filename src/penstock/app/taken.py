@@ -75,7 +75,7 @@ class Taken(Attempt):
     def returns(self, value: Any) -> None:
         """Set the job's result for `handle.result()`; kept for the job's retention."""
         codec = ANY_RESULT if self._task is None else self._task.result
-        self.result = codec.encode(value) if self.job.spec.retention else None
+        self.result = codec.encode(value) if self.job.spec.retention or self.job.spec.flow else None
         self.value = value
 
     async def extend(self) -> None:

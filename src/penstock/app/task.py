@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
 
 from penstock.client.client import Client
+from penstock.client.flows.canvas import Group, chunks_of
 from penstock.client.handle import Handle
 from penstock.client.job_call import JobCall, Template
 from penstock.client.key_functions import KeyFunctions
@@ -50,6 +51,8 @@ class _Enqueueable(Generic[P, R]):
     def __init__(self, client: Client, template: Template, args: ArgsCodec, id: str = "") -> None:
         self._client = client
         self._template = template
+        template.client = client
+        self._args = args
         self._encode = args.encode
         self._id = id
 
@@ -68,6 +71,25 @@ class _Enqueueable(Generic[P, R]):
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
         """Make a job of this call for `app.enqueue_many`, checked now and stored then."""
         return JobCall(self._template, self._encode(args, kwargs), self._id)
+
+    def partial(self, /, *args: Any, **kwargs: Any) -> JobCall[R]:
+        """Make a call that lacks arguments, for a flow: the result of the node before it fills the first gap.
+
+        The arguments are checked now. See docs/workflows.md.
+        """
+        return JobCall(self._template, self._args.encode_partial(args, kwargs), self._id)
+
+    def map(self, items: Iterable[Any]) -> Group[R]:
+        """A group of one job per item, with the item as its argument."""
+        return Group([JobCall(self._template, self._encode((item,), {})) for item in items])
+
+    def starmap(self, items: Iterable[Iterable[Any]]) -> Group[R]:
+        """A group of one job per item, with the elements of the item as its arguments."""
+        return Group([JobCall(self._template, self._encode(tuple(item), {})) for item in items])
+
+    def chunks(self, items: Iterable[Any], n: int) -> Group[R]:
+        """A group of one job per `n` items, with a list of them as its argument."""
+        return self.map(chunks_of(items, n))
 
     if not TYPE_CHECKING:  # type checkers know the attributes, and refuse all others
 

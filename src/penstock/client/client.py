@@ -112,7 +112,7 @@ class Client:
         """Store one job. Raises EnqueueError or StoreError."""
         if running_loop() is not None:
             self._warn("enqueue()", "await ….aenqueue()")
-        new = self._rewritten(call.new())
+        new = self.rewritten(call.new())
         (answer,) = self._answers([new])
         if answer is not None and answer.status is EnqueueStatus.FULL:
             (answer,) = retry_while_full([new], [answer], self._full_timeout, self._answers)
@@ -120,7 +120,7 @@ class Client:
 
     async def aenqueue(self, call: JobCall[R]) -> Handle[R]:
         """Store one job without blocking; calls made while a write is in flight share the next write."""
-        new = self._rewritten(call.new())
+        new = self.rewritten(call.new())
         answer = await self._batcher(new.queue).put(new)
         # the batcher continues with other jobs
         if answer is not None and answer.status is EnqueueStatus.FULL:
@@ -134,7 +134,7 @@ class Client:
         """
         if running_loop() is not None:
             self._warn("enqueue_many()", "await ….aenqueue_many()")
-        bulk = _BulkEnqueue(calls, self._rewritten, self._handle, self._handle_of)
+        bulk = _BulkEnqueue(calls, self.rewritten, self._handle, self._handle_of)
         left = self._full_timeout  # for the whole call, over all chunks
         for chunk in bulk.chunks():
             try:
@@ -152,7 +152,7 @@ class Client:
 
     async def aenqueue_many(self, calls: Iterable[JobCall[R]]) -> list[Handle[R]]:
         """Like `enqueue_many`, without blocking the event loop."""
-        bulk = _BulkEnqueue(calls, self._rewritten, self._handle, self._handle_of)
+        bulk = _BulkEnqueue(calls, self.rewritten, self._handle, self._handle_of)
         left = self._full_timeout
         for chunk in bulk.chunks():
             try:
@@ -275,7 +275,8 @@ class Client:
             return error
         return None
 
-    def _rewritten(self, new: NewJob) -> NewJob:
+    def rewritten(self, new: NewJob) -> NewJob:
+        """The job as the app's enqueue middleware makes it."""
         return self._middleware.rewrite(new)
 
     def _handle(self, new: NewJob, answer: Enqueued | None, call: JobCall[R]) -> Handle[R]:

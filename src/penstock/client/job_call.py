@@ -27,7 +27,7 @@ class Template:
     `args` decodes the arguments for a unique key; without it, the key is made from the payload.
     """
 
-    __slots__ = ("_key_functions", "_key_of", "_rest", "codec", "retention", "task")
+    __slots__ = ("_key_functions", "_key_of", "_rest", "args", "client", "codec", "retention", "task")
 
     def __init__(
         self,
@@ -39,10 +39,18 @@ class Template:
     ) -> None:
         self.task = task
         self.codec = codec
+        self.args = args
+        #: The client that enqueues its jobs, as flows use it (`client.flows`).
+        self.client: Any = None
         self._key_of = None if options.unique is None else _key_of(options.unique, task, args)
         self._key_functions = key_functions
         self.retention = FINISHED_KEPT if options.retention is None else options.retention
         self._rest = _fields_after_payload(options, self.retention)
+
+    @property
+    def has_key(self) -> bool:
+        """Whether its jobs have a unique key."""
+        return self._key_of is not None
 
     def new(self, id: str, payload: bytes) -> NewJob:
         """Make the job with this id and payload."""
@@ -73,6 +81,11 @@ class JobCall(msgspec.Struct, Generic[R_co]):
         if not self.given_id:
             self.given_id = mint()
         return self.given_id
+
+    @property
+    def given(self) -> bool:
+        """Whether the caller has chosen the id."""
+        return bool(self.given_id)
 
     def new(self) -> NewJob:
         """Make the job for the store."""

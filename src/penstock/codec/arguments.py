@@ -61,6 +61,15 @@ class ArgsCodec:
             proven = False
         return payload if proven else self._encode_slowly(call, args, kwargs)
 
+    def encode_partial(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """Encode a call that may lack arguments. Raises ArgumentError for those that do not fit."""
+        call = self._call or self._prepare()
+        try:
+            arguments = call.signature.bind_partial(*args, **kwargs).arguments
+        except TypeError as error:
+            raise ArgumentError(f"{self._name}{call.signature}: {error}") from None
+        return _ENCODE({name: self._write(call, name, value) for name, value in arguments.items()})
+
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Decode the arguments for a call of the function. Raises Undecodable, or SignatureMismatch."""
         call = self._call or self._prepare()

@@ -64,6 +64,11 @@ class ResultCodec:
                 f"{self._name}: the stored result is not a stored {self._shape}: {error}"
             ) from error
 
+    @property
+    def annotation(self) -> Any:
+        """The type of the result. Raises ConfigError."""
+        return resolved(self._annotation, self._scope, f"{self._name}'s result")
+
     @cached_property
     def _shape(self) -> Shape:
         return Shape(resolved(self._annotation, self._scope, f"{self._name}'s result"))

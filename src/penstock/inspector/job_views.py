@@ -117,6 +117,7 @@ class JobView(JobRow, frozen=True, kw_only=True):
     batch_key: str | None
     batch: str | None  # the id of the batch that it is or was a member of
     members: list[str]  # for a batch: the ids of its jobs
+    flow: dict[str, str] | None  # id and queue of the flow that it is a node of
     waited: float | None
     ran: float | None
     headers: dict[str, str]
@@ -163,6 +164,7 @@ def job_view(job: Job, partition: PartitionInfo | None = None, closed: str | Non
         batch_key=None if spec.batch_terms is None else spec.batch_terms.key,
         batch=job.batch,
         members=list(job.members),
+        flow=None if spec.flow is None else {"id": spec.flow.id, "queue": spec.flow.queue},
         waited=seconds(job.run_at, job.fetched_at),
         ran=seconds(job.fetched_at, job.ended_at),
         headers=dict(spec.headers or {}),

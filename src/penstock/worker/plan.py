@@ -69,7 +69,7 @@ class Plans:
 
     def of(self, job: Job) -> Plan | None:
         spec = job.spec
-        queue, task, kept = spec.queue, spec.task, spec.retention > 0
+        queue, task, kept = spec.queue, spec.task, spec.retention > 0 or spec.flow is not None
         last = self._last  # usually the same again: a store reads both names once per batch
         if last is not None and last[1] is task and last[0] is queue and last[2] is kept:
             return last[3]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from penstock.core.errors import StoreError
 from penstock.core.health import Health
+from penstock.maintenance.flow_advancer import FlowAdvancer
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
@@ -50,6 +51,7 @@ class Maintenance(NamedTuple):
     reclaimer: Reclaimer
     pruner: Pruner
     periodic: PeriodicEnqueuer
+    flows: FlowAdvancer
 
 
 @dataclasses.dataclass(slots=True)
@@ -134,6 +136,8 @@ class Services:
             self.maintenance.reclaimer,
             self.maintenance.promoter,
             self.maintenance.pruner,
+            self.maintenance.flows,
+            self.executor.admission.flow_inputs,
             StoreCheckup(store),
             UnknownQueues(store, setup.id, setup.queue_names, setup.app.queues()),
             AttemptWatch(self.executor, self.slots, self.heartbeat),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from penstock.core.job import Job
 from penstock.core.lifecycle import Transition
+from penstock.maintenance.flow_advancer import FlowAdvancer
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
@@ -82,6 +83,7 @@ def wire(
         queue_slots={queue.name: queue.slots for queue in setup.queues if queue.slots is not None},
     )
     maintenance = _maintenance(setup, announcer, reporter, metrics)
+    executor.admission.on_flow_job = maintenance.flows.noticed
     heartbeat = _heartbeat(setup, leased_jobs, executor, maintenance, reporter)
     fetcher = _fetcher(setup, executor, slots, settler, leased_jobs, maintenance, heartbeat, on_empty)
     return Services(
@@ -145,6 +147,7 @@ def _maintenance(
             rewrite=app.middleware.rewrite,
             on_enqueued=reporter.periodic_enqueued,
         ),
+        FlowAdvancer(store),
     )
 
 

@@ -53,7 +53,7 @@ class Flowing(Protocol):
 
         - Nodes come in the order of their numbers, and predecessors before their successors. Nodes that are
           stored already are skipped, so a call can be repeated.
-        - Nothing runs before the call with `start`, which is the last. It starts up to `FLOW_STEP` nodes; the
+        - Nothing runs before the call with `start`, which is the last: it starts up to `FLOW_STEP` nodes; the
           others are started by `advance_flows`.
         - A closed or full queue takes the jobs of a flow.
 

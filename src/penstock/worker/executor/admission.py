@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.app.app import App
 from penstock.client.options import Options
 from penstock.core import clock
-from penstock.core.errors import AttemptCancelled
+from penstock.core.errors import AttemptCancelled, Undecodable
 from penstock.core.job import Job
 from penstock.core.lifecycle import ASK_CANCELLED, CANNOT_BE_READ, QueuePosition, starts_on_record, too_late
 from penstock.core.outcomes import Cancelled, Released, Unknown
 from penstock.stores.encrypted import unreadable_check
+from penstock.worker.executor.flow_inputs import FlowInputs
 from penstock.worker.executor.outcome_reporter import OutcomeReporter
+from penstock.worker.executor.outcomes import outcome_of_end
 from penstock.worker.executor.process_attempts import ProcessAttempts
 from penstock.worker.executor.process_backlog import ProcessBacklog
 from penstock.worker.executor.recorded_start import RecordedStart
@@ -60,6 +62,10 @@ class Admission:
         queue_slots: Mapping[str, int],
     ) -> None:
         self._plans = Plans(app)
+        #: Reads what jobs of flows take.
+        self.flow_inputs = FlowInputs(app.store, self._inputs_read, self._inputs_gone)
+        #: Called when a job of a flow arrives.
+        self.on_flow_job: Callable[[], None] = lambda: None
         self._why_unreadable = unreadable_check(app.store)
         self._leased_jobs = leased_jobs
         self._slots = slots
@@ -109,6 +115,8 @@ class Admission:
                 self._outcomes.refuse(leased, Cancelled("cancelled while running"))
             elif self.stopping:
                 self._outcomes.refuse(leased, Released())
+            elif leased.job.spec.flow is not None and self._takes_inputs(leased):
+                pass
             elif leased.not_before:
                 self._slots.reserved.add(leased)
                 self._await_start(leased)
@@ -126,6 +134,25 @@ class Admission:
         self._outcomes.refuse(leased, Unknown(CANNOT_BE_READ + why))
         self._unknown_tasks.report_unreadable(leased.job, why)
         return True
+
+    def _takes_inputs(self, leased: LeasedJob) -> bool:
+        """Whether results of other nodes must be read before this job of a flow can start."""
+        self.on_flow_job()
+        flow = leased.job.spec.flow
+        if flow is None or not flow.inputs:
+            return False
+        self._slots.reserved.add(leased)
+        self.flow_inputs.read(leased)
+        return True
+
+    def _inputs_read(self, leased: LeasedJob) -> None:
+        if leased in self._slots.reserved:
+            self._await_start(leased)
+
+    def _inputs_gone(self, leased: LeasedJob, error: Undecodable) -> None:
+        if leased in self._slots.reserved:
+            self._slots.reserved.discard(leased)
+            self._outcomes.refuse(leased, outcome_of_end(leased, error))
 
     def _await_start(self, leased: LeasedJob) -> None:
         """Start the job at its time, not before: timers may fire early by their resolution."""

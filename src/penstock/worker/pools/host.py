@@ -23,7 +23,7 @@ from penstock.app.outcome import outcome_of, undetermined
 from penstock.client.options import Options
 from penstock.core import clock
 from penstock.core.errors import ConfigError
-from penstock.core.job import Job, Progress, RawJob
+from penstock.core.job import Job, NewJob, Progress, RawJob
 from penstock.worker.logs import configure_logs
 from penstock.worker.plan import decoder, wants_result
 from penstock.worker.pools.arena import LARGE, Arena
@@ -148,7 +148,7 @@ class Host:
 
     def _plan_of(self, order: RunJob) -> _Plan:
         spec = order.job.spec
-        key = (spec.queue, spec.task, spec.retention > 0)
+        key = (spec.queue, spec.task, _keeps(spec))
         plan = self._plans.get(key)
         if plan is None:
             plan = self._make_plan(order)
@@ -157,7 +157,7 @@ class Host:
         return plan
 
     def _make_plan(self, order: RunJob) -> _Plan:
-        queue, name, kept = order.job.spec.queue, order.job.spec.task, order.job.spec.retention > 0
+        queue, name, kept = order.job.spec.queue, order.job.spec.task, _keeps(order.job.spec)
         module = self._import(order.module)
         for app in [*self._apps, *(v for v in vars(module).values() if isinstance(v, App))]:
             handler, task = app.handlers.get(queue), app.tasks.get(name)
@@ -199,6 +199,11 @@ class Host:
 
 async def _awaited(returned: Any) -> None:
     await returned
+
+
+def _keeps(spec: NewJob) -> bool:
+    """Whether the store keeps the result."""
+    return spec.retention > 0 or spec.flow is not None
 
 
 def _raw(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -1,0 +1,205 @@
+"""Lays out the nodes of a flow: numbers them, connects them, and checks that results fit parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from inspect import Parameter
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.client.flows.fitting import ListOf, fits
+from penstock.client.job_call import JobCall
+from penstock.codec import ANY_RESULT, ResultCodec
+from penstock.core.errors import ConfigError
+from penstock.core.flow import NewFlow, NewNode, When
+from penstock.core.flow_member import FlowMember, Input
+from penstock.core.ids import mint_many
+
+__all__ = ["Builder", "Link", "Source", "link_of"]
+
+_given_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Link:
+    """A call in a flow. `takes`: whether results are passed to it; `name`: into this parameter."""
+
+    call: JobCall[Any]
+    takes: bool = True
+    name: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """A predecessor, and the parameter that takes its value; None: the first that is free."""
+
+    node: int
+    name: str | None = None
+
+
+def link_of(part: Any) -> Link | None:
+    """The link that a call, or a task or its `using(...)`, stands for; None for anything else."""
+    if isinstance(part, Link):
+        return part
+    if isinstance(part, JobCall):
+        return Link(part)
+    make = getattr(part, "partial", None)
+    call = make() if callable(make) and not isinstance(part, type) else None
+    return Link(call) if isinstance(call, JobCall) else None
+
+
+@dataclasses.dataclass(slots=True)
+class _Node:
+    call: JobCall[Any] | None = None
+    payload_inputs: tuple[Input, ...] = ()
+    inputs: tuple[int, ...] = ()
+    next: list[int] = dataclasses.field(default_factory=list[int])
+    waits: int = 0
+    when: When = When.SUCCESS
+    type: Any = Any
+
+
+class Builder:
+    """The nodes of one flow, predecessors before their successors."""
+
+    def __init__(self) -> None:
+        self.nodes: list[_Node] = []
+        self.result = 0
+        self.client: Any = None
+
+    def job(self, link: Link, sources: Sequence[Source], when: When = When.SUCCESS) -> int:
+        """Add a call after these nodes; returns its number, which stands for its result."""
+        template = link.call.template
+        self._check(link.call)
+        passes = sources if link.takes and when is When.SUCCESS else ()
+        node = _Node(link.call, when=when, type=_type_of(template.codec))
+        node.payload_inputs = self._inputs(link, passes)
+        return self._append(node, [source.node for source in sources])
+
+    def join(self, values: Sequence[int], after: Sequence[int] = (), when: When = When.SUCCESS) -> int:
+        """Add a join, whose value is the list of these values; `after`: nodes that it waits for besides."""
+        types = tuple(self.nodes[value].type for value in values[:100])
+        node = _Node(inputs=tuple(values), when=when, type=ListOf(types))
+        return self._append(node, [*values, *after])
+
+    def codecs(self) -> dict[int, ResultCodec]:
+        """The codec of each result."""
+        return {n: node.call.template.codec for n, node in enumerate(self.nodes) if node.call is not None}
+
+    def new_nodes(self, flow: NewFlow) -> list[NewNode]:
+        """The nodes, for the store."""
+        ids = iter(mint_many(len(self.nodes)))
+        made: list[NewNode] = []
+        for index, node in enumerate(self.nodes):
+            job = None
+            if node.call is not None:
+                job = self.client.rewritten(node.call.template.new(next(ids), node.call.payload))
+                job = replace(job, flow=FlowMember(flow.queue, flow.id, index, node.payload_inputs))
+            made.append(NewNode(index, job, tuple(node.next), node.waits, node.when, node.inputs))
+        return made
+
+    def home(self) -> str:
+        """The queue of the first job."""
+        for node in self.nodes:
+            if node.call is not None:
+                queue: str = node.call.template.new("x", b"{}").queue
+                return queue
+        return "default"
+
+    # ── private ──
+
+    def _append(self, node: _Node, after: Sequence[int]) -> int:
+        index = len(self.nodes)
+        before = dict.fromkeys(after)  # a node that is named twice counts once
+        for one in before:
+            self.nodes[one].next.append(index)
+        node.waits = len(before)
+        self.nodes.append(node)
+        return index
+
+    def _check(self, call: JobCall[Any]) -> None:
+        template = call.template
+        if self.client is None:
+            self.client = template.client
+        elif template.client is not self.client:
+            raise ConfigError(f"{template.task} is a task of another app: all nodes of a flow are of one app")
+        why = None
+        sample = template.new("x", b"{}") if not template.has_key else None
+        if template.has_key or (sample is not None and sample.unique is not None):
+            why = "is unique: a node of a flow must be enqueued; use unique=None"
+        elif sample is not None and sample.batch_terms is not None:
+            why = "collects batches: a node of a flow runs alone"
+        elif call.given:
+            why = "has an id of the caller's choice: nodes get their own; give the flow an id"
+        if why is not None:
+            raise ConfigError(f"{template.task} {why}; nothing was stored")
+
+    def _inputs(self, link: Link, sources: Sequence[Source]) -> tuple[Input, ...]:
+        template = link.call.template
+        if template.args is None:
+            return ()
+        parameters = template.args.signature.parameters
+        given = set(_given_names(link.call.payload))
+        inputs: list[Input] = []
+        for n, source in enumerate(sources):
+            name = source.name or (link.name if n == 0 else None)
+            parameter = self._parameter(template.task, parameters, given, name, self.nodes[source.node].type)
+            if parameter is None:
+                continue
+            self._check_type(template.task, parameter, source.node)
+            given.add(parameter.name)
+            inputs.append(Input(source.node, parameter.name, parameter.kind is Parameter.VAR_POSITIONAL))
+        missing = [
+            name
+            for name, one in parameters.items()
+            if one.default is Parameter.empty and one.kind not in _VARIABLE and name not in given
+        ]
+        if missing:
+            raise ConfigError(f"{template.task}: the argument {missing[0]!r} is missing; nothing was stored")
+        return tuple(inputs)
+
+    def _parameter(
+        self, task: str, parameters: Any, given: set[str], name: str | None, result: Any
+    ) -> Parameter | None:
+        """The parameter that takes a result; None if the result is nothing, and no parameter is free."""
+        if name is not None:
+            found: Parameter | None = parameters.get(name)
+            if found is None or found.kind in _VARIABLE:
+                raise ConfigError(f"{task} has no parameter {name!r} that can take a result")
+            if name in given:
+                raise ConfigError(f"{task}: the argument {name!r} is given twice")
+            return found
+        for one in parameters.values():
+            if one.kind is Parameter.VAR_POSITIONAL:
+                return one  # type: ignore[no-any-return]
+            if one.kind is not Parameter.VAR_KEYWORD and one.name not in given:
+                return one  # type: ignore[no-any-return]
+        if result is None or result is type(None):
+            return None
+        raise ConfigError(
+            f"{task} has no parameter left for the result of the node before it: use immutable(...) if it "
+            "takes none; nothing was stored"
+        )
+
+    def _check_type(self, task: str, parameter: Parameter, node: int) -> None:
+        annotation = Any if parameter.annotation is Parameter.empty else parameter.annotation
+        if not fits(self.nodes[node].type, annotation):
+            call = self.nodes[node].call
+            what = "a list of results" if call is None else f"the result of {call.template.task}"
+            raise ConfigError(
+                f"{task}: {what} does not fit the parameter {parameter.name!r}, which is annotated "
+                f"{parameter.annotation!r}; nothing was stored"
+            )
+
+
+def _type_of(codec: ResultCodec) -> Any:
+    if codec is ANY_RESULT:
+        return Any
+    try:
+        return codec.annotation
+    except ConfigError:
+        return Any

@@ -1,0 +1,93 @@
+"""The flow of the running job, as its task sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from penstock.app.attempt import current_job
+from penstock.client.flows.build import link_of
+from penstock.core.errors import ConfigError
+from penstock.core.flow import FlowInfo
+from penstock.core.flow_member import FlowMember
+from penstock.core.ids import mint
+from penstock.core.job import NewJob, Ref
+from penstock.stores.contract import Store
+
+__all__ = ["RunningFlow", "current_flow"]
+
+
+class RunningFlow:
+    """The flow that the running job is a node of."""
+
+    def __init__(self, member: FlowMember) -> None:
+        self._member = member
+
+    @property
+    def id(self) -> str:
+        return self._member.id
+
+    @property
+    def queue(self) -> str:
+        return self._member.queue
+
+    @property
+    def node(self) -> int:
+        """The number of the running job's node."""
+        return self._member.node
+
+    def add(self, *calls: Any) -> None:
+        """Add members to the group of the running job: its body waits for them, and is passed their results.
+
+        An attempt that runs again adds them again. Raises ConfigError if the job is in no group.
+        """
+        store, jobs = self._jobs(calls)
+        for join in self._joins(store.sync.flow_nodes(self._ref, [self.node])):
+            (node,) = store.sync.flow_nodes(self._ref, [join])
+            if node is not None and node.job is None:
+                self._check(store.sync.add_to_flow(self._ref, join, jobs))
+                return
+        self._check(None)
+
+    async def aadd(self, *calls: Any) -> None:
+        """Like `add`, without blocking the event loop."""
+        store, jobs = self._jobs(calls)
+        for join in self._joins(await store.flow_nodes(self._ref, [self.node])):
+            (node,) = await store.flow_nodes(self._ref, [join])
+            if node is not None and node.job is None:
+                self._check(await store.add_to_flow(self._ref, join, jobs))
+                return
+        self._check(None)
+
+    @property
+    def _ref(self) -> Ref:
+        return Ref(self.queue, self.id)
+
+    def _jobs(self, calls: tuple[Any, ...]) -> tuple[Store, list[NewJob]]:
+        links = [link_of(call) for call in calls]
+        if not links or None in links:
+            raise ConfigError("current_flow().add() takes calls of tasks, as task.job(...)")
+        made = [link.call for link in links if link is not None]
+        client = made[0].template.client
+        jobs = [client.rewritten(call.template.new(mint(), call.payload)) for call in made]
+        place = FlowMember(self.queue, self.id, 0)  # the store sets the number
+        return client.store, [replace(job, flow=place) for job in jobs]
+
+    @staticmethod
+    def _joins(nodes: list[Any]) -> tuple[int, ...]:
+        (node,) = nodes
+        return () if node is None else node.next
+
+    @staticmethod
+    def _check(info: FlowInfo | None) -> None:
+        if info is None:
+            raise ConfigError("the running job is not a member of a group whose body still waits")
+
+
+def current_flow() -> RunningFlow:
+    """The flow of the running job. Raises ConfigError outside a job of a flow."""
+    member = current_job().job.spec.flow
+    if member is None:
+        raise ConfigError("current_flow(): the running job is not part of a flow")
+    return RunningFlow(member)
