@@ -99,6 +99,22 @@ async def test_a_preloaded_child_shares_the_import_of_the_app(
     pool.close(5)
 
 
+async def test_many_deaths_and_closings_do_not_disturb_the_process_that_forks() -> None:
+    pool = ProcessPool(4, APP)
+    assert await run(pool, tasks.add, 1, 2) == 3
+    server = parent_of(pool.pids[0])
+    for _ in range(20):
+        await pool.prestart(4)
+        for child in list(pool._group.active):
+            child.kill()
+            if child.pid % 2:
+                child.end(1.0)  # reaps it before its end is reported
+                pool._group.active.remove(child)
+        assert await run(pool, tasks.add, 1, 2) == 3
+    assert {parent_of(pid) for pid in pool.pids} == {server}
+    pool.close(5)
+
+
 # ── replacement ──────────────────────────────────────────────────────────────────────────────────
 
 

@@ -116,18 +116,21 @@ class _Server:
 
     def serve(self) -> int | None:
         """Serve until the worker closes the socket; returns the socket's descriptor in a new child."""
+        control = self._control.fileno()
         while True:
-            for fd, _ in self._poll.poll():
-                if fd != self._control.fileno():
+            ready = [fd for fd, _ in self._poll.poll()]
+            for fd in ready:  # before requests, which may reap a child and close its descriptor
+                if fd != control:
                     self._report_end(fd)
-                    continue
-                data, fds, _, _ = socket.recv_fds(self._control, 64, 2)
-                if not data:
-                    return None
-                if data[:1] == REAP:
-                    self._reap(_PID.unpack_from(data, 1)[0])
-                elif self._fork(*fds) == 0:
-                    return fds[0]
+            if control not in ready:
+                continue
+            data, fds, _, _ = socket.recv_fds(self._control, 64, 2)
+            if not data:
+                return None
+            if data[:1] == REAP:
+                self._reap(_PID.unpack_from(data, 1)[0])
+            elif self._fork(*fds) == 0:
+                return fds[0]
 
     def _fork(self, connection: int, stderr: int) -> int:
         pid = -1

@@ -54,9 +54,9 @@ class ProcessPool:
     are larger than `max_memory_per_child` bytes after a job (None or 0: no limit). A ticket is the caller's
     key for a call, compared by identity. `nice` is added to the niceness of children, and `cpus` are the
     processors that they may use (none: those of the worker). `start` is how children start: "fork", "preload"
-    or "spawn" (see `process_start`). `spares` children more than those with calls are kept ready. Use the
-    pool on one event loop, in a thread that lives as long as the pool: on Linux a child dies with the thread
-    that started it.
+    or "spawn" (see `process_start`). `spares` children beyond those with calls are kept ready. Use the pool
+    on one event loop, in a thread that lives as long as the pool: on Linux a child dies with the thread that
+    started it.
     """
 
     Encoded = EncodedResult
