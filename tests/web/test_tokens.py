@@ -181,7 +181,7 @@ async def test_the_admin_listener_shows_pools_queues_and_version(local: Served) 
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/metric", "/accesslogs", "/debug/pprof/", "/token/ns/t/limits", "/api/ns/q"]
+    "path", ["/", "/metric", "/accesslogs", "/debug/pprof/trace", "/token/ns/t/limits", "/api/ns/q"]
 )
 async def test_an_unknown_path_of_the_admin_listener(admin: Client, path: str) -> None:
     answer = await admin.get(path)

@@ -105,7 +105,8 @@ class Client:
         first, *lines = head.rstrip("\r\n").split("\r\n")
         status = int(first.split(" ")[1])
         headers = dict(line.split(": ", 1) for line in lines)
-        size = 0 if method == "HEAD" else int(headers.get("Content-Length", 0))
+        sizes = [value for name, value in headers.items() if name.lower() == "content-length"]
+        size = 0 if method == "HEAD" or not sizes else int(sizes[0])
         return Reply(status, headers, await reader.readexactly(size))
 
     async def certificate(self) -> bytes:

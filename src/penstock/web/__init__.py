@@ -13,6 +13,8 @@
 | `access_log.py` | a line in the log per request |
 | `processes.py`, `process_link.py` | several processes of one server, and their supervisor |
 | `merged_metrics.py` | the metrics of several processes as one text |
+| `asgi.py` | the same handlers as an ASGI application |
+| `debug.py` | stacks, objects and profiles |
 | `http_client.py` | requests to another server |
 | `group_commit.py` | requests of one turn of the event loop are written to a store together |
 | `access_tokens.py`, `access.py` | access tokens: rights on queues, expiry, rates |

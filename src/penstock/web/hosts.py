@@ -2,7 +2,7 @@
 
 A page of a browser can send requests to any address, also to a listener on loopback. If it reaches the
 listener by a name that its own DNS server resolved, `Host` shows that name. Requests from another site carry
-`Origin`.
+`Origin` or `Sec-Fetch-Site`. Clients that are no browsers send neither.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ import functools
 import ipaddress
 from collections.abc import Collection
 
+from penstock.web.exchange import Exchange
+
 __all__ = ["HostRule", "host_of", "is_loopback"]
+
+
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class HostRule:
@@ -25,6 +30,27 @@ class HostRule:
     def accepts(self, host: str | None, origin: str | None) -> bool:
         """Whether a request with these headers may be answered."""
         return self._accepts(host, origin)
+
+    def refusal(self, exchange: Exchange) -> str:
+        """Why a request may not be answered; "" if it may.
+
+        A request of a browser must come from a page of this listener, or from no page. If it changes
+        something, it must be JSON: a form of any page could send everything else.
+        """
+        origin = exchange.header(b"origin")
+        if not self._accepts(exchange.header(b"host"), origin):
+            return "host not allowed"
+        site = exchange.header(b"sec-fetch-site")
+        if origin is None and site is None:
+            return ""
+        if site not in (None, "same-origin", "none"):
+            return "request from another site"
+        if exchange.method in _READING:
+            return ""
+        if origin is None:
+            return "a browser must send Origin"
+        kind = (exchange.header(b"content-type") or "").partition(";")[0].strip().lower()
+        return "" if kind == "application/json" else "a browser must send application/json"
 
     def _decide(self, host: str | None, origin: str | None) -> bool:
         if host is None:

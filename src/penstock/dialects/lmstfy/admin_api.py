@@ -26,11 +26,12 @@ from penstock.dialects.lmstfy.limits_api import (
 from penstock.dialects.lmstfy.migration import MigratingBackend
 from penstock.dialects.lmstfy.names import MOST_NAME, is_name, split_queue
 from penstock.dialects.lmstfy.operations import Operations
-from penstock.dialects.lmstfy.parameters import RefusedError, checked_text, read_query
+from penstock.dialects.lmstfy.parameters import RefusedError, checked_text, number, read_query
 from penstock.dialects.lmstfy.routes import is_malformed, moved, refused
 from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens, read_token, token_name
 from penstock.web.access import AccessRefusedError
 from penstock.web.access_tokens import Right
+from penstock.web.debug import DebugRoutes, comes_from_here
 from penstock.web.exchange import Exchange
 from penstock.web.exposition import EXPOSITION
 from penstock.web.hosts import HostRule
@@ -42,6 +43,7 @@ _log = logging.getLogger("penstock.lmstfy")
 
 _SHORTEST_TOKEN = 20
 _MOST_FORM = 64 * 1024
+_PROFILE_SECONDS = 30
 _FORM = "application/x-www-form-urlencoded"
 _TOKEN = re.compile(rb"(/token/[^/]*/)[^/]+")
 _UNKNOWN = {"build_commit": "unknown", "build_date": "unknown", "version": "unknown"}
@@ -84,6 +86,7 @@ class AdminApi:
         self._metrics = metrics
         self._hosts = hosts
         self._operations = operations
+        self._profiles = DebugRoutes()
         self.accounts = dict(accounts or {})
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -93,8 +96,9 @@ class AdminApi:
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a request, now or later."""
-        if not self._hosts.accepts(exchange.header(b"host"), exchange.header(b"origin")):
-            exchange.answer(error(403, "host not allowed"))
+        why = self._hosts.refusal(exchange)
+        if why:
+            exchange.answer(error(403, why))
             return
         if is_malformed(exchange.path):
             refused(exchange)
@@ -136,6 +140,8 @@ class AdminApi:
                 return _AdminRoute(switch, guarded=True, entry=("server.accesslog", status))
             case "POST", ["reload"]:
                 return _AdminRoute(self._operations.reloaded, guarded=True, entry=("server.reload", ""))
+            case _, ["debug", "pprof", *names]:
+                return self._debug(exchange, "/".join(names), given)
             case "GET", ["limits"]:
                 return _AdminRoute(lambda: limiters_listed(self._limits), guarded=True)
             case "POST", ["token", namespace] if namespace:
@@ -149,6 +155,22 @@ class AdminApi:
             case _, ["token", namespace, token, "limit"] if namespace and token:
                 return self._limiter(exchange, namespace, token)
         return None
+
+    def _debug(self, exchange: Exchange, name: str, given: Mapping[str, str]) -> _AdminRoute | None:
+        """A profile, for those on the same machine; None for everyone else."""
+        if not comes_from_here(exchange):
+            return None
+        if not name:
+            return _AdminRoute(lambda: _done(plain_reply(200, self._profiles.index().encode(), TEXT)))
+        profile = self._profiles.profiles.get(name)
+        if profile is None:
+            return None
+
+        async def shown() -> bytes:
+            seconds = number(dict(given), "seconds", _PROFILE_SECONDS)
+            return plain_reply(200, (await profile(seconds)).encode("utf-8", "replace"), TEXT)
+
+        return _AdminRoute(shown)
 
     def _limiter(self, exchange: Exchange, namespace: str, token: str) -> _AdminRoute | None:
         limits, to = self._limits, _shown_token(namespace, token)

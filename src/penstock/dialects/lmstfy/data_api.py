@@ -117,8 +117,9 @@ class DataApi:
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a request, now or later."""
-        if not self._hosts.accepts(exchange.header(b"host"), exchange.header(b"origin")):
-            exchange.answer(error(403, "host not allowed"))
+        why = self._hosts.refusal(exchange)
+        if why:
+            exchange.answer(error(403, why))
             return
         if is_malformed(exchange.path):
             refused(exchange)

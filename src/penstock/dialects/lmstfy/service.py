@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from penstock.dialects.lmstfy.admin_api import AdminApi, shown_path
 from penstock.dialects.lmstfy.backend import Backend
@@ -21,6 +21,7 @@ from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens
 from penstock.dialects.lmstfy.upstream import OldLmstfy
 from penstock.stores.contract import Store
 from penstock.web.access_log import AccessLog
+from penstock.web.asgi import AsgiApp
 from penstock.web.bounds import DEFAULT_BOUNDS, HttpBounds
 from penstock.web.exposition import exposed
 from penstock.web.hosts import HostRule
@@ -50,6 +51,7 @@ class LmstfyService:
     - `need_admin`: without accounts, these routes need a native token with the right `admin`.
     - `public_sizes=False`: the sizes of queues need a token, too.
     - `asynq_names`: the metrics of queues also under asynq's names.
+    - `asgi`, `admin_asgi`: both APIs as ASGI applications, which work inside `async with service`.
     - `hosts`, `admin_hosts`: which `Host` headers the two listeners accept.
     """
 
@@ -103,6 +105,8 @@ class LmstfyService:
             need_admin=need_admin,
         )
         self._data, self._admin = data, admin
+        self.asgi = AsgiApp(data.handle, data.body_limit, bounds=bounds, access_log=data_log)
+        self.admin_asgi = AsgiApp(admin.handle, admin.body_limit, bounds=bounds, access_log=admin_log)
         self.data_server = HttpServer(
             data.handle, body_limit=data.body_limit, bounds=bounds, access_log=data_log
         )
@@ -127,6 +131,15 @@ class LmstfyService:
         cpu = time.process_time()
         parts.append(exposed("process_cpu_seconds_total", "counter", "", (), [((), cpu)]))
         return "".join(parts)
+
+    async def __aenter__(self) -> Self:
+        """Start the timers, for `asgi` and `admin_asgi` in an application of somebody else."""
+        await self.take_over()
+        self.start_timers()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
 
     async def take_over(self) -> None:
         """Copy the tokens and limits of old servers that are drained."""

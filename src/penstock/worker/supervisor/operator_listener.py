@@ -94,8 +94,8 @@ class OperatorListener:
         self._answer(exchange, metrics=False)
 
     def _answer(self, exchange: Exchange, *, metrics: bool) -> None:
-        if not self._hosts.accepts(exchange.header(b"host"), exchange.header(b"origin")):
-            exchange.answer(reply(403, b"403 Forbidden: host not allowed\n", TEXT))
+        if why := self._hosts.refusal(exchange):
+            exchange.answer(reply(403, b"403 Forbidden: %b\n" % why.encode(), TEXT))
         elif exchange.method not in ("GET", "HEAD"):
             exchange.answer(reply(405, b"405 Method Not Allowed\n", TEXT, b"Allow: GET, HEAD\r\n"))
         elif exchange.path == b"/livez":
