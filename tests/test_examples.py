@@ -33,6 +33,14 @@ SAYS: dict[str, tuple[list[str], list[str]]] = {
             r"no device was ever told two things at once",
         ],
     ),
+    "thumbnails.py": (
+        [],
+        [
+            r"20 pictures, one flow of 22 nodes",
+            r"19 thumbnails, 1 broken pictures",
+            r"the flow is completed; the page has 19 files to show",
+        ],
+    ),
     "orders.py": (
         ["--scale", "0.004"],
         [

@@ -1,6 +1,8 @@
 """The operator's view of a store: queries and operations for the command line, the dashboard and HTTP."""
 
 from penstock.core.formats import iso
+from penstock.inspector.flow_inspector import FlowInspector
+from penstock.inspector.flow_views import FlowPageView, FlowView, NodeView
 from penstock.inspector.inspector import Inspector
 from penstock.inspector.job_views import ErrorView, JobPage, JobRow, JobView, PartitionView, UniqueView
 from penstock.inspector.queue_views import (
@@ -21,11 +23,15 @@ __all__ = [
     "EntryView",
     "ErrorView",
     "Filter",
+    "FlowInspector",
+    "FlowPageView",
+    "FlowView",
     "Inspector",
     "JobPage",
     "JobRow",
     "JobView",
     "LimitsView",
+    "NodeView",
     "ParkedView",
     "PartitionView",
     "QueueStatsView",

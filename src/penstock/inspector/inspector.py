@@ -13,6 +13,7 @@ from penstock.core.lifecycle import OPERATOR_CANCELLED
 from penstock.core.limit_layers import LIMIT_NAMES, limits_reset
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
+from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.job_views import JobPage, JobView, job_row, job_view
 from penstock.inspector.queue_views import (
     BatchView,
@@ -57,6 +58,8 @@ class Inspector:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        #: The operator's methods for flows.
+        self.flows = FlowInspector(store)
 
     # jobs
 

@@ -1,0 +1,154 @@
+"""`penstock flows`: list, show, cancel and retry flows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.faults import not_found
+from penstock.cli.session import Command, Session
+from penstock.cli.show import age, emit, facts, say, table
+
+if TYPE_CHECKING:
+    from penstock.inspector import FlowView, Inspector, NodeView
+
+__all__ = ["command"]
+
+_FLOW = click.argument("address", metavar="FLOW")
+_FLOWS = click.argument("addresses", metavar="FLOW...", nargs=-1, required=True)
+
+
+@click.group("flows")
+def command() -> None:
+    """List, show, cancel and retry flows.
+
+    A flow is a graph of jobs that depend on each other. FLOW is its queue/id.
+    """
+
+
+@command.command("list", cls=Command)
+@click.option(
+    "--limit",
+    "-n",
+    metavar="N",
+    type=click.IntRange(1, 1_000),
+    default=50,
+    show_default=True,
+    help="Maximum number of flows.",
+)
+@click.option("--after", metavar="CURSOR", help="Continue a list: the `next` of the previous page.")
+def list_(limit: int, after: str | None) -> None:
+    """List flows, newest first."""
+    session = Session.current()
+    page = session.run(lambda i: i.flows.flows(after=after, limit=limit))
+    if session.json:
+        emit({"flows": page.flows, "next": page.next})
+        return
+    table(
+        ("FLOW", "NAME", "STATE", "CREATED", "NODES"),
+        [
+            (f"{one.queue}/{one.id}", one.name, one.state, age(one.created_at), _counts(one))
+            for one in page.flows
+        ],
+        empty="no flows",
+    )
+    if page.next:
+        say(f"more: --after {page.next}")
+
+
+@command.command("show", cls=Command)
+@_FLOW
+@click.option("--mermaid", is_flag=True, help="Print the graph as a Mermaid diagram.")
+def show(address: str, mermaid: bool) -> None:
+    """Show a flow and its first 1000 nodes."""
+    session = Session.current()
+
+    async def acting(inspector: Inspector) -> tuple[FlowView, list[NodeView]]:
+        flow = _found(await inspector.flows.flow(address), address)
+        return flow, await inspector.flows.flow_nodes(address)
+
+    flow, nodes = session.run(acting)
+    if session.json:
+        emit({"flow": flow, "nodes": nodes})
+        return
+    if mermaid:
+        say("\n".join(_mermaid(nodes)))
+        return
+    facts(
+        [
+            ("flow", f"{flow.queue}/{flow.id}"),
+            ("name", flow.name or None),
+            ("state", flow.state),
+            ("policy", flow.policy),
+            ("created", flow.created_at),
+            ("ended", flow.ended_at),
+            ("nodes", _counts(flow)),
+        ]
+    )
+    table(
+        ("NODE", "STATE", "TASK", "JOB", "NEXT"),
+        [
+            (
+                f"{node.node}",
+                node.state,
+                node.task or "(join)",
+                f"{node.queue}/{node.job}" if node.job else "",
+                _few(node.next),
+            )
+            for node in nodes
+        ],
+        empty="no nodes",
+    )
+
+
+@command.command("cancel", cls=Command)
+@_FLOWS
+def cancel(addresses: Sequence[str]) -> None:
+    """Cancel all jobs of flows; running jobs are asked to stop."""
+    _change(addresses, "cancel")
+
+
+@command.command("retry", cls=Command)
+@_FLOWS
+def retry(addresses: Sequence[str]) -> None:
+    """Run the failed and skipped jobs of flows again."""
+    _change(addresses, "retry")
+
+
+def _change(addresses: Sequence[str], what: str) -> None:
+    session = Session.current()
+
+    async def acting(inspector: Inspector) -> list[FlowView]:
+        act = inspector.flows.cancel_flow if what == "cancel" else inspector.flows.retry_flow
+        return [_found(await act(address), address) for address in addresses]
+
+    flows = session.run(acting)
+    if session.json:
+        emit({"flows": flows})
+        return
+    for flow in flows:
+        say(f"{flow.queue}/{flow.id}: {flow.state} ({_counts(flow)})")
+
+
+def _found(flow: FlowView | None, address: str) -> FlowView:
+    if flow is None:
+        raise not_found(f"there is no flow {address!r}; `penstock flows list` lists all")
+    return flow
+
+
+def _counts(flow: FlowView) -> str:
+    return ", ".join(f"{n} {state}" for state, n in sorted(flow.counts.items()))
+
+
+def _few(nodes: list[int]) -> str:
+    return " ".join(map(str, nodes[:8])) + (" …" if len(nodes) > 8 else "")
+
+
+def _mermaid(nodes: list[NodeView]) -> list[str]:
+    lines = ["flowchart TD"]
+    for node in nodes:
+        name = "".join(c if c.isalnum() or c in "._- " else "_" for c in node.task) or "join"
+        lines.append(f'    n{node.node}["{name}: {node.state}"]')
+    return [*lines, *(f"    n{node.node} --> n{next_node}" for node in nodes for next_node in node.next)]

@@ -1,0 +1,41 @@
+"""`penstock flows` lists, shows, cancels and retries flows."""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.core.flow import FlowPolicy
+from tests.cli.conftest import IN_A_FILE
+from tests.store.flow_facts import flow_of, nodes_of
+
+pytestmark = IN_A_FILE
+
+
+def stored(store):
+    flow = flow_of(name="the import", policy=FlowPolicy.STOP)
+    asyncio.run(store.put_flow(flow, nodes_of(flow, 4, [(0, 2), (1, 2), (2, 3)], joins=[2])))
+    return flow
+
+
+def test_flows_are_listed_and_shown(penstock, store):
+    flow = stored(store)
+    (line,) = penstock.ok("flows", "list").splitlines()[1:]
+    assert line.startswith(f"default/{flow.id}")
+    assert "2 active, 2 waiting" in line
+    shown = penstock.ok("flows", "show", f"default/{flow.id}")
+    assert "the import" in shown
+    assert "(join)" in shown
+    told = penstock.json("flows", "show", f"default/{flow.id}")
+    assert [node["next"] for node in told["nodes"]] == [[2], [2], [3], []]
+    diagram = penstock.ok("flows", "show", f"default/{flow.id}", "--mermaid")
+    assert "n2 --> n3" in diagram
+
+
+def test_a_flow_is_cancelled_and_retried(penstock, store):
+    flow = stored(store)
+    assert "cancelled" in penstock.ok("flows", "cancel", f"default/{flow.id}")
+    assert "running (2 active, 2 waiting)" in penstock.ok("flows", "retry", f"default/{flow.id}")
+
+
+def test_a_flow_that_is_not_there_is_said(penstock, store):
+    assert "there is no flow" in penstock.says(1, "flows", "show", "default/nothing")
