@@ -74,9 +74,11 @@ NOT_IN_THE_LEDGER = {
     ),
     *("extend", "promote", "prune", "drop", "flush_batch", "checkup", "announce", "retire"),
     *("entries", "put_entries", "pause_entries", "delete_entries"),
+    *("record_steps", "steps", "await_signals", "send_signals"),
     *("documents", "document_versions", "change_documents", "append_log", "read_log", "take_quota"),
 }
 NOT_IN_THE_LEDGER_SYNC = {"find", "get", "wait_for_end", "stream_ends", "queues"}
+NOT_IN_THE_LEDGER_SYNC |= {"record_steps", "steps", "await_signals", "send_signals"}
 
 
 # --- the places ---------------------------------------------------------------------------------

@@ -37,10 +37,16 @@ from penstock.stores.contract import (
     QueueStats,
     QuotaRequest,
     QuotaTaken,
+    RecordedStep,
     Settled,
     Settlement,
     Share,
+    Signal,
+    SignalStatus,
+    SignalWait,
+    StepRecord,
     Store,
+    StoredStep,
     Tick,
     TickResult,
     Timetable,
@@ -100,7 +106,7 @@ class VerbTable:
     settings: Operation[[str, bool | None, bool | None, LimitChange | None], QueueInfo]
     retry: Operation[[Sequence[Ref], int | None, int | UnsetType | None], list[State | None]]
     reschedule: Operation[[Sequence[Ref], int, int | None], list[State | None]]
-    delete: AsyncOperation[[Sequence[Ref], bool], list[State | None]]
+    delete: Operation[[Sequence[Ref], bool], list[State | None]]
     purge: AsyncOperation[[str, Sequence[State], int], int]
     drop: AsyncOperation[[str], bool]
     partition: AsyncOperation[[Ref], PartitionInfo | None]
@@ -122,6 +128,11 @@ class VerbTable:
     take_quota: AsyncOperation[[Sequence[QuotaRequest]], list[QuotaTaken]]
     append_log: AsyncOperation[[str, Sequence[bytes], int], int]
     read_log: AsyncOperation[[str, int | None, int], LogPage]
+    # stepping
+    record_steps: Operation[[Sequence[StepRecord]], list[RecordedStep]]
+    steps: Operation[[Ref], list[StoredStep]]
+    await_signals: Operation[[Sequence[SignalWait]], list[RecordedStep]]
+    send_signals: Operation[[Sequence[Signal]], list[SignalStatus]]
 
 
 class StoreFacade:
@@ -300,6 +311,20 @@ class StoreFacade:
     async def read_log(self, log: str, *, before: int | None = None, limit: int = 100) -> LogPage:
         return await self._verbs.read_log.run(check_kind(log), before, min(max(1, limit), 1_000))
 
+    # ── stepping ──
+
+    async def record_steps(self, records: Sequence[StepRecord]) -> list[RecordedStep]:
+        return await self._verbs.record_steps.run(records)
+
+    async def steps(self, ref: Ref) -> list[StoredStep]:
+        return await self._verbs.steps.run(ref)
+
+    async def await_signals(self, waits: Sequence[SignalWait]) -> list[RecordedStep]:
+        return await self._verbs.await_signals.run(waits)
+
+    async def send_signals(self, signals: Sequence[Signal]) -> list[SignalStatus]:
+        return await self._verbs.send_signals.run(signals)
+
 
 class SyncFacade:
     """The sync verbs of the contract, for callers without an event loop; each runs in the caller's thread."""
@@ -326,6 +351,9 @@ class SyncFacade:
     ) -> list[State | None]:
         return self._verbs.reschedule.run_sync(refs, delay, run_at)
 
+    def delete(self, refs: Sequence[Ref], *, running: bool = False) -> list[State | None]:
+        return self._verbs.delete.run_sync(refs, running)
+
     def find(self, id: str) -> list[Job]:
         return self._verbs.find.run_sync(id)
 
@@ -341,3 +369,15 @@ class SyncFacade:
         limits: LimitChange | None = None,
     ) -> QueueInfo:
         return self._verbs.settings.run_sync(queue, paused, closed, limits)
+
+    def record_steps(self, records: Sequence[StepRecord]) -> list[RecordedStep]:
+        return self._verbs.record_steps.run_sync(records)
+
+    def steps(self, ref: Ref) -> list[StoredStep]:
+        return self._verbs.steps.run_sync(ref)
+
+    def await_signals(self, waits: Sequence[SignalWait]) -> list[RecordedStep]:
+        return self._verbs.await_signals.run_sync(waits)
+
+    def send_signals(self, signals: Sequence[Signal]) -> list[SignalStatus]:
+        return self._verbs.send_signals.run_sync(signals)

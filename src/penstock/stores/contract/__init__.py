@@ -7,6 +7,7 @@
 | `scheduling.py` | entries, put, pause, delete, tick | periodic jobs |
 | `operating.py` | list, queues, settings, retry, delete, prune, announce … | operators, maintenance |
 | `documenting.py` | documents, change_documents, take_quota, append_log … | HTTP, dashboards |
+| `stepping.py` | record_steps, steps, await_signals, send_signals | durable steps |
 | `store.py` | all of them, and the sync verbs | |
 
 `reports.py`, `checkup.py` and `set_aside.py` define the values that operators read.
@@ -31,6 +32,7 @@ Concepts, with an example each:
 - docs/concepts/batches.md: single jobs that are collected and run together (`BatchTerms`)
 - docs/concepts/unique-keys.md: when a unique key is taken and freed
 - docs/concepts/time-and-leases.md: clocks, leases, tokens
+- docs/concepts/steps.md: what a job remembers, and the signals that it waits for
 - docs/concepts/unreadable-records.md: how a store treats a record that cannot be read
 """
 
@@ -83,14 +85,39 @@ from penstock.stores.contract.reports import (
 )
 from penstock.stores.contract.scheduling import Scheduling, Tick, TickResult, TickStatus, Timetable
 from penstock.stores.contract.set_aside import SetAside
+from penstock.stores.contract.stepping import (
+    LARGEST_MEMORY,
+    LARGEST_SIGNAL,
+    LONGEST_STEP_NAME,
+    MOST_SIGNALS,
+    MOST_STEPS,
+    SIGNAL_GRACE,
+    SIGNAL_KEPT,
+    RecordedStep,
+    RecordStatus,
+    Signal,
+    SignalStatus,
+    SignalWait,
+    Stepping,
+    StepRecord,
+    StoredStep,
+    SyncStepping,
+)
 from penstock.stores.contract.store import Store, SyncStore
 
 __all__ = [
     "LARGEST_DOCUMENT",
+    "LARGEST_MEMORY",
+    "LARGEST_SIGNAL",
     "LONGEST_LOG",
+    "LONGEST_STEP_NAME",
     "MOST_DOCUMENTS",
     "MOST_LISTED",
+    "MOST_SIGNALS",
+    "MOST_STEPS",
     "PARTITION_SHOWN",
+    "SIGNAL_GRACE",
+    "SIGNAL_KEPT",
     "BatchInfo",
     "Consuming",
     "DayCount",
@@ -120,14 +147,23 @@ __all__ = [
     "QueueStats",
     "QuotaRequest",
     "QuotaTaken",
+    "RecordStatus",
+    "RecordedStep",
     "Scheduling",
     "SetAside",
     "Settled",
     "Settlement",
     "Share",
+    "Signal",
+    "SignalStatus",
+    "SignalWait",
+    "StepRecord",
+    "Stepping",
     "Store",
+    "StoredStep",
     "SyncOperating",
     "SyncProducing",
+    "SyncStepping",
     "SyncStore",
     "Tick",
     "TickResult",

@@ -78,7 +78,10 @@ def verbs_of(store: Store) -> VerbTable:
         settings=_settings(store, sync),
         retry=_retry(store, sync),
         reschedule=_reschedule(store, sync),
-        delete=_InnerOperation(lambda refs, running: store.delete(refs, running=running)),
+        delete=_AskedBoth(
+            lambda refs, running: store.delete(refs, running=running),
+            lambda refs, running: sync.delete(refs, running=running),
+        ),
         purge=_InnerOperation(lambda queue, states, limit: store.purge(queue, states, limit=limit)),
         drop=_InnerOperation(store.drop),
         partition=_InnerOperation(store.partition),
@@ -103,6 +106,10 @@ def verbs_of(store: Store) -> VerbTable:
         take_quota=_InnerOperation(store.take_quota),
         append_log=_InnerOperation(lambda log, entries, keep: store.append_log(log, entries, keep=keep)),
         read_log=_InnerOperation(lambda log, before, limit: store.read_log(log, before=before, limit=limit)),
+        record_steps=_AskedBoth(store.record_steps, sync.record_steps),
+        steps=_AskedBoth(store.steps, sync.steps),
+        await_signals=_AskedBoth(store.await_signals, sync.await_signals),
+        send_signals=_AskedBoth(store.send_signals, sync.send_signals),
     )
 
 

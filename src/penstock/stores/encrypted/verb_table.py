@@ -18,6 +18,7 @@ from penstock.stores.contract import Page, PartitionInfo, Store, Tick, Timetable
 from penstock.stores.encrypted.documents import AppendLog, ChangeDocuments, ListDocuments, ReadLog
 from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.inner_verbs import verbs_of
+from penstock.stores.encrypted.steps import AwaitSignals, ReadSteps, RecordSteps, SendSignals
 from penstock.stores.facade import AsyncOperation, Operation, VerbTable
 
 __all__ = ["verb_table"]
@@ -145,6 +146,11 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
         change_documents=ChangeDocuments(inner.change_documents, cipher),
         append_log=AppendLog(inner.append_log, cipher),
         read_log=ReadLog(inner.read_log, cipher),
+        # durable steps and signals
+        record_steps=RecordSteps(inner.record_steps, cipher),
+        steps=ReadSteps(inner.steps, cipher),
+        await_signals=AwaitSignals(inner.await_signals, cipher),
+        send_signals=SendSignals(inner.send_signals, cipher),
         # these carry nothing that is encrypted
         document_versions=inner.document_versions,
         take_quota=inner.take_quota,

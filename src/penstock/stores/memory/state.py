@@ -13,6 +13,7 @@ from penstock.stores.contract import LogEntry, WorkerInfo
 from penstock.stores.memory.documents import MemoryDocuments
 from penstock.stores.memory.rows import MemoryQueue, Row
 from penstock.stores.memory.sorted import Sorted
+from penstock.stores.memory.steps import JobSteps, MemorySignals
 from penstock.stores.memory.waiters import Waiters
 from penstock.stores.rate_limiter import RateLimiter
 
@@ -48,6 +49,8 @@ class MemoryState:
         self.logs: dict[str, list[LogEntry]] = {}  # by name, oldest entry first
         self.quotas: dict[str, tuple[int, int]] = {}  # by name: taken, end of the window
         self.most_quotas = 0  # their number at which those that are over are removed
+        self.steps: dict[int, JobSteps] = {}  # by generation: of jobs that have any
+        self.signals = MemorySignals()
         self.waiters = Waiters()
         self.generation = self.tail = self.head = 0
 
@@ -106,6 +109,10 @@ class MemoryState:
         """Remove a row that was taken out of all indexes."""
         del row.queue.rows[row.job.id]
         del self.rows[row.generation]
+        if (steps := self.steps.pop(row.generation, None)) is not None:
+            for wait in steps.waits:
+                if wait.signal is not None:
+                    self.signals.unwatch(wait.signal, row.generation, wait.name)
         if len(self.listing) > 2 * len(self.rows) + 64:
             self.listing = list(self.rows)
 

@@ -22,6 +22,7 @@ from penstock.stores.memory.verbs import (
     promoting,
     pruning,
     settling,
+    stepping,
     workers,
 )
 from penstock.stores.rate_limiter import ExactRateLimiter, RateLimiter
@@ -115,4 +116,8 @@ def verb_table(owned: OwnedMemory) -> VerbTable:
         take_quota=_Locked(owned, documents.take_quota),
         append_log=_Locked(owned, documents.append_log),
         read_log=_Locked(owned, documents.read_log),
+        record_steps=_Locked(owned, stepping.record_steps),
+        steps=_Locked(owned, stepping.steps),
+        await_signals=_Locked(owned, stepping.await_signals),
+        send_signals=_Locked(owned, stepping.send_signals),
     )

@@ -21,6 +21,7 @@ from penstock.stores.redis.verbs import (
     promoting,
     pruning,
     settling,
+    stepping,
     workers,
 )
 
@@ -92,4 +93,8 @@ def verb_table(plans: PlanRunner) -> VerbTable:
         take_quota=plan(documents.take_quota),
         append_log=plan(documents.append_log),
         read_log=plan(documents.read_log),
+        record_steps=plan(stepping.record_steps),
+        steps=plan(stepping.steps),
+        await_signals=plan(stepping.await_signals),
+        send_signals=plan(stepping.send_signals),
     )

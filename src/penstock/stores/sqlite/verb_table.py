@@ -23,6 +23,7 @@ from penstock.stores.sqlite.verbs import (
     pruning,
     removing,
     settling,
+    stepping,
     workers,
 )
 
@@ -93,4 +94,8 @@ def verb_table(runner: Runner | NamespaceRunner) -> VerbTable:
         take_quota=ask(Verb(documents.take_quota, syncs=False)),
         append_log=ask(Verb(documents.append_log)),
         read_log=ask(Verb(documents.read_log, reads=True)),
+        record_steps=ask(Verb(stepping.record_steps)),
+        steps=ask(Verb(stepping.steps, reads=True)),
+        await_signals=ask(Verb(stepping.await_signals)),
+        send_signals=ask(Verb(stepping.send_signals)),
     )

@@ -59,7 +59,7 @@ class Admission:
         slot_wait: float,
         queue_slots: Mapping[str, int],
     ) -> None:
-        self._plans = Plans(app)
+        self._plans = Plans(app, int(lease * 1000))
         self._why_unreadable = unreadable_check(app.store)
         self._leased_jobs = leased_jobs
         self._slots = slots

@@ -219,7 +219,7 @@ end
 
 local RESET_PARTS = 20    -- bits of progress and reason, which a new attempt resets
 local UNIQUE = 32
-local HAS_SHARED_KEY = 352   -- bits of a unique key, a partition and a batch: the end of the job affects other jobs
+local HAS_SHARED_KEY = 8544  -- bits of a unique key, a partition and a batch, and of steps: its end affects more than the job
 
 -- Start a new attempt of a job, and return its record; nothing if the job has expired: then it is cancelled.
 local function start_attempt(queue, id, job)

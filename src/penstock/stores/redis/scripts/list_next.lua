@@ -116,7 +116,7 @@ local index = ended_state(state) and queue .. ':ended/' .. state or queue .. ':d
 for score, order_of_it in entries(index, number and rank_after(index, number, member) or 0) do
   local id = string.sub(order_of_it, 8)
   local record = redis.call('HGET', queue .. ':jobs', id)
-  -- the index of due jobs has two states, and partitions and batches that are due
+  -- the index of due jobs has three states, and partitions and batches that are due
   if record and not ended_state(state) and state_of(string.byte(record) or 0) ~= state then
     record, bytes = nil, bytes + #record
   end

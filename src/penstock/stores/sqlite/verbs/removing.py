@@ -15,6 +15,7 @@ from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.batches import drop_members, left
 from penstock.stores.sqlite.verbs.keys import forget_key, free_keys
 from penstock.stores.sqlite.verbs.listing import cheaper_to_gather, gather
+from penstock.stores.sqlite.verbs.stepping import forget_steps
 
 __all__ = ["delete", "forget", "purge"]
 
@@ -35,6 +36,7 @@ class _Gone(NamedTuple):
     was_batch: int
     seq: int
     unique_phases: int | None
+    has_steps: int | None
 
 
 def delete(tx: TransactionContext, refs: Sequence[Ref], running: bool) -> list[State | None]:
@@ -98,7 +100,9 @@ def _remove_with_dependents(tx: TransactionContext, queue: QueueContext, seqs: S
 
 
 def _deleted(tx: TransactionContext, seqs: Sequence[int]) -> list[_Gone]:
-    return [_Gone._make(row) for row in tx.execute(_DELETE, (numbers(seqs),)).fetchall()]
+    gone = [_Gone._make(row) for row in tx.execute(_DELETE, (numbers(seqs),)).fetchall()]
+    forget_steps(tx, [one.seq for one in gone if one.has_steps])
+    return gone
 
 
 def _free(tx: TransactionContext, queue: QueueContext, gone: Sequence[_Gone]) -> None:
