@@ -74,6 +74,7 @@ NOT_IN_THE_LEDGER = {
     ),
     *("extend", "promote", "prune", "drop", "flush_batch", "checkup", "announce", "retire"),
     *("entries", "put_entries", "pause_entries", "delete_entries"),
+    *("record_steps", "steps", "await_signals", "send_signals"),
     *("documents", "document_versions", "change_documents", "append_log", "read_log", "take_quota"),
     *("put_flow", "add_to_flow", "get_flows", "flow_nodes", "list_flows", "change_flow", "advance_flows"),
 }
@@ -81,6 +82,7 @@ NOT_IN_THE_LEDGER_SYNC = {
     *("find", "get", "wait_for_end", "stream_ends", "queues"),
     *("put_flow", "add_to_flow", "get_flows", "flow_nodes", "change_flow", "advance_flows"),
 }
+NOT_IN_THE_LEDGER_SYNC |= {"record_steps", "steps", "await_signals", "send_signals"}
 
 
 # --- the places ---------------------------------------------------------------------------------

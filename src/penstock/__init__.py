@@ -38,10 +38,14 @@ if TYPE_CHECKING:
     from penstock.core.errors import EnqueueError as EnqueueError
     from penstock.core.errors import EnqueueManyError as EnqueueManyError
     from penstock.core.errors import EnqueueUnknown as EnqueueUnknown
+    from penstock.core.errors import FlowError as FlowError
+    from penstock.core.errors import FlowSuspended as FlowSuspended
+    from penstock.core.errors import FlowVersionMismatch as FlowVersionMismatch
     from penstock.core.errors import Interrupted as Interrupted
     from penstock.core.errors import JobDead as JobDead
     from penstock.core.errors import JobExists as JobExists
     from penstock.core.errors import JobNotFound as JobNotFound
+    from penstock.core.errors import MemberFailed as MemberFailed
     from penstock.core.errors import MissingExtra as MissingExtra
     from penstock.core.errors import NotReplicated as NotReplicated
     from penstock.core.errors import OutboxFull as OutboxFull
@@ -65,6 +69,7 @@ if TYPE_CHECKING:
     from penstock.core.errors import StoreTooNew as StoreTooNew
     from penstock.core.errors import StoreTooOld as StoreTooOld
     from penstock.core.errors import StoreUnavailable as StoreUnavailable
+    from penstock.core.errors import TooManySignals as TooManySignals
     from penstock.core.errors import Undecodable as Undecodable
     from penstock.core.errors import UnknownScheme as UnknownScheme
     from penstock.core.errors import Unsupported as Unsupported
@@ -116,7 +121,8 @@ _HOMES = {
     "penstock.client.job_call": "JobCall",
     "penstock.core.errors": (
         "ArgumentError AttemptCancelled AttemptLost AttemptTimeout BlockingCallWarning Cancel "
-        "ConfigError Discard DuplicateJob EnqueueError EnqueueManyError EnqueueUnknown "
+        "ConfigError Discard DuplicateJob EnqueueError EnqueueManyError EnqueueUnknown FlowError "
+        "FlowSuspended FlowVersionMismatch MemberFailed TooManySignals "
         "Interrupted JobDead JobExists JobNotFound MissingExtra NotReplicated OutboxFull "
         "PenstockError QueueClosed QueueFull RateLimited ResultCancelled ResultError "
         "ResultNotKept ResultTimeout Retry SignatureMismatch Snooze Steering StoreBusy "

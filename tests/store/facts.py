@@ -77,6 +77,10 @@ def snoozed(delay: int = MINUTE) -> Transition:
     return Transition(State.SCHEDULED, delay=delay, charge=False)
 
 
+def suspended(delay: int = HOUR) -> Transition:
+    return Transition(State.SUSPENDED, delay=delay, charge=False)
+
+
 #: Every way in which an attempt can end, by name.
 ENDINGS = {
     "completed": COMPLETED,
@@ -85,6 +89,7 @@ ENDINGS = {
     "again at once": AGAIN,
     "retryable": retryable(),
     "snoozed": snoozed(),
+    "suspended": suspended(),
     "parked": PARKED,
     "released": RELEASED,
     "put back": PUT_BACK,
@@ -155,6 +160,7 @@ async def in_state(store: Store, state: State, **facts: Any) -> Job:
             State.COMPLETED: COMPLETED,
             State.CANCELLED: CANCELLED,
             State.DEAD: DEAD,
+            State.SUSPENDED: suspended(),
         }.get(state)
         if way is not None:
             await end(store, job, way)

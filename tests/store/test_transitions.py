@@ -29,7 +29,7 @@ After = dict[State, State | None]
 S, A, R, T = State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.RETRYABLE
 C, X, D, P = State.COMPLETED, State.CANCELLED, State.DEAD, State.PARKED
 W = State.WAITING
-G = State.COLLECTING
+G, U = State.COLLECTING, State.SUSPENDED
 
 #: What each act makes of a job in each state; a state that is not named stays, and so does its whole job.
 ACTS: dict[str, tuple[Act, After]] = {}
@@ -60,14 +60,14 @@ async def replace_by_a_call_for_now(store: Store, clock: ManualClock, job: Job) 
     return await store.enqueue([new(unique=job.spec.unique, expires_in=DAY)])
 
 
-@act({S: X, A: X, T: X, P: X, W: X, G: X})
+@act({S: X, A: X, T: X, P: X, W: X, G: X, U: X})
 async def cancel(store: Store, clock: ManualClock, job: Job) -> object:
     if job.state is R:
         return None  # it is asked to, which changes a fact but not its state: test_cancel.py
     return await store.cancel([job.ref])
 
 
-@act({S: A, A: A, T: A, P: A, C: A, X: A, D: A, W: W, G: G})
+@act({S: A, A: A, T: A, P: A, C: A, X: A, D: A, W: W, G: G, U: A})
 async def retry(store: Store, clock: ManualClock, job: Job) -> object:
     return await store.retry([job.ref])
 
@@ -82,17 +82,17 @@ async def reschedule_to_now(store: Store, clock: ManualClock, job: Job) -> objec
     return await store.reschedule([job.ref])
 
 
-@act({S: None, A: None, T: None, P: None, W: None, C: None, X: None, D: None, G: None})
+@act({S: None, A: None, T: None, P: None, W: None, C: None, X: None, D: None, G: None, U: None})
 async def delete(store: Store, clock: ManualClock, job: Job) -> object:
     return await store.delete([job.ref])
 
 
-@act({S: None, A: None, T: None, P: None, R: None, W: None, C: None, X: None, D: None, G: None})
+@act({S: None, A: None, T: None, P: None, R: None, W: None, C: None, X: None, D: None, G: None, U: None})
 async def delete_running_too(store: Store, clock: ManualClock, job: Job) -> object:
     return await store.delete([job.ref], running=True)
 
 
-@act({S: None, A: None, T: None, P: None, W: None, C: None, X: None, D: None, G: None})
+@act({S: None, A: None, T: None, P: None, W: None, C: None, X: None, D: None, G: None, U: None})
 async def purge(store: Store, clock: ManualClock, job: Job) -> object:
     return await store.purge(job.queue, list(State))
 
@@ -120,13 +120,13 @@ async def promote_too_early(store: Store, clock: ManualClock, job: Job) -> objec
     return await store.promote([job.queue], limit=9)
 
 
-@act({S: A, T: A})
+@act({S: A, T: A, U: A})
 async def promote_when_due(store: Store, clock: ManualClock, job: Job) -> object:
     clock.advance(HOUR)
     return await store.promote([job.queue], limit=9)
 
 
-@act({S: X, T: X})
+@act({S: X, T: X, U: A})  # a suspended job has started in time
 async def promote_when_expired(store: Store, clock: ManualClock, job: Job) -> object:
     clock.advance(DAY)
     return await store.promote([job.queue], limit=9)
@@ -239,7 +239,7 @@ async def test_a_job_begins_available_or_scheduled(store: Store, delay: int, sta
 def test_these_acts_take_every_legal_step() -> None:
     taken = {(before, after) for _, steps in ACTS.values() for before, after in steps.items()}
     # test_partitions.py, test_replaced_arguments.py
-    into_a_full_partition = {(before, W) for before in (None, S, A, R, T, P, C, X, D)}
+    into_a_full_partition = {(before, W) for before in (None, S, A, R, T, P, C, X, D, U)}
     collecting_later = {(None, G), (None, X), (S, G), (C, G), (X, G), (D, G)}
     with_their_batch = {(G, C), (G, D)} | collecting_later  # test_batches.py
     assert taken | {(None, A), (None, S), (W, A)} | into_a_full_partition | with_their_batch == set(LEGAL)

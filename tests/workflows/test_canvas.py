@@ -281,7 +281,7 @@ async def test_members_are_added_while_the_group_runs(app: App) -> None:
     @app.task
     async def page(n: int) -> int:
         if n < 4:
-            await current_flow().aadd(page.job(n + 1))
+            await current_flow().add(page.job(n + 1))
         return n
 
     @app.task
@@ -298,11 +298,11 @@ async def test_a_job_of_a_flow_names_it(app: App) -> None:
 
     @app.task
     async def look() -> None:
-        seen.append((current_flow().id, current_job().job.to_dict()["flow"]))
+        seen.append(current_job().job.to_dict()["flow"])
 
     handle = await chain(look.job()).aenqueue()
     await in_a_burst(app)
-    assert seen == [(handle.id, {"id": handle.id, "queue": "default"})]
+    assert seen == [{"id": handle.id, "queue": "default"}]
 
 
 async def test_a_result_that_takes_too_long_is_a_timeout(app: App, tasks: Tasks) -> None:

@@ -142,7 +142,7 @@ async def test_members_added_while_it_runs_are_neither_lost_nor_doubled(app: App
     async def split(n: int) -> int:
         done.append(n)
         if n > 1:
-            await current_flow().aadd(split.job(n // 2), split.job(n // 2))
+            await current_flow().add(split.job(n // 2), split.job(n // 2))
         return 1
 
     @app.task(name="sum up")

@@ -30,6 +30,7 @@ from penstock.client.options import (
 )
 from penstock.client.outbox import Outbox
 from penstock.client.results import AsCompleted, aresults, results
+from penstock.client.signals import sent, signal_of
 from penstock.codec import ANY_RESULT, MAX_BYTES
 from penstock.core.duration import Duration, milliseconds
 from penstock.core.errors import ArgumentError, ConfigError, PenstockError
@@ -39,7 +40,7 @@ from penstock.core.job import DEAD_KEPT, Job
 from penstock.core.store_guards import guards
 from penstock.core.text import plain
 from penstock.stores.connect import check_url, connect
-from penstock.stores.contract import Store
+from penstock.stores.contract import SignalStatus, Store
 from penstock.stores.encrypted import encrypted_store
 
 __all__ = ["App"]
@@ -230,6 +231,41 @@ class App(Registry):
             chosen.unique.check(None)
         template = Template(check_task_name(task) if task != "" else "", chosen, codec)
         return JobCall(template, bytes(payload), plain(options.get("id", "")))
+
+    def signal(
+        self,
+        name: str,
+        *,
+        key: str | int | None = None,
+        data: Any = None,
+        flow: str | None = None,
+        keep: Duration | None = None,
+        most: int | None = None,
+    ) -> SignalStatus:
+        """Send a signal to a flow that waits for it, or store it until a flow does.
+
+        - The first signal with a name, key and flow stays; later ones change nothing (EXISTS).
+        - `flow`: the id of the job that the signal is for; None: the first that waits.
+        - A stored signal is kept for `keep` (default 7d), at most `most` of them (default 10 000).
+
+        Raises TooManySignals, or ArgumentError for data that cannot be stored.
+        """
+        one = signal_of(name, key, data, flow, keep, most)
+        return sent(one, self.store.sync.send_signals([one])[0])
+
+    async def asignal(
+        self,
+        name: str,
+        *,
+        key: str | int | None = None,
+        data: Any = None,
+        flow: str | None = None,
+        keep: Duration | None = None,
+        most: int | None = None,
+    ) -> SignalStatus:
+        """Like `signal`, without blocking the event loop."""
+        one = signal_of(name, key, data, flow, keep, most)
+        return sent(one, (await self.store.send_signals([one]))[0])
 
     @overload
     def handle(self, id: str, queue: str | None = None, *, task: Task[P, R]) -> Handle[R]: ...

@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from penstock.client.options import Options
 from penstock.core.errors import AttemptCancelled, PenstockError
 from penstock.core.job import Job, Progress
 from penstock.core.text import shown, storable
+from penstock.stores.contract import Store
 
-__all__ = ["Attempt", "NoCurrentJob", "current_job", "running"]
+__all__ = ["Attempt", "AttemptOwner", "NoCurrentJob", "StepAccess", "current_job", "running"]
 
 #: Largest float that is exact to the unit, in every language.
 _MAX_EXACT = 2**53
@@ -25,18 +27,44 @@ class NoCurrentJob(PenstockError, LookupError):
     """`current_job()` was called outside a running task."""
 
 
+class StepAccess(NamedTuple):
+    """What durable steps of a task need: its store and options, how it runs, and the worker's lease (ms)."""
+
+    store: Callable[[], Store]
+    options: Options
+    run_in: str
+    lease: int
+
+
+class AttemptOwner(Protocol):
+    """The worker's view of a running job, for durable steps."""
+
+    @property
+    def step_access(self) -> StepAccess | None: ...
+
+    def store_now(self) -> int:
+        """The store's clock (ms)."""
+        ...
+
+
 class Attempt:
     """One attempt of a job, as its function sees it through `current_job()`."""
 
-    __slots__ = ("_cancelled", "_ends", "_report", "job")
+    __slots__ = ("_cancelled", "_ends", "_report", "flow", "job", "owner", "stopping")
 
     def __init__(
         self,
         job: Job,
         report: Callable[[Job, Progress], None] | None = None,
         ends: float | None = None,
+        owner: AttemptOwner | None = None,
     ) -> None:
         self.job = job
+        self.owner = owner
+        #: The durable steps of this attempt, once `current_flow()` was called.
+        self.flow: Any = None
+        #: Whether the worker drains: a long loop of a flow suspends itself and goes on elsewhere.
+        self.stopping = False
         self._report = report
         self._ends = ends  # time.monotonic() at which this attempt times out
         self._cancelled = False

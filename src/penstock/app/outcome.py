@@ -13,6 +13,9 @@ from penstock.core.errors import (
     Cancel,
     ConfigError,
     Discard,
+    FlowError,
+    FlowSuspended,
+    FlowVersionMismatch,
     RateLimited,
     Retry,
     SignatureMismatch,
@@ -28,6 +31,7 @@ from penstock.core.outcomes import (
     Outcome,
     Raised,
     Snoozed,
+    Suspended,
     Throttled,
     TimedOut,
     Unknown,
@@ -88,6 +92,12 @@ def undetermined(job: Job, now: int, error: BaseException, wrong: BaseException)
 def _outcome(job: Job, now: int, error: BaseException, options: Options) -> Outcome:
     try:
         match error:
+            case FlowSuspended():
+                return Suspended(error.delay)
+            case FlowVersionMismatch():
+                return Unknown(text_of(error))
+            case FlowError():
+                return Raised(error_of(job, now, error), final=True)
             case Snooze():
                 return Snoozed(milliseconds(error.delay, what="Snooze(delay)"))
             case RateLimited():

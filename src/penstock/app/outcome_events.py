@@ -45,7 +45,11 @@ def event_of(job: Job, move: Transition, seconds: float = 0.0) -> Event | None:
         return JobFailed(*about, error=error, delay=move.delay)
     if move.throttle or move.throttle_partition:
         return JobSnoozed(*about, delay=move.throttle or move.throttle_partition)
-    if move.state in (State.SCHEDULED, State.RETRYABLE):  # RETRYABLE: by an error that is not a failure
+    if move.state in (
+        State.SCHEDULED,
+        State.RETRYABLE,
+        State.SUSPENDED,
+    ):  # RETRYABLE: by an error that is not a failure
         return JobSnoozed(*about, delay=move.delay)
     if move.state is not State.PARKED:
         return JobReleased(*about)

@@ -224,6 +224,7 @@ _STYLES: dict[str, str] = {
     State.PARKED: "magenta",
     State.WAITING: "magenta",
     State.COLLECTING: "magenta",
+    State.SUSPENDED: "magenta",
     "paused": "yellow",
     "closed": "yellow",
 }

@@ -23,6 +23,10 @@ PenstockError
 │   ├── StoreTooNew          the store was written by a later Penstock
 │   ├── StoreTooOld          the store was written by an earlier Penstock, and cannot be upgraded
 │   └── Unsupported          a dialect's protocol lacks this feature
+├── FlowError                durable steps are used in a way that no retry cures; the job is dead
+│   ├── FlowVersionMismatch  the flow began with another version; the job is parked
+│   └── MemberFailed         jobs of a gather did not complete; has ids
+├── TooManySignals           no flow waits for the signal, and no more of them are stored
 ├── ResultError              a result is not available
 │   ├── ResultNotKept        the job's retention keeps no result
 │   ├── ResultTimeout        (TimeoutError) the job has not ended yet
@@ -43,6 +47,8 @@ Interrupted (BaseException)  raised *into* a running attempt; `except Exception`
 ├── AttemptTimeout           the attempt's timeout or deadline has passed
 ├── AttemptCancelled         the job was cancelled
 └── AttemptLost              the lease is lost, or the worker stops: the job runs again elsewhere
+
+FlowSuspended (BaseException) raised by a flow that waits; its attempt ends without cost
 
 BlockingCallWarning          (RuntimeWarning) a sync call blocks the event loop of its thread
 """
@@ -68,10 +74,14 @@ __all__ = [
     "EnqueueError",
     "EnqueueManyError",
     "EnqueueUnknown",
+    "FlowError",
+    "FlowSuspended",
+    "FlowVersionMismatch",
     "Interrupted",
     "JobDead",
     "JobExists",
     "JobNotFound",
+    "MemberFailed",
     "MissingExtra",
     "NotReplicated",
     "OutboxFull",
@@ -95,6 +105,7 @@ __all__ = [
     "StoreTooNew",
     "StoreTooOld",
     "StoreUnavailable",
+    "TooManySignals",
     "Undecodable",
     "UnknownScheme",
     "Unsupported",
@@ -412,6 +423,37 @@ class AttemptCancelled(Interrupted):
 
 class AttemptLost(Interrupted):
     """The attempt's lease is lost, or its worker stops: the attempt's outcome is not recorded."""
+
+
+class FlowSuspended(BaseException):
+    """The flow of this job waits for a timer or a signal; its attempt ends here, and costs nothing.
+
+    Let it pass. `delay` (ms): when the flow looks again at the latest.
+    """
+
+    def __init__(self, delay: int) -> None:
+        super().__init__(f"the flow is suspended for at most {delay} ms")
+        self.delay = delay
+
+
+class FlowError(PenstockError):
+    """A flow's durable steps are used in a way that no retry would cure; the job becomes dead."""
+
+
+class FlowVersionMismatch(FlowError):
+    """The flow began with another `version=`. The job is parked for a worker that runs that release."""
+
+
+class TooManySignals(PenstockError):
+    """No flow waits for this signal, and the namespace keeps as many such signals as it may."""
+
+
+class MemberFailed(FlowError):
+    """Jobs of a `gather` did not complete. `ids` are theirs."""
+
+    def __init__(self, message: str, ids: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.ids = tuple(ids)
 
 
 class BlockingCallWarning(RuntimeWarning):

@@ -78,6 +78,7 @@ class State(enum.StrEnum):
     PARKED = "parked"  # no worker here knows its task
     WAITING = "waiting"  # until its partition has room
     COLLECTING = "collecting"  # collected with others, for a batch
+    SUSPENDED = "suspended"  # a flow that waits for a timer or a signal
 
     __hash__ = str.__hash__
 

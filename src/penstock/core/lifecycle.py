@@ -25,6 +25,7 @@ from penstock.core.outcomes import (
     Released,
     Returned,
     Snoozed,
+    Suspended,
     Throttled,
     TimedOut,
     Unknown,
@@ -62,7 +63,7 @@ __all__ = [
 class Transition(msgspec.Struct, frozen=True):
     """A change of a running job's state, for a store to apply.
 
-    - `delay`: ms from the store's now until the job is due (for scheduled and retryable).
+    - `delay`: ms from the store's now until the job is due (for scheduled, retryable and suspended).
     - `charge=False`: the attempt does not count.
     - `lost`: adds 1 to the job's count of lost leases.
     - `keep`: retention of the ended job (ms); 0 removes it in the same step.
@@ -128,6 +129,8 @@ def decide(
             move = _dead(job, error)
         case Snoozed(delay):
             return Transition(State.SCHEDULED, delay=max(delay, SHORTEST_FREE_WAIT), charge=False)
+        case Suspended(delay):
+            return Transition(State.SUSPENDED, delay=max(delay, 0), charge=False)
         case Throttled(error, delay, partition):
             move = _throttled(job, error, delay, now, luck)
             if partition and job.spec.partition is not None:
@@ -311,7 +314,7 @@ NEW = None
 
 _S, _A, _R, _T = State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.RETRYABLE
 _C, _X, _D, _P = State.COMPLETED, State.CANCELLED, State.DEAD, State.PARKED
-_W, _G = State.WAITING, State.COLLECTING
+_W, _G, _U = State.WAITING, State.COLLECTING, State.SUSPENDED
 
 #: Every transition between states, and the method that makes it. No store may make another one.
 LEGAL: dict[tuple[State | None, State | None], str] = {
@@ -369,6 +372,10 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_X, _G): "retry by an operator",
     (_C, _G): "retry by an operator",
     (_G, None): "its batch has ended with nothing to keep; delete, purge",
-    **{(s, None): "delete, purge" for s in (_S, _A, _T, _P, _W)},
+    (_R, _U): "settle: a flow waits",
+    (_U, _A): "promote when due; a signal comes; retry by an operator",
+    (_U, _W): "promote when due; a signal comes; retry by an operator: its partition has no room",
+    (_U, _X): "cancel",
+    **{(s, None): "delete, purge" for s in (_S, _A, _T, _P, _W, _U)},
     **{(s, None): "prune, delete, purge" for s in (_D, _X, _C)},
 }

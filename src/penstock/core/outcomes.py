@@ -20,6 +20,7 @@ __all__ = [
     "Released",
     "Returned",
     "Snoozed",
+    "Suspended",
     "Throttled",
     "TimedOut",
     "Unknown",
@@ -56,6 +57,12 @@ class Raised(msgspec.Struct, frozen=True):
 
 class Snoozed(msgspec.Struct, frozen=True):
     """The task asked to run later; the attempt does not count."""
+
+    delay: int
+
+
+class Suspended(msgspec.Struct, frozen=True):
+    """The flow waits for a signal or a timer, at most `delay` ms; the attempt does not count."""
 
     delay: int
 
@@ -123,6 +130,7 @@ Outcome = (
     Returned
     | Raised
     | Snoozed
+    | Suspended
     | Throttled
     | Cancelled
     | TimedOut

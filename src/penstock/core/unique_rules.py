@@ -38,7 +38,7 @@ class KeyChange(enum.Enum):
 
 def phase(state: State | None) -> int:
     """The phase of a state, as a bit of `UniqueKey.states`; 0: no unique key is held in this state."""
-    if state in QUEUED:
+    if state in QUEUED or state is State.SUSPENDED:
         return WHILE_QUEUED
     if state is State.RUNNING:
         return WHILE_RUNNING

@@ -43,6 +43,7 @@ _QUEUED_ORDER = (
     State.PARKED,
     State.COLLECTING,
     State.WAITING,
+    State.SUSPENDED,
     State.AVAILABLE,
 )
 _WITHOUT_RUNNING = (*_QUEUED_ORDER, State.COMPLETED, State.CANCELLED, State.DEAD)
@@ -332,7 +333,10 @@ def _runs(worker: WorkerInfo, parked: Parked) -> bool:
 
 
 def _changed(
-    ref: Ref, before: State | None, done: str, allowed: frozenset[State] = QUEUED | TERMINAL
+    ref: Ref,
+    before: State | None,
+    done: str,
+    allowed: frozenset[State] = QUEUED | TERMINAL | {State.SUSPENDED},
 ) -> Change:
     if before is None:
         return Change(ref.queue, ref.id, "missing", "no such job")

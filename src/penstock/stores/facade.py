@@ -42,11 +42,17 @@ from penstock.stores.contract import (
     QueueStats,
     QuotaRequest,
     QuotaTaken,
+    RecordedStep,
     Replacement,
     Settled,
     Settlement,
     Share,
+    Signal,
+    SignalStatus,
+    SignalWait,
+    StepRecord,
     Store,
+    StoredStep,
     Tick,
     TickResult,
     Timetable,
@@ -107,7 +113,7 @@ class VerbTable:
     settings: Operation[[str, bool | None, bool | None, LimitChange | None], QueueInfo]
     retry: Operation[[Sequence[Ref], int | None, int | UnsetType | None], list[State | None]]
     reschedule: Operation[[Sequence[Ref], int, int | None], list[State | None]]
-    delete: AsyncOperation[[Sequence[Ref], bool, bool], list[State | None]]
+    delete: Operation[[Sequence[Ref], bool, bool], list[State | None]]
     replace_jobs: AsyncOperation[[Sequence[Replacement]], list[Enqueued]]
     purge: AsyncOperation[[str, Sequence[State], int], int]
     drop: AsyncOperation[[str], bool]
@@ -138,6 +144,11 @@ class VerbTable:
     list_flows: AsyncOperation[[str | None, int], FlowPage]
     change_flow: Operation[[Ref, FlowChange], FlowInfo | None]
     advance_flows: Operation[[int], int]
+    # stepping
+    record_steps: Operation[[Sequence[StepRecord]], list[RecordedStep]]
+    steps: Operation[[Ref], list[StoredStep]]
+    await_signals: Operation[[Sequence[SignalWait]], list[RecordedStep]]
+    send_signals: Operation[[Sequence[Signal]], list[SignalStatus]]
 
 
 #: Called after each call of a verb: its name, the time that it took (s), and whether it failed.
@@ -379,6 +390,20 @@ class StoreFacade:
     async def advance_flows(self, *, limit: int = FLOW_STEP) -> int:
         return await self._verbs.advance_flows.run(limit)
 
+    # ── stepping ──
+
+    async def record_steps(self, records: Sequence[StepRecord]) -> list[RecordedStep]:
+        return await self._verbs.record_steps.run(records)
+
+    async def steps(self, ref: Ref) -> list[StoredStep]:
+        return await self._verbs.steps.run(ref)
+
+    async def await_signals(self, waits: Sequence[SignalWait]) -> list[RecordedStep]:
+        return await self._verbs.await_signals.run(waits)
+
+    async def send_signals(self, signals: Sequence[Signal]) -> list[SignalStatus]:
+        return await self._verbs.send_signals.run(signals)
+
 
 class SyncFacade:
     """The sync verbs of the contract, for callers without an event loop; each runs in the caller's thread."""
@@ -404,6 +429,11 @@ class SyncFacade:
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]:
         return self._verbs.reschedule.run_sync(refs, delay, run_at)
+
+    def delete(
+        self, refs: Sequence[Ref], *, running: bool = False, keep_keys: bool = False
+    ) -> list[State | None]:
+        return self._verbs.delete.run_sync(refs, running, keep_keys)
 
     def find(self, id: str) -> list[Job]:
         return self._verbs.find.run_sync(id)
@@ -438,3 +468,15 @@ class SyncFacade:
 
     def advance_flows(self, *, limit: int = FLOW_STEP) -> int:
         return self._verbs.advance_flows.run_sync(limit)
+
+    def record_steps(self, records: Sequence[StepRecord]) -> list[RecordedStep]:
+        return self._verbs.record_steps.run_sync(records)
+
+    def steps(self, ref: Ref) -> list[StoredStep]:
+        return self._verbs.steps.run_sync(ref)
+
+    def await_signals(self, waits: Sequence[SignalWait]) -> list[RecordedStep]:
+        return self._verbs.await_signals.run_sync(waits)
+
+    def send_signals(self, signals: Sequence[Signal]) -> list[SignalStatus]:
+        return self._verbs.send_signals.run_sync(signals)

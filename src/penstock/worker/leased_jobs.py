@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from penstock.app.attempt import Attempt
+from penstock.app.attempt import Attempt, StepAccess
 from penstock.core import clock
 from penstock.core.errors import Interrupted
 from penstock.core.job import Job, Progress
@@ -49,6 +49,10 @@ class LeasedJob(msgspec.Struct, eq=False, gc=False):
     def store_now(self) -> int:
         """The store's clock (ms): its value at the fetch plus the time since."""
         return self.now + int((clock.lease_seconds() - self.fetched) * 1000)
+
+    @property
+    def step_access(self) -> StepAccess | None:
+        return self.plan.step_access
 
     def report(self, _job: Job, progress: Progress) -> None:
         """Record the attempt's progress for the next heartbeat. May be called from any thread."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.app.app import App
+from penstock.app.attempt import StepAccess
 from penstock.client.middleware import AroundAttempt
 from penstock.client.option_readers import RunIn
 from penstock.client.options import Options
@@ -32,6 +33,7 @@ class Plan:
         "reference",
         "run_in",
         "seconds",
+        "step_access",
     )
 
     def __init__(
@@ -44,6 +46,7 @@ class Plan:
         around: tuple[AroundAttempt, ...],
         options: Options,
         reference: tuple[str, str],
+        step_access: StepAccess | None = None,
     ) -> None:
         self.name = name
         self.function = function
@@ -57,13 +60,15 @@ class Plan:
         self.around = around
         self.options = options
         self.reference = reference
+        self.step_access = step_access  # None: without durable steps
 
 
 class Plans:
     """Finds the plan for a job; None if this worker does not know its task."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, lease: int) -> None:
         self._app = app
+        self._lease = lease
         self._made: dict[tuple[str, str, bool], Plan] = {}
         self._last: tuple[str, str, bool, Plan] | None = None
 
@@ -100,7 +105,9 @@ class Plans:
         wanted = wants_result(self._app, queue, task.name, task.result, kept)
         encode = task.result.encode if wanted else None
         ref = (function.__module__, function.__qualname__)
-        return Plan(name, function, task.run_in, decoder(task.args.decode), encode, around, task.options, ref)
+        steps = StepAccess(lambda: self._app.store, task.options, task.run_in, self._lease)
+        decode = decoder(task.args.decode)
+        return Plan(name, function, task.run_in, decode, encode, around, task.options, ref, steps)
 
 
 def decoder(

@@ -1,4 +1,7 @@
-"""Workflows: chains, groups, chords and graphs of jobs, kept in the store. See docs/workflows.md."""
+"""Workflows: chains, groups, chords and graphs of jobs, kept in the store, and jobs of several durable steps.
+
+See docs/workflows.md and docs/durable-steps.md.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from penstock.client.flows.canvas import Chord as chord
 from penstock.client.flows.canvas import Group as group
 from penstock.client.flows.flow_handle import FlowHandle
 from penstock.core.flow import FlowInfo, FlowPolicy, FlowState, NodeState
-from penstock.workflows.running import RunningFlow, current_flow
+from penstock.workflows.durable_steps import StepFlow, SyncStepFlow, current_flow, current_sync_flow
 
 __all__ = [
     "Canvas",
@@ -19,10 +22,12 @@ __all__ = [
     "FlowState",
     "NodeRef",
     "NodeState",
-    "RunningFlow",
+    "StepFlow",
+    "SyncStepFlow",
     "chain",
     "chord",
     "current_flow",
+    "current_sync_flow",
     "group",
     "immutable",
     "into",

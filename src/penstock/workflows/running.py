@@ -1,4 +1,4 @@
-"""The flow of the running job, as its task sees it."""
+"""The graph of jobs that the running job is a node of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.app.attempt import current_job
 from penstock.client.flows.build import link_of
 from penstock.core.errors import ConfigError
 from penstock.core.flow import FlowInfo
@@ -15,13 +14,15 @@ from penstock.core.ids import mint
 from penstock.core.job import NewJob, Ref
 from penstock.stores.contract import Store
 
-__all__ = ["RunningFlow", "current_flow"]
+__all__ = ["RunningFlow"]
 
 
 class RunningFlow:
-    """The flow that the running job is a node of."""
+    """The flow that the running job is a node of. Raises ConfigError if it is of none."""
 
-    def __init__(self, member: FlowMember) -> None:
+    def __init__(self, member: FlowMember | None) -> None:
+        if member is None:
+            raise ConfigError("current_flow().add(): the running job is not part of a chain, group or chord")
         self._member = member
 
     @property
@@ -83,11 +84,3 @@ class RunningFlow:
     def _check(info: FlowInfo | None) -> None:
         if info is None:
             raise ConfigError("the running job is not a member of a group whose body still waits")
-
-
-def current_flow() -> RunningFlow:
-    """The flow of the running job. Raises ConfigError outside a job of a flow."""
-    member = current_job().job.spec.flow
-    if member is None:
-        raise ConfigError("current_flow(): the running job is not part of a flow")
-    return RunningFlow(member)

@@ -8,6 +8,7 @@
 | `operating.py` | list, queues, settings, retry, delete, prune, announce … | operators, maintenance |
 | `documenting.py` | documents, change_documents, take_quota, append_log … | HTTP, dashboards |
 | `flowing.py` | put_flow, get_flows, change_flow, advance_flows … | workflows |
+| `stepping.py` | record_steps, steps, await_signals, send_signals | durable steps |
 | `store.py` | all of them, and the sync verbs | |
 
 `reports.py`, `checkup.py` and `set_aside.py` define the values that operators read.
@@ -33,6 +34,7 @@ Concepts, with an example each:
 - docs/concepts/unique-keys.md: when a unique key is taken and freed
 - docs/concepts/flows.md: jobs that depend on each other (`FlowMember`)
 - docs/concepts/time-and-leases.md: clocks, leases, tokens
+- docs/concepts/steps.md: what a job remembers, and the signals that it waits for
 - docs/concepts/unreadable-records.md: how a store treats a record that cannot be read
 """
 
@@ -94,15 +96,40 @@ from penstock.stores.contract.reports import (
 )
 from penstock.stores.contract.scheduling import Scheduling, Tick, TickResult, TickStatus, Timetable
 from penstock.stores.contract.set_aside import SetAside
+from penstock.stores.contract.stepping import (
+    LARGEST_MEMORY,
+    LARGEST_SIGNAL,
+    LONGEST_STEP_NAME,
+    MOST_SIGNALS,
+    MOST_STEPS,
+    SIGNAL_GRACE,
+    SIGNAL_KEPT,
+    RecordedStep,
+    RecordStatus,
+    Signal,
+    SignalStatus,
+    SignalWait,
+    Stepping,
+    StepRecord,
+    StoredStep,
+    SyncStepping,
+)
 from penstock.stores.contract.store import Store, SyncStore
 
 __all__ = [
     "FLOW_STEP",
     "LARGEST_DOCUMENT",
+    "LARGEST_MEMORY",
+    "LARGEST_SIGNAL",
     "LONGEST_LOG",
+    "LONGEST_STEP_NAME",
     "MOST_DOCUMENTS",
     "MOST_LISTED",
+    "MOST_SIGNALS",
+    "MOST_STEPS",
     "PARTITION_SHOWN",
+    "SIGNAL_GRACE",
+    "SIGNAL_KEPT",
     "BatchInfo",
     "Consuming",
     "DayCount",
@@ -135,16 +162,25 @@ __all__ = [
     "QueueStats",
     "QuotaRequest",
     "QuotaTaken",
+    "RecordStatus",
+    "RecordedStep",
     "Replacement",
     "Scheduling",
     "SetAside",
     "Settled",
     "Settlement",
     "Share",
+    "Signal",
+    "SignalStatus",
+    "SignalWait",
+    "StepRecord",
+    "Stepping",
     "Store",
+    "StoredStep",
     "SyncFlowing",
     "SyncOperating",
     "SyncProducing",
+    "SyncStepping",
     "SyncStore",
     "Tick",
     "TickResult",

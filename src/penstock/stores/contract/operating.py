@@ -64,7 +64,7 @@ class Pruned(msgspec.Struct, frozen=True):
     set_aside: tuple[SetAside, ...] = ()
 
 
-_WITH_ORDER = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, *sorted(TERMINAL))
+_WITH_ORDER = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.SUSPENDED, *sorted(TERMINAL))
 
 
 def page_size(state: State, limit: int) -> int:
@@ -127,7 +127,7 @@ class Operating(Protocol):
         | state | order |
         |---|---|
         | AVAILABLE | as a fetch takes them: by priority, then position (docs/concepts/order.md) |
-        | SCHEDULED, RETRYABLE | earliest `run_at` first |
+        | SCHEDULED, RETRYABLE, SUSPENDED | earliest `run_at` first |
         | COMPLETED, CANCELLED, DEAD | earliest `ended_at` first |
 
         - Equal times: in order of enqueue. Nothing is leased. Expired jobs that no verb has cancelled yet
@@ -342,6 +342,12 @@ class SyncOperating(Protocol):
         self, refs: Sequence[Ref], *, delay: int = 0, run_at: int | None = None
     ) -> list[State | None]:
         """As `Operating.reschedule`."""
+        ...
+
+    def delete(
+        self, refs: Sequence[Ref], *, running: bool = False, keep_keys: bool = False
+    ) -> list[State | None]:
+        """As `Operating.delete`."""
         ...
 
     def find(self, id: str) -> list[Job]:

@@ -10,15 +10,16 @@ from penstock.stores.contract.flowing import Flowing, SyncFlowing
 from penstock.stores.contract.operating import Operating, SyncOperating
 from penstock.stores.contract.producing import Producing, SyncProducing
 from penstock.stores.contract.scheduling import Scheduling
+from penstock.stores.contract.stepping import Stepping, SyncStepping
 
 __all__ = ["Store", "SyncStore"]
 
 
-class SyncStore(SyncProducing, SyncOperating, SyncFlowing, Protocol):
+class SyncStore(SyncProducing, SyncOperating, SyncFlowing, SyncStepping, Protocol):
     """The sync verbs of a store, for callers without an event loop."""
 
 
-class Store(Producing, Consuming, Scheduling, Operating, Documenting, Flowing, Protocol):
+class Store(Producing, Consuming, Scheduling, Operating, Documenting, Flowing, Stepping, Protocol):
     """A place where jobs are kept.
 
     A store opens its files or connections at its first verb, once per process: a forked child opens its own.

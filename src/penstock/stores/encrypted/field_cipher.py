@@ -123,6 +123,14 @@ class FieldCipher:
         """Encrypt a document or a log entry; `what` says which."""
         return self._cipher.encrypt(body, additional_data(what, self.namespace, kind, "", name))
 
+    def encrypt_step(self, value: bytes, job: Ref, name: str) -> bytes:
+        """Encrypt the value of a job's step."""
+        return self._cipher.encrypt(value, self._additional_data("step", job, name))
+
+    def encrypt_signal(self, data: bytes, name: str, key: str) -> bytes:
+        """Encrypt the data of a signal, which is the value of a step later."""
+        return self._cipher.encrypt(data, additional_data("signal", self.namespace, "", name, key))
+
     # ── out ──────────────────────────────────────────────────────────────────────────────────────
 
     def decrypt_fetched(self, fetched: Fetched) -> Fetched:
@@ -155,6 +163,14 @@ class FieldCipher:
                 places.append(self._additional_data("reason", Ref(job.queue, job.batch)))
             changes["reason"] = self._cipher.decrypt_text(job.reason, *places)
         return replace(job, **changes)
+
+    def decrypt_step(self, value: bytes, job: Ref, name: str) -> bytes:
+        """Decrypt the value of a job's step; `Unreadable` if that fails."""
+        return self._decrypt(value, self._additional_data("step", job, name))
+
+    def decrypt_signal(self, data: bytes, name: str, key: str) -> bytes:
+        """Decrypt the data of a signal; `Unreadable` if that fails."""
+        return self._decrypt(data, additional_data("signal", self.namespace, "", name, key))
 
     def decrypt_body(self, body: bytes, what: str, kind: str, name: str = "") -> bytes:
         """Decrypt a document or a log entry; `Unreadable` if that fails."""

@@ -78,8 +78,9 @@ def verbs_of(store: Store) -> VerbTable:
         settings=_settings(store, sync),
         retry=_retry(store, sync),
         reschedule=_reschedule(store, sync),
-        delete=_InnerOperation(
-            lambda refs, running, keep_keys: store.delete(refs, running=running, keep_keys=keep_keys)
+        delete=_AskedBoth(
+            lambda refs, running, keep_keys: store.delete(refs, running=running, keep_keys=keep_keys),
+            lambda refs, running, keep_keys: sync.delete(refs, running=running, keep_keys=keep_keys),
         ),
         replace_jobs=_InnerOperation(store.replace_jobs),
         purge=_InnerOperation(lambda queue, states, limit: store.purge(queue, states, limit=limit)),
@@ -118,6 +119,10 @@ def verbs_of(store: Store) -> VerbTable:
         advance_flows=_AskedBoth(
             lambda limit: store.advance_flows(limit=limit), lambda limit: sync.advance_flows(limit=limit)
         ),
+        record_steps=_AskedBoth(store.record_steps, sync.record_steps),
+        steps=_AskedBoth(store.steps, sync.steps),
+        await_signals=_AskedBoth(store.await_signals, sync.await_signals),
+        send_signals=_AskedBoth(store.send_signals, sync.send_signals),
     )
 
 

@@ -19,6 +19,7 @@ from penstock.stores.encrypted.documents import AppendLog, ChangeDocuments, List
 from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.flows import AddToFlow, PutFlow, decrypted
 from penstock.stores.encrypted.inner_verbs import verbs_of
+from penstock.stores.encrypted.steps import AwaitSignals, ReadSteps, RecordSteps, SendSignals
 from penstock.stores.facade import AsyncOperation, Operation, VerbTable
 
 __all__ = ["verb_table"]
@@ -155,6 +156,11 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
         put_flow=PutFlow(inner.put_flow, cipher),
         add_to_flow=AddToFlow(inner.add_to_flow, cipher),
         flow_nodes=_DecryptingBoth(inner.flow_nodes, lambda found: decrypted(cipher, found)),
+        # durable steps and signals
+        record_steps=RecordSteps(inner.record_steps, cipher),
+        steps=ReadSteps(inner.steps, cipher),
+        await_signals=AwaitSignals(inner.await_signals, cipher),
+        send_signals=SendSignals(inner.send_signals, cipher),
         # these carry nothing that is encrypted
         get_flows=inner.get_flows,
         list_flows=inner.list_flows,

@@ -22,7 +22,7 @@ def put(memory: MemoryState, row: Row) -> None:
             row.at_tail = False
             queue.ready.put(generation, (-job.spec.priority, row.place))
             queue.oldest.put(generation, job.run_at)
-        case State.SCHEDULED | State.RETRYABLE:
+        case State.SCHEDULED | State.RETRYABLE | State.SUSPENDED:
             queue.due.put(generation, job.run_at)
         case State.PARKED:
             parked = queue.parked.setdefault(job.task, Sorted())
@@ -66,7 +66,7 @@ def take(memory: MemoryState, row: Row, *, starts: bool = False) -> None:
             queue.oldest.drop(generation)
             if not starts and (fair_share := row.fair_share) is not None:
                 fair_share.give_back(job.spec.tenant)
-        case State.SCHEDULED | State.RETRYABLE:
+        case State.SCHEDULED | State.RETRYABLE | State.SUSPENDED:
             queue.due.drop(generation)
         case State.PARKED:
             queue.parked[job.task].drop(generation)

@@ -33,7 +33,7 @@ def enter(memory: MemoryState, row: Row, terms: Partition, partition: OpenPartit
         case State.RUNNING:
             row.admitted = True  # a parked job may not have been admitted
             partition.admitted[row.generation] = row
-        case State.SCHEDULED | State.RETRYABLE | State.PARKED if terms.ordered:
+        case State.SCHEDULED | State.RETRYABLE | State.PARKED | State.SUSPENDED if terms.ordered:
             partition.ready.discard(row.generation)
         case _:
             leave(row, partition)

@@ -15,6 +15,7 @@ from penstock.stores.memory.documents import MemoryDocuments
 from penstock.stores.memory.flow_rows import MemoryFlow
 from penstock.stores.memory.rows import MemoryQueue, Row
 from penstock.stores.memory.sorted import Sorted
+from penstock.stores.memory.steps import JobSteps, MemorySignals
 from penstock.stores.memory.waiters import Waiters
 from penstock.stores.rate_limiter import RateLimiter
 
@@ -52,6 +53,8 @@ class MemoryState:
         self.most_quotas = 0  # their number at which those that are over are removed
         self.flows: dict[Ref, MemoryFlow] = {}
         self.flow_ends: list[FlowEnd] = []  # noted by the verb in progress
+        self.steps: dict[int, JobSteps] = {}  # by generation: of jobs that have any
+        self.signals = MemorySignals()
         self.waiters = Waiters()
         self.generation = self.tail = self.head = 0
 
@@ -110,6 +113,10 @@ class MemoryState:
         """Remove a row that was taken out of all indexes."""
         del row.queue.rows[row.job.id]
         del self.rows[row.generation]
+        if (steps := self.steps.pop(row.generation, None)) is not None:
+            for wait in steps.waits:
+                if wait.signal is not None:
+                    self.signals.unwatch(wait.signal, row.generation, wait.name)
         if len(self.listing) > 2 * len(self.rows) + 64:
             self.listing = list(self.rows)
 

@@ -28,6 +28,7 @@ __all__ = [
     "put",
     "put_available",
     "remove",
+    "wake",
 ]
 
 
@@ -63,6 +64,13 @@ def put_available(memory: MemoryState, row: Row, now: int, place: int | None = N
 def make_available(memory: MemoryState, row: Row, now: int, place: int | None = None) -> None:
     indexes.take(memory, row)
     put_available(memory, row, now, place)
+
+
+def wake(memory: MemoryState, row: Row, now: int) -> None:
+    """Make a suspended job available, because its signal has come."""
+    indexes.take(memory, row)
+    row.job = replace(row.job, run_at=now)
+    put_available(memory, row, now)
 
 
 def move(memory: MemoryState, row: Row, job: Job, now: int) -> None:

@@ -23,6 +23,7 @@ from penstock.stores.memory.verbs import (
     promoting,
     pruning,
     settling,
+    stepping,
     workers,
 )
 from penstock.stores.rate_limiter import ExactRateLimiter, RateLimiter
@@ -130,4 +131,8 @@ def verb_table(owned: OwnedMemory) -> VerbTable:
         list_flows=_Locked(owned, flows.list_flows),
         change_flow=_Locked(owned, flows.change_flow),
         advance_flows=_Locked(owned, flows.advance_flows),
+        record_steps=_Locked(owned, stepping.record_steps),
+        steps=_Locked(owned, stepping.steps),
+        await_signals=_Locked(owned, stepping.await_signals),
+        send_signals=_Locked(owned, stepping.send_signals),
     )

@@ -49,6 +49,9 @@ class RedisKeys:
         self._documents = f"{shared}:documents/"
         self._logs = f"{shared}:log/"
         self._quotas = f"{shared}:quota/"
+        self.signals = (
+            f"{shared}:signals".encode()
+        )  # and keys that begin with it: see scripts/lib/signals.lua
         self._wake = f"{shared}:wake:"
         self._queues: dict[str, bytes] = {}
 

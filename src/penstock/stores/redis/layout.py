@@ -53,6 +53,7 @@ STATES = (
     State.RUNNING,
     State.WAITING,
     State.COLLECTING,
+    State.SUSPENDED,
 )
 NUMBER = {state: number for number, state in enumerate(STATES)}
 #: Queue positions by their number in a transition (see settle.lua).

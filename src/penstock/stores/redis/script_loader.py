@@ -43,6 +43,8 @@ ORDER = (
     "periodic",
     "days",
     "promote_batches",
+    "steps",
+    "signals",
 )
 INCLUDE = re.compile(r"^ *-- include: (.+)$", re.MULTILINE)
 #: Comments are removed, because Redis would keep them in memory with the script.

@@ -22,6 +22,7 @@ from penstock.stores.redis.verbs import (
     promoting,
     pruning,
     settling,
+    stepping,
     workers,
 )
 
@@ -101,4 +102,8 @@ def verb_table(plans: PlanRunner) -> VerbTable:
         change_flow=plan(flows.change_flow),
         advance_flows=plan(flows.advance_flows),
         read_log=plan(documents.read_log),
+        record_steps=plan(stepping.record_steps),
+        steps=plan(stepping.steps),
+        await_signals=plan(stepping.await_signals),
+        send_signals=plan(stepping.send_signals),
     )

@@ -77,6 +77,7 @@ class QueueRow(NamedTuple):
     dead: int
     waiting: int
     collecting: int
+    suspended: int
     enqueued: int
     processed: int
     failed: int

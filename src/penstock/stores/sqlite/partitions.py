@@ -15,7 +15,16 @@ from penstock.stores.sqlite.columns import LeasedRow
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, RowBefore, numbers, spec_of
 from penstock.stores.sqlite.sql import ADMITTED, ADMITTED_UNSTARTED, SQL
-from penstock.stores.sqlite.states import AVAILABLE, CANCELLED, PARKED, RETRYABLE, RUNNING, SCHEDULED, WAITING
+from penstock.stores.sqlite.states import (
+    AVAILABLE,
+    CANCELLED,
+    PARKED,
+    RETRYABLE,
+    RUNNING,
+    SCHEDULED,
+    SUSPENDED,
+    WAITING,
+)
 from penstock.stores.sqlite.transaction_context import TransactionContext
 
 __all__ = [
@@ -60,7 +69,7 @@ _FORGET = SQL["partitions.forget"]
 _DROP = SQL["partitions.drop"]
 
 #: Ordered jobs keep their room in the partition through these states.
-_COMES_BACK = (SCHEDULED, RETRYABLE, PARKED)
+_COMES_BACK = (SCHEDULED, RETRYABLE, PARKED, SUSPENDED)
 
 
 def look(tx: TransactionContext, seq: int) -> RowBefore:

@@ -1,7 +1,8 @@
 """The number of each state in the tables, and the sets of states that verbs and statements use.
 
 The numbers are part of the schema: partial indexes compare with them (`migrations/0001_jobs.sql`,
-`0003_states.sql`). Statements name a state as `{available}`; `sql.py` puts the number there.
+`0003_states.sql`, `0013_steps.sql`). Statements name a state as `{available}`; `sql.py` puts the number
+there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ __all__ = [
     "RUNNING",
     "SCHEDULED",
     "STATES",
+    "SUSPENDED",
     "WAITING",
 ]
 
@@ -38,6 +40,7 @@ STATES = (
     State.DEAD,
     State.WAITING,
     State.COLLECTING,
+    State.SUSPENDED,
 )
 CODE = {state: code for code, state in enumerate(STATES)}
 (
@@ -51,6 +54,7 @@ CODE = {state: code for code, state in enumerate(STATES)}
     DEAD,
     WAITING,
     COLLECTING,
+    SUSPENDED,
 ) = range(len(STATES))
 
 ENDED = (COMPLETED, CANCELLED, DEAD)
@@ -59,7 +63,7 @@ QUEUED = (SCHEDULED, RETRYABLE, PARKED, AVAILABLE, WAITING, COLLECTING)
 
 #: Conditions on the column `state`, written exactly as in the partial indexes that they choose.
 PREDICATES = {
-    "is_due_later": f"state < {PARKED}",
+    "is_due_later": f"(state < {PARKED} OR state = {SUSPENDED})",
     "is_queued": f"(state < {RUNNING} OR state > {DEAD})",
     "has_not_ended": f"(state <= {RUNNING} OR state > {DEAD})",
 }

@@ -24,6 +24,7 @@ from penstock.stores.sqlite.verbs import (
     pruning,
     removing,
     settling,
+    stepping,
     workers,
 )
 
@@ -102,4 +103,8 @@ def verb_table(runner: Runner | NamespaceRunner) -> VerbTable:
         change_flow=ask(Verb(flows.change_flow)),
         advance_flows=ask(Verb(flows.advance_flows, probe=flows.probe_advance)),
         read_log=ask(Verb(documents.read_log, reads=True)),
+        record_steps=ask(Verb(stepping.record_steps)),
+        steps=ask(Verb(stepping.steps, reads=True)),
+        await_signals=ask(Verb(stepping.await_signals)),
+        send_signals=ask(Verb(stepping.send_signals)),
     )

@@ -61,7 +61,7 @@ class Admission:
         slot_wait: float,
         queue_slots: Mapping[str, int],
     ) -> None:
-        self._plans = Plans(app)
+        self._plans = Plans(app, int(lease * 1000))
         #: Reads what jobs of flows take.
         self.flow_inputs = FlowInputs(app.store, self._inputs_read, self._inputs_gone)
         #: Called when a job of a flow arrives.

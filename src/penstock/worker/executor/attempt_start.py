@@ -86,7 +86,7 @@ class Starter:
         leased.started = time.monotonic()
         leased.ends = self._end_of(leased)
         self._leased_jobs.clock_starts(leased)
-        leased.attempt = attempt = Attempt(leased.job, leased.report, leased.ends)
+        leased.attempt = attempt = Attempt(leased.job, leased.report, leased.ends, leased)
         if leased.interrupt is not None:  # interrupted before the attempt existed
             attempt.ask_to_stop()
         return attempt

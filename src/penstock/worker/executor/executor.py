@@ -146,6 +146,9 @@ class Executor:
         """Start no more jobs, and release those that have not started."""
         self._return_unstarted()
         self.admission.stop()
+        for leased in self._slots.attempts:
+            if leased.attempt is not None:
+                leased.attempt.stopping = True
 
     async def idle(self) -> None:
         """Wait until no attempt runs."""

@@ -127,13 +127,15 @@ class Runners:
             running.set(attempt)
             if plan.run_in == "async":
                 value = await run_async(leased)
+                if attempt.flow is not None:
+                    attempt.flow.finish()
             elif plan.around:
                 value = await run_in_middleware(leased, partial(self._run_off_loop, leased, attempt))
             else:
                 value = await self._run_off_loop(leased, attempt)
             result = None if plan.encode is None else _encoded(plan, value)
         except BaseException as error:  # noqa: BLE001  # boundary: any error of user code is its outcome
-            self._ended(leased, error, None)
+            self._ended(leased, await _undone(leased, error), None)
         else:
             self._ended(leased, None, result)
 
@@ -141,6 +143,15 @@ class Runners:
         if leased.plan.run_in == "process":
             return await self._processes.run(leased)
         return await self._threads.run(leased, attempt)
+
+
+async def _undone(leased: LeasedJob, error: BaseException) -> BaseException:
+    """Let a flow undo its steps if it has failed for good; returns the error with which the attempt ends."""
+    flow = None if leased.attempt is None or leased.plan.run_in != "async" else leased.attempt.flow
+    if flow is None:
+        return error
+    found: BaseException = await flow.failed(error)
+    return found
 
 
 def _encoded(plan: Plan, value: Any) -> bytes | None:

@@ -81,13 +81,20 @@ class ThreadCall:
     def __call__(self) -> Any:
         leased = self.leased
         plan = leased.plan
-        token = running.set(self.attempt or self._begin())
+        attempt = self.attempt or self._begin()
+        token = running.set(attempt)
         try:
             args, kwargs = plan.decode(leased.job)
             value = plan.function(*args, **kwargs)
+            if attempt.flow is not None:
+                attempt.flow.finish()
             if plan.encode is None or plan.around:  # with middleware the runner encodes the result
                 return value
             return plan.encode(value)
+        except BaseException as error:  # boundary: any error of user code is its outcome
+            if attempt.flow is None:
+                raise
+            raise attempt.flow.failed(error) from None
         finally:
             running.reset(token)
             if self.attempt is None:  # with middleware the attempt is not over yet

@@ -96,7 +96,7 @@ def cancel_one(memory: MemoryState, ref: Ref, reason: str, now: int) -> State | 
     row = memory.row(ref)
     if row is None:
         return None
-    if row.job.state in QUEUED and not row.job.in_batch:
+    if (row.job.state in QUEUED or row.job.state is State.SUSPENDED) and not row.job.in_batch:
         transitions.end_queued(memory, row, storable(reason), now)
     elif row.job.state is State.RUNNING and not row.job.cancel_asked:
         row.job = replace(row.job, cancel_asked=True)

@@ -59,19 +59,22 @@ def _apply(memory: MemoryState, row: Row, to: Transition, result: bytes | None, 
     if to.place is not QueuePosition.OWN:
         row.place = head if to.place is QueuePosition.HEAD else memory.next_place()
     row.at_tail = to.place is QueuePosition.TAIL
-    run_at = job.run_at
-    if to.state in (State.SCHEDULED, State.RETRYABLE):
+    state, run_at = to.state, job.run_at
+    if state is State.SUSPENDED and (_woken(memory, row) or job.cancel_asked):
+        state = State.AVAILABLE
+    if state in (State.SCHEDULED, State.RETRYABLE, State.SUSPENDED):
         run_at = now + to.delay
-    elif to.state is State.AVAILABLE and to.place is not QueuePosition.OWN:
+    elif state is State.AVAILABLE and to.place is not QueuePosition.OWN:
         run_at = now
     row.over_at = now + to.keep
     row.job = replace(
         job,
-        state=to.state,
+        state=state,
         attempt=job.attempt - (row.charged and not to.charge),
         lost=job.lost + to.lost,
         run_at=run_at,
         ended_at=now if ended else None,
+        expires_at=None if to.state is State.SUSPENDED else job.expires_at,  # it has started in time
         token=None,
         worker=None,
         started=False,
@@ -79,3 +82,12 @@ def _apply(memory: MemoryState, row: Row, to: Transition, result: bytes | None, 
         result=result if ended else None,
         reason=reason_after(to, job.cancel_asked, row.cancel_reason),
     )
+
+
+def _woken(memory: MemoryState, row: Row) -> bool:
+    """Whether a signal has come for this job while it ran; forgets that it has."""
+    steps = memory.steps.get(row.generation)
+    if steps is None or not steps.woken:
+        return False
+    steps.woken = False
+    return True

@@ -219,7 +219,7 @@ end
 
 local RESET_PARTS = 20    -- bits of progress and reason, which a new attempt resets
 local UNIQUE = 32
-local HAS_SHARED_KEY = 864   -- bits of a unique key, a partition, a batch and a flow: the end of the job affects other jobs
+local HAS_SHARED_KEY = 9056  -- bits of a unique key, a partition, a batch, a flow and of steps: the end affects more than the job
 
 -- Start a new attempt of a job, and return its record; nothing if the job has expired: then it is cancelled.
 local function start_attempt(queue, id, job)

@@ -36,4 +36,5 @@ end
 answer[#answer + 1] = redis.call('HLEN', queue .. ':held')
 for state = WAITING, COLLECTING do answer[#answer + 1] = redis.call('ZCARD', queue .. ':state/' .. state) end
 answer[#answer] = answer[#answer] + redis.call('ZCARD', queue .. IN_BATCH)    -- members of batches
+answer[#answer + 1] = redis.call('ZCARD', queue .. ':state/' .. SUSPENDED)
 return answer

@@ -4,7 +4,7 @@
 -- include: clock states queue record partitions places listing
 local before, limit = tonumber(ARGV[2]), tonumber(ARGV[3])
 local found = {}
-for state in string.gmatch(ARGV[4], '%d') do
+for state in string.gmatch(ARGV[4], '%d+') do
   for _, one in ipairs(of_state(KEYS[1], tonumber(state), before, limit, true)) do found[#found + 1] = one end
 end
 sort_by_age(found, true)

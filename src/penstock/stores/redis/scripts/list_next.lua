@@ -112,14 +112,18 @@ if state == AVAILABLE then
   return answer
 end
 
-local index = ended_state(state) and queue .. ':ended/' .. state or queue .. ':due'
-for score, order_of_it in entries(index, number and rank_after(index, number, member) or 0) do
-  local id = string.sub(order_of_it, 8)
-  local record = redis.call('HGET', queue .. ':jobs', id)
-  -- the index of due jobs has two states, and partitions and batches that are due
-  if record and not ended_state(state) and state_of(string.byte(record) or 0) ~= state then
-    record, bytes = nil, bytes + #record
+-- Jobs of an index in order of a score.
+local function note_index(index)
+  for score, order_of_it in entries(index, number and rank_after(index, number, member) or 0) do
+    local id = string.sub(order_of_it, 8)
+    local record = redis.call('HGET', queue .. ':jobs', id)
+    -- the index of due jobs has three states, and partitions and batches that are due
+    if record and not ended_state(state) and state_of(string.byte(record) or 0) ~= state then
+      record, bytes = nil, bytes + #record
+    end
+    if not note(id, record, score, order_of_it, '') then return end
   end
-  if not note(id, record, score, order_of_it, '') then return answer end
 end
+
+note_index(ended_state(state) and queue .. ':ended/' .. state or queue .. ':due')
 return answer

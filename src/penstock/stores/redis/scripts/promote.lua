@@ -31,7 +31,7 @@ local sub, byte, char, unpacked, packed = string.sub, string.byte, string.char, 
 -- Promote one job that is not plain; returns how many were promoted (0 or 1).
 local function promote_single(queue, id, record, member)
   local job, gone = readable(queue, id, record)
-  if gone or order(job, id) ~= member or (job.state ~= SCHEDULED and job.state ~= RETRYABLE) then
+  if gone or order(job, id) ~= member or (job.state ~= SCHEDULED and job.state ~= RETRYABLE and job.state ~= SUSPENDED) then
     redis.call('ZREM', queue .. ':due', member)
     return 0
   end

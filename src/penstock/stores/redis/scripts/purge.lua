@@ -3,7 +3,7 @@
 -- negative number if the caller must call again, because removing the members of batches has taken long enough.
 -- include: clock states queue record partitions places listing
 local limit, found = tonumber(ARGV[2]), {}
-for state in string.gmatch(ARGV[3], '%d') do
+for state in string.gmatch(ARGV[3], '%d+') do
   for _, one in ipairs(of_state(KEYS[1], tonumber(state), 2 ^ 53, limit, false)) do found[#found + 1] = one end
 end
 sort_by_age(found, false)

@@ -82,6 +82,11 @@ local function slow_path()
     if t.error then add_error(job, t.error, most_errors) end
     if t.state == SCHEDULED or t.state == RETRYABLE then
       job.run = now + t.delay
+    elseif t.state == SUSPENDED then
+      job.run, job.expires = now + t.delay, nil    -- it has started in time; 'w': steps.lua
+      if asked or (job.steps and redis.call('HDEL', steps_of(queue, job), 'w') == 1) then
+        job.state, job.run = AVAILABLE, now
+      end
     elseif t.state == AVAILABLE and t.place ~= OWN then
       job.run = now
     end

@@ -18,7 +18,7 @@ end
 local function find_state(id)
   local held = redis.call('HGET', queue .. ':held', id)
   if held then return RUNNING, generation_of_held(queue, id, held) end
-  for state = SCHEDULED, COLLECTING do
+  for state = SCHEDULED, SUSPENDED do
     local generation = redis.call('ZSCORE', queue .. ':state/' .. state, id)
     if generation then return state, tonumber(generation) end
   end

@@ -33,6 +33,8 @@ _STATUSES = {
 }
 _OF_ANOTHER = (EnqueueStatus.DUPLICATE, EnqueueStatus.REPLACED)
 _N, _NEW = ord("n"), EnqueueStatus.NEW
+#: The status code of the state with the number 0.
+_FIRST_STATE = ord("0")
 #: A queue, and the positions of its refs in the call.
 Part = tuple[str, Sequence[int]]
 #: Generations reserved after each job of a call over several servers, for batch jobs.
@@ -280,7 +282,7 @@ def states_of(
                     context.floor = max(context.floor, int(answer[2]))
                 answer = answer[1]
             for place, code in zip(part, answer.decode(), strict=False):
-                found[place] = None if code == "-" else STATES[int(code)]
+                found[place] = None if code == "-" else STATES[ord(code) - _FIRST_STATE]
             if len(answer) < len(part):  # the script ended early, because batches have many members
                 rest.append((queue, part[len(answer) :]))
         parts = rest

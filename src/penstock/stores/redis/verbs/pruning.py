@@ -14,6 +14,7 @@ from penstock.stores.redis.outages import SHARED
 from penstock.stores.redis.verbs.key_checks import report_unread_settings
 from penstock.stores.redis.verbs.known_queues import known
 from penstock.stores.redis.verbs.outbox import deliver
+from penstock.stores.redis.verbs.stepping import prune_signals
 from penstock.stores.redis.verbs.workers import SILENT
 
 __all__ = ["prune"]
@@ -50,6 +51,7 @@ def prune(context: Context, limit: int, keep_finished: int, keep_dead: int) -> C
     (answer,) = yield from each(context, [(SHARED, silent)])
     keys = yield from _prune_keys(context, {name: answer[5] for name, answer in seen.items()}, limit)
     gone = 0 if answer is AWAY else answer[0]
+    yield from prune_signals(context)
     return Pruned(sweep.finished, sweep.expired, gone, keys, context.set_asides.take())
 
 

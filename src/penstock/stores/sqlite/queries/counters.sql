@@ -9,7 +9,7 @@ FROM penstock_queue WHERE namespace = ?1 AND name = ?2
 
 -- name: counts
 -- A queue's counts by state.  ?1 qid
-SELECT scheduled, retryable, parked, available, running, completed, cancelled, dead, waiting, collecting
+SELECT scheduled, retryable, parked, available, running, completed, cancelled, dead, waiting, collecting, suspended
 FROM penstock_queue WHERE qid = ?1
 
 -- name: open_queue
@@ -17,22 +17,24 @@ FROM penstock_queue WHERE qid = ?1
 INSERT INTO penstock_queue (namespace, name) VALUES (?1, ?2)
 
 -- name: tally
--- Add to the counts of one queue.  ?1…?10 states  ?11…?13 totals  ?14 tail  ?15 head  ?16 qid
+-- Add to the counts of one queue.  ?1…?11 states  ?12…?14 totals  ?15 tail  ?16 head  ?17 qid
 UPDATE penstock_queue SET
     scheduled = scheduled + ?1, retryable = retryable + ?2, parked = parked + ?3, available = available + ?4,
     running = running + ?5, completed = completed + ?6, cancelled = cancelled + ?7, dead = dead + ?8,
-    waiting = waiting + ?9, collecting = collecting + ?10,
-    enqueued = enqueued + ?11, processed = processed + ?12, failed = failed + ?13,
-    tail = tail + ?14, head = head + ?15
-WHERE qid = ?16
+    waiting = waiting + ?9, collecting = collecting + ?10, suspended = suspended + ?11,
+    enqueued = enqueued + ?12, processed = processed + ?13, failed = failed + ?14,
+    tail = tail + ?15, head = head + ?16
+WHERE qid = ?17
 
 -- name: recount
 -- Correct a queue's counts by counting its jobs.  ?1 qid
-UPDATE penstock_queue SET (scheduled, retryable, parked, available, running, completed, cancelled, dead, waiting, collecting) = (
+UPDATE penstock_queue SET (
+    scheduled, retryable, parked, available, running, completed, cancelled, dead, waiting, collecting, suspended
+) = (
     SELECT count(*) FILTER (WHERE state = {scheduled}), count(*) FILTER (WHERE state = {retryable}), count(*) FILTER (WHERE state = {parked}),
            count(*) FILTER (WHERE state = {available}), count(*) FILTER (WHERE state = {running}), count(*) FILTER (WHERE state = {completed}),
            count(*) FILTER (WHERE state = {cancelled}), count(*) FILTER (WHERE state = {dead}), count(*) FILTER (WHERE state = {waiting}),
-           count(*) FILTER (WHERE state = {collecting})
+           count(*) FILTER (WHERE state = {collecting}), count(*) FILTER (WHERE state = {suspended})
     FROM penstock_job WHERE queue = ?1
 )
 WHERE qid = ?1
@@ -41,7 +43,7 @@ WHERE qid = ?1
 -- Whether a state with the count 0 has jobs, which no verb would find.  ?1 qid
 SELECT 1 FROM penstock_queue WHERE qid = ?1 AND (
     (available <= 0 AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_ready WHERE queue = ?1 AND state = {available}))
-    OR (scheduled <= 0 AND retryable <= 0
+    OR (scheduled <= 0 AND retryable <= 0 AND suspended <= 0
         AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_due WHERE queue = ?1 AND {is_due_later}))
     OR (parked <= 0 AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_parked WHERE queue = ?1 AND state = {parked}))
     OR (running <= 0 AND EXISTS (SELECT 1 FROM penstock_job INDEXED BY penstock_running WHERE state = {running} AND queue = ?1))

@@ -10,7 +10,7 @@ ORDER BY seq DESC LIMIT ?6
 
 -- name: all_jobs
 -- The number of jobs in the whole file.
-SELECT sum(scheduled + retryable + parked + available + running + completed + cancelled + dead + waiting + collecting)
+SELECT sum(scheduled + retryable + parked + available + running + completed + cancelled + dead + waiting + collecting + suspended)
 FROM penstock_queue
 
 -- name: these

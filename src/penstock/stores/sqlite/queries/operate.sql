@@ -26,4 +26,4 @@ UPDATE penstock_job SET state = ?2, due = ?3, place = coalesce(?4, place) WHERE 
 -- name: delete
 -- Remove jobs in any state.  ?1 JSON list of seq
 DELETE FROM penstock_job WHERE seq IN (SELECT value FROM json_each(?1))
-RETURNING state, id, task, batch_key, batch, members IS NOT NULL, seq, unique_phases, flow
+RETURNING state, id, task, batch_key, batch, members IS NOT NULL, seq, unique_phases, flow, has_steps

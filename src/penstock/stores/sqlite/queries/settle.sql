@@ -1,15 +1,15 @@
 -- End attempts. Each statement that changes a running job checks its token atomically.
 
 -- name: remove
--- Remove completed jobs of one token and queue that are not kept and have no dependents.
+-- Remove completed jobs of one token and queue that are not kept, and have no dependents and no steps.
 -- ?1 JSON list of seq  ?2 qid  ?3 token
 -- One statement for all takes half the time of one statement each, and releases Python's GIL only once.
 DELETE FROM penstock_job NOT INDEXED
 WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = {running}
-  AND unique_phases IS NULL AND members IS NULL
+  AND unique_phases IS NULL AND members IS NULL AND has_steps IS NULL
 
 -- name: left
--- The jobs of the list that are left: batches, and jobs with dependents.  ?1 … ?3 as above
+-- The jobs of the list that are left: batches, and jobs with dependents or steps.  ?1 … ?3 as above
 SELECT seq FROM penstock_job NOT INDEXED
 WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = {running}
 
@@ -24,7 +24,7 @@ WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = {running} A
 -- name: look
 -- ?1 qid  ?2 id
 SELECT seq, state, token, attempt, charged, lost, place, due, errors, unique_phases, members IS NOT NULL,
-       cancel_asked, cancel_reason, flow
+       cancel_asked, cancel_reason, flow, has_steps
 FROM penstock_job WHERE queue = ?1 AND id = ?2
 
 -- name: move

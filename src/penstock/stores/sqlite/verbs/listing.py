@@ -33,6 +33,7 @@ from penstock.stores.sqlite.states import (
     RUNNING,
     SCHEDULED,
     STATES,
+    SUSPENDED,
     WAITING,
 )
 from penstock.stores.sqlite.transaction_context import TransactionContext
@@ -70,7 +71,7 @@ _IN_LINE = SQL["partitions.in_line"]
 _BEFORE = SQL["partitions.before"]
 _ADMITTED = SQL["partitions.admitted"]
 _IN_STATE = {
-    **dict.fromkeys((SCHEDULED, RETRYABLE), SQL["list.due"]),
+    **dict.fromkeys((SCHEDULED, RETRYABLE, SUSPENDED), SQL["list.due"]),
     PARKED: SQL["list.parked"],
     AVAILABLE: SQL["list.available"],
     RUNNING: SQL["list.running"],

@@ -14,7 +14,17 @@ from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, check_state, spec_of
 from penstock.stores.sqlite.sql import SQL
-from penstock.stores.sqlite.states import AVAILABLE, CODE, COLLECTING, ENDED, PARKED, QUEUED, RUNNING, STATES
+from penstock.stores.sqlite.states import (
+    AVAILABLE,
+    CODE,
+    COLLECTING,
+    ENDED,
+    PARKED,
+    QUEUED,
+    RUNNING,
+    STATES,
+    SUSPENDED,
+)
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.batches import batch_alone, enter, left
@@ -95,7 +105,7 @@ def _retry(
 
 def _restart(tx: TransactionContext, queue: QueueContext, state: int, job: NewJob, terms: Row) -> None:
     """Make the row of a job available as if it were new; `terms`: the arguments of `operate.retry_queued`."""
-    if state in QUEUED:
+    if state in QUEUED or state == SUSPENDED:
         tx.execute(_RETRY_QUEUED, terms)
         return
     unique_phases = None if job.unique is None else job.unique.states

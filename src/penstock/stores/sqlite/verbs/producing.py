@@ -12,7 +12,7 @@ from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, RowBefore, check_state, spec_blob
 from penstock.stores.sqlite.sql import SQL
-from penstock.stores.sqlite.states import AVAILABLE, CODE, COLLECTING, QUEUED, RUNNING, STATES
+from penstock.stores.sqlite.states import AVAILABLE, CODE, COLLECTING, QUEUED, RUNNING, STATES, SUSPENDED
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.aside import show
 from penstock.stores.sqlite.verbs.batches import end_queued, entered
@@ -204,7 +204,7 @@ def _cancel(tx: TransactionContext, ref: Ref, reason: str) -> State | None:
     check_state(seq, state)
     if state == COLLECTING and batch is not None:
         return State.COLLECTING
-    if state in QUEUED:
+    if state in QUEUED or state == SUSPENDED:
         end_queued(tx, queue, seq, state, spec, reason)
         return State.CANCELLED
     if state == RUNNING and not asked:

@@ -12,7 +12,7 @@ from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, numbers, spec_of
 from penstock.stores.sqlite.sql import SQL
-from penstock.stores.sqlite.states import AVAILABLE, COLLECTING, RETRYABLE, SCHEDULED
+from penstock.stores.sqlite.states import AVAILABLE, COLLECTING, RETRYABLE, SCHEDULED, SUSPENDED
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs import batches
 from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE, NeedsWrite
@@ -154,7 +154,7 @@ def next_due(tx: TransactionContext, queues: Sequence[QueueContext]) -> int | No
     """Return when the next promotion of these queues is due; None if nothing has a due time."""
     least: int | None = None
     for queue in queues:
-        if queue.count(SCHEDULED) or queue.count(RETRYABLE):
+        if queue.count(SCHEDULED) or queue.count(RETRYABLE) or queue.count(SUSPENDED):
             (due,) = tx.execute(_NEXT, (queue.qid,)).fetchone()
             if due is not None and (least is None or due < least):
                 least = due

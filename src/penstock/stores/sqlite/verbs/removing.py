@@ -18,6 +18,7 @@ from penstock.stores.sqlite.verbs.batches import drop_members, left
 from penstock.stores.sqlite.verbs.keys import forget_key, free_endless_keys, free_keys
 from penstock.stores.sqlite.verbs.listing import cheaper_to_gather, gather
 from penstock.stores.sqlite.verbs.producing import enqueue_one
+from penstock.stores.sqlite.verbs.stepping import forget_steps
 
 __all__ = ["delete", "forget", "purge", "replace_jobs"]
 
@@ -39,6 +40,7 @@ class _Gone(NamedTuple):
     seq: int
     unique_phases: int | None
     flow: int | None
+    has_steps: int | None
 
 
 def delete(tx: TransactionContext, refs: Sequence[Ref], running: bool, keep_keys: bool) -> list[State | None]:
@@ -115,7 +117,9 @@ def _remove_with_dependents(
 
 
 def _deleted(tx: TransactionContext, seqs: Sequence[int]) -> list[_Gone]:
-    return [_Gone._make(row) for row in tx.execute(_DELETE, (numbers(seqs),)).fetchall()]
+    gone = [_Gone._make(row) for row in tx.execute(_DELETE, (numbers(seqs),)).fetchall()]
+    forget_steps(tx, [one.seq for one in gone if one.has_steps])
+    return gone
 
 
 def _free(tx: TransactionContext, queue: QueueContext, gone: Sequence[_Gone], keep_keys: bool) -> None:

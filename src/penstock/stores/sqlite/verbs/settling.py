@@ -13,13 +13,14 @@ from penstock.stores.sqlite.blobs import errors_blob, errors_of
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, RowBefore, UnreadableRow
 from penstock.stores.sqlite.sql import SQL
-from penstock.stores.sqlite.states import CODE, RUNNING
+from penstock.stores.sqlite.states import AVAILABLE, CODE, RUNNING, SUSPENDED
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs import limits
 from penstock.stores.sqlite.verbs.batches import drop_members, end_members
 from penstock.stores.sqlite.verbs.completing import completions_of
 from penstock.stores.sqlite.verbs.keys import forget_key, shift_key
 from penstock.stores.sqlite.verbs.producing import enqueue_one
+from penstock.stores.sqlite.verbs.stepping import forget_steps, state_after
 from penstock.stores.text_encoding import reason_after
 
 __all__ = ["settle"]
@@ -101,7 +102,7 @@ def _holds(lease: Lease | Ref, seq: int, state: int, token: str) -> bool:
 
 def _apply(tx: TransactionContext, queue: QueueContext, row: Row, one: Settlement, head: int) -> None:
     seq, _, token, attempt, charged, lost, place, due, errors, unique_phases, is_batch, *rest = row
-    asked, because, flow = rest
+    asked, because, flow, has_steps = rest
     to, now = one.transition, tx.now
     reason = reason_after(to, bool(asked), because)
     if to.throttle:
@@ -109,6 +110,8 @@ def _apply(tx: TransactionContext, queue: QueueContext, row: Row, one: Settlemen
     before = _throttled(tx, queue, seq, to) if queue.has_dependents else None
     tx.settled(queue, int(to.charge), int(to.error is not None))
     code = CODE[to.state]
+    if code == SUSPENDED:
+        code = state_after(tx, seq, asked=bool(asked))
     ended = to.state in TERMINAL
     if unique_phases is not None:
         shift_key(tx, queue, seq, unique_phases, State.RUNNING, to.state)
@@ -116,6 +119,8 @@ def _apply(tx: TransactionContext, queue: QueueContext, row: Row, one: Settlemen
         tx.flow_ends.append((flow, outcome_of(to.state), one.result))
     if ended and to.keep <= 0:
         tx.execute(_DROP, (seq, token))
+        if has_steps:
+            forget_steps(tx, [seq])
         tx.move(queue, RUNNING, None)
         if unique_phases is not None:
             forget_key(tx, seq, code, unique_phases)
@@ -135,7 +140,7 @@ def _apply(tx: TransactionContext, queue: QueueContext, row: Row, one: Settlemen
             attempt - (1 if charged and not to.charge else 0),
             lost + to.lost,
             place,
-            _due(to, due, now),
+            _due(to, due, now) if code != AVAILABLE or to.state is State.AVAILABLE else now,
             now if ended else None,
             now + to.keep if ended else None,
             errors if to.error is None else _with(errors, to.error),
@@ -162,7 +167,7 @@ def _throttled(tx: TransactionContext, queue: QueueContext, seq: int, to: Transi
 
 
 def _due(to: Transition, due: int, now: int) -> int:
-    if to.state in (State.SCHEDULED, State.RETRYABLE):
+    if to.state in (State.SCHEDULED, State.RETRYABLE, State.SUSPENDED):
         return now + to.delay
     if to.state is State.AVAILABLE and to.place is not QueuePosition.OWN:
         return now

@@ -181,6 +181,10 @@ class _RecordedSyncStore:
         with self._recorder.operate("reschedule", refs, _due(delay, run_at)) as answer:
             return answer(self._sync.reschedule(refs, delay=delay, run_at=run_at))
 
+    def delete(self, refs: Sequence[Ref], **options: Any) -> list[State | None]:
+        with self._recorder.operate("delete", refs) as answer:
+            return answer(self._sync.delete(refs, **options))
+
     def settings(self, queue: str, **options: Any) -> QueueInfo:
         with self._recorder.limit(queue, options.get("limits")):
             return self._sync.settings(queue, **options)

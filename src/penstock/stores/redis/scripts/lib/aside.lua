@@ -77,7 +77,7 @@ end
 -- Remove a job from all indexes, and return its state by them (nil: in none). taken: it is in no ready list any more.
 local function leave_indexes(queue, id, job, taken)
   local state
-  for number = SCHEDULED, COLLECTING do
+  for number = SCHEDULED, SUSPENDED do
     if redis.call('ZREM', queue .. ':state/' .. number, id) == 1 then state = number end
   end
   if redis.call('ZREM', queue .. IN_BATCH, id) == 1 then return COLLECTING end

@@ -111,6 +111,7 @@ local function full(queue, m)
   if not rules.max_size then return nil end
   if not m.size then
     m.size = redis.call('HLEN', queue .. ':jobs') - redis.call('HLEN', queue .. ':held')
+    m.size = m.size - redis.call('ZCARD', queue .. ':state/' .. SUSPENDED)
     for state = COMPLETED, DEAD do m.size = m.size - redis.call('ZCARD', queue .. ':ended/' .. state) end
   end
   if m.size < rules.max_size then

@@ -18,5 +18,5 @@ local function look_at(queue, id)
 end
 
 local function status_code(state)
-  return state and tostring(state) or NOT_THERE
+  return state and string.char(48 + state) or NOT_THERE    -- 10 is ':'
 end

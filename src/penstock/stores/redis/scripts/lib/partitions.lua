@@ -92,7 +92,7 @@ local function enter(queue, id, job)
   local terms, state = terms_of(job), job.state
   if state == AVAILABLE then
     if job.admitted or may_enter(queue, id, job) then admit(queue, id, job) else job.state = WAITING end
-  elseif terms.ordered and (state == SCHEDULED or state == RETRYABLE or state == PARKED) then
+  elseif terms.ordered and (state == SCHEDULED or state == RETRYABLE or state == PARKED or state == SUSPENDED) then
     if job.admitted then redis.call('ZADD', partition_of(queue, terms), -1, id) end
   else
     leave(queue, id, job)

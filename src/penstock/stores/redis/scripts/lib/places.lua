@@ -198,7 +198,7 @@ function put(queue, id, job, over)
     made_ready[queue] = true
   elseif state == WAITING then
     redis.call('ZADD', partition_of(queue, terms_of(job)), 1, waiting_order(job, id))
-  elseif state == SCHEDULED or state == RETRYABLE then
+  elseif state == SCHEDULED or state == RETRYABLE or state == SUSPENDED then
     redis.call('ZADD', queue .. ':due', job.run, order(job, id))
     made_due[queue] = math.min(made_due[queue] or job.run, job.run)
   elseif state == PARKED then
@@ -229,7 +229,7 @@ function take(queue, id, job)
     give_back(queue, job)
   elseif state == WAITING then
     redis.call('ZREM', partition_of(queue, terms_of(job)), waiting_order(job, id))
-  elseif state == SCHEDULED or state == RETRYABLE then
+  elseif state == SCHEDULED or state == RETRYABLE or state == SUSPENDED then
     redis.call('ZREM', queue .. ':due', order(job, id))
   elseif state == PARKED then
     take_parked(queue, id, job)
@@ -245,7 +245,7 @@ end
 -- Remove a job from all indexes after another program has deleted its record.
 local function forget_traces(queue, id, order_of_it)
   for _, name in ipairs({':due', ':expiring', ':over'}) do redis.call('ZREM', queue .. name, order_of_it) end
-  for state = SCHEDULED, COLLECTING do
+  for state = SCHEDULED, SUSPENDED do
     redis.call('ZREM', queue .. ':state/' .. state, id)
     if ended_state(state) then redis.call('ZREM', queue .. ':ended/' .. state, order_of_it) end
   end
@@ -267,6 +267,7 @@ local function remove(queue, id, job, forgotten, keeps_key)
   local stays = keeps_key and job.unique and struct.unpack('<d', job.unique) ~= NONE
   if not stays and not (forgotten and key_outlives_job(job)) then free_key(queue, job) end
   redis.call('HDEL', queue .. ':jobs', id)
+  if job.steps then redis.call('DEL', steps_of(queue, job)) end
   publish_end(queue, id, '')
   if job.partition then
     leave(queue, id, job)

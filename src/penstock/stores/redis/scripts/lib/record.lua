@@ -4,6 +4,7 @@
 
 local TAIL_FLAGS = 48
 -- Keys that a job shares with other jobs, as script_arguments.py writes them.
+local HAS_STEPS = 8192    -- a bit of the parts of a long record, as those in states.lua; here, because settle.lua reads few names from outside
 local SHARED_KEYS = {'unique', 'partition', 'tenant', 'batch', 'flow'}
 local PARTS = {'errors', 'result', 'progress', 'checkpoint', 'reason', unpack(SHARED_KEYS)}
 
@@ -52,6 +53,7 @@ local function read(record)
     struct.unpack('<I4ddddddI4I4I2', record, 10)
   job.expires, job.fetched, job.ended = some(expires), some(fetched), some(ended)
   job.asked, job.admitted = has >= ASKED_TO_STOP, bit.band(has, ADMITTED) ~= 0
+  job.steps = bit.band(has, HAS_STEPS) ~= 0
   local at = 72
   for i, part in ipairs(PARTS) do
     if bit.band(has, 2 ^ (i - 1)) ~= 0 then
@@ -81,6 +83,7 @@ end
 
 local function write(job)
   local has, parts = (job.asked and ASKED_TO_STOP or 0) + (job.admitted and ADMITTED or 0), {}
+  if job.steps then has = has + HAS_STEPS end
   for i, part in ipairs(PARTS) do
     if job[part] then
       has = has + 2 ^ (i - 1)
@@ -113,6 +116,11 @@ local function profile(queue, job)
   local ok, keep, task, rest = pcall(profile_in, queue, job)
   if ok then return keep, task, rest end
   return 600000, '', ''
+end
+
+-- The key of the steps of a job (steps.lua).
+local function steps_of(queue, job)
+  return string.format('%s:steps/%.0f', queue, job.generation)
 end
 
 local function order(job, id)

@@ -22,7 +22,7 @@ local function replaceable(queue, id, generation)
   local record = redis.call('HGET', queue .. ':jobs', id)
   if not record then return false end    -- the key has outlived its job
   local job = readable(queue, id, record)
-  if job.generation ~= generation or ended_state(job.state) then return false end
+  if job.generation ~= generation or ended_state(job.state) or job.state == SUSPENDED then return false end
   if not pcall(tail_parts, job.tail_flags, job.tail) then
     set_aside(queue, id, record, why_not('its arguments are cut off'))
     return false

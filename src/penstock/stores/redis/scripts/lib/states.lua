@@ -3,7 +3,7 @@
 local NONE = -9007199254740992
 local SCHEDULED, AVAILABLE, RETRYABLE, COMPLETED, CANCELLED, DEAD, PARKED = 0, 1, 2, 3, 4, 5, 6
 local RUNNING = 7    -- only in answers: a running job is recognised by its lease
-local WAITING, COLLECTING = 8, 9
+local WAITING, COLLECTING, SUSPENDED = 8, 9, 10
 local IN_BATCH = ':state/9+'    -- key suffix: the members of batch jobs
 -- Flags of a record. 16 (extra) and 32 (inline profile) belong to the tail. FRESH and MOVED name the list of the job;
 -- both together (HIGH) mean that 8 is added to the state.

@@ -1,0 +1,192 @@
+"""The verbs of durable steps: what a job remembers, and the signals that it waits for.
+
+docs/concepts/steps.md explains them with examples.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from penstock.core.job import Lease, Ref
+
+__all__ = [
+    "LARGEST_MEMORY",
+    "LARGEST_SIGNAL",
+    "LONGEST_STEP_NAME",
+    "MOST_SIGNALS",
+    "MOST_STEPS",
+    "SIGNAL_GRACE",
+    "SIGNAL_KEPT",
+    "RecordStatus",
+    "RecordedStep",
+    "Signal",
+    "SignalStatus",
+    "SignalWait",
+    "StepRecord",
+    "Stepping",
+    "StoredStep",
+    "SyncStepping",
+]
+
+#: The most steps of one job, and the most bytes of their names and values together.
+MOST_STEPS, LARGEST_MEMORY = 20_000, 8 * 1024 * 1024
+#: The longest name of a step, or name or key of a signal, in bytes of UTF-8.
+LONGEST_STEP_NAME = 512
+#: The largest data of a signal (bytes).
+LARGEST_SIGNAL = 256 * 1024
+#: Defaults: how long a signal that no job waits for is kept (ms), and how many of them per namespace.
+SIGNAL_KEPT, MOST_SIGNALS = 7 * 86_400_000, 10_000
+#: A job gets no signal that was sent more than this (ms) before its enqueue: it was meant for an earlier job.
+SIGNAL_GRACE = 1_000
+
+
+class StepRecord(msgspec.Struct, frozen=True, gc=False):
+    """A step to remember: append it if the lease is held and the job has no step of this name.
+
+    A wait of this name ends: its signal is no longer awaited. `by`: extends the lease to `by` ms from now.
+    """
+
+    lease: Lease
+    name: str
+    value: bytes
+    by: int
+
+
+class RecordStatus(enum.StrEnum):
+    """The result of recording a step or a wait."""
+
+    STORED = "stored"  # the step is stored, or the job waits for the signal
+    EXISTS = "exists"  # the job has this step: nothing was stored, and its value is in the answer
+    LOST = "lost"  # the lease is lost: nothing was stored
+    FULL = "full"  # the job has MOST_STEPS steps, or LARGEST_MEMORY bytes: nothing was stored
+
+    __hash__ = str.__hash__
+
+
+class RecordedStep(msgspec.Struct, frozen=True):
+    """The answer for one record or wait.
+
+    If the status is EXISTS: `value` is that of the stored step; `signal`: as in `StoredStep`.
+    """
+
+    status: RecordStatus
+    value: bytes | None = None
+    signal: tuple[str, str] | None = None
+
+
+class StoredStep(msgspec.Struct, frozen=True):
+    """A step that a job remembers, and when it was stored.
+
+    `signal`: name and key of the signal that the job waits for (`value` is None), or has received.
+    """
+
+    name: str
+    at: int
+    value: bytes | None = None
+    signal: tuple[str, str] | None = None
+
+
+class SignalWait(msgspec.Struct, frozen=True, gc=False):
+    """A wait for a signal: its data becomes the value of the step `step`.
+
+    `by`: extends the lease. `keep`: how long (ms) the wait stays, unless it is repeated.
+    """
+
+    lease: Lease
+    step: str
+    name: str
+    key: str
+    by: int
+    keep: int = SIGNAL_KEPT
+
+
+class Signal(msgspec.Struct, frozen=True, gc=False):
+    """A signal. With `flow`, only the job with this id can receive it.
+
+    `keep` (ms) and `most` (of the namespace) are the limits of signals that no job waits for.
+    """
+
+    name: str
+    key: str
+    data: bytes
+    flow: str | None = None
+    keep: int = SIGNAL_KEPT
+    most: int = MOST_SIGNALS
+
+
+class SignalStatus(enum.StrEnum):
+    """The result of sending a signal."""
+
+    RECEIVED = "received"  # a waiting job has it
+    STORED = "stored"  # no job waits for it yet
+    EXISTS = "exists"  # a signal with this name, key and flow is stored: the first one stays
+    FULL = "full"  # the namespace has `most` signals that no job waits for
+
+    __hash__ = str.__hash__
+
+
+class Stepping(Protocol):
+    """The verbs of durable steps."""
+
+    async def record_steps(self, records: Sequence[StepRecord]) -> list[RecordedStep]:
+        """Append each step to its job's memory if the lease token still matches, and extend the lease.
+
+        - A step is stored for itself; the steps before it are neither read nor written.
+        - The first value of a name stays: repeating a call whose reply was lost is safe.
+        - A job's steps stay when it is suspended, retried or dead, and are removed with it.
+
+        Answer: one `RecordedStep` per record, in order.
+        """
+        ...
+
+    async def steps(self, ref: Ref) -> list[StoredStep]:
+        """Read the steps of a job, in the order in which they were stored."""
+        ...
+
+    async def await_signals(self, waits: Sequence[SignalWait]) -> list[RecordedStep]:
+        """Wait for signals, if the lease token still matches, and extend the lease.
+
+        - If the signal has been sent already, it is consumed: its data becomes the value of the step, and the
+          answer is EXISTS with it. So is the answer if the step has a value.
+        - Otherwise the job waits: the first signal with this name and key becomes the value of the step. If
+          the job is suspended then, it becomes available; if it still runs, its next suspension makes it
+          available at once.
+        - Repeating a wait changes nothing. The waits of a job that has ended take no signal.
+
+        Answer: one `RecordedStep` per wait, in order.
+        """
+        ...
+
+    async def send_signals(self, signals: Sequence[Signal]) -> list[SignalStatus]:
+        """Send signals: each goes to one waiting job, or is stored until a job waits for it.
+
+        - A signal is consumed once. A stored one is removed after `keep` ms.
+        - Signals with a flow and without one are different signals.
+
+        Answer: one `SignalStatus` per signal, in order.
+        """
+        ...
+
+
+class SyncStepping(Protocol):
+    """The same for callers without an event loop; each verb runs in the caller's thread."""
+
+    def record_steps(self, records: Sequence[StepRecord]) -> list[RecordedStep]:
+        """As `Stepping.record_steps`."""
+        ...
+
+    def steps(self, ref: Ref) -> list[StoredStep]:
+        """As `Stepping.steps`."""
+        ...
+
+    def await_signals(self, waits: Sequence[SignalWait]) -> list[RecordedStep]:
+        """As `Stepping.await_signals`."""
+        ...
+
+    def send_signals(self, signals: Sequence[Signal]) -> list[SignalStatus]:
+        """As `Stepping.send_signals`."""
+        ...

@@ -1,0 +1,150 @@
+"""record_steps, steps, await_signals, send_signals: what jobs remember, and the signals they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.job import Lease, Ref, State
+from penstock.stores.contract import (
+    LARGEST_MEMORY,
+    MOST_STEPS,
+    SIGNAL_GRACE,
+    RecordedStep,
+    RecordStatus,
+    Signal,
+    SignalStatus,
+    SignalWait,
+    StepRecord,
+    StoredStep,
+)
+from penstock.stores.memory import transitions
+from penstock.stores.memory.rows import Row
+from penstock.stores.memory.state import MemoryState
+from penstock.stores.memory.steps import JobSteps, StoredSignal
+
+__all__ = ["await_signals", "record_steps", "send_signals", "steps"]
+
+_LOST, _FULL = RecordedStep(RecordStatus.LOST), RecordedStep(RecordStatus.FULL)
+_STORED = RecordedStep(RecordStatus.STORED)
+
+
+def record_steps(memory: MemoryState, records: Sequence[StepRecord]) -> list[RecordedStep]:
+    return [_record(memory, record) for record in records]
+
+
+def _record(memory: MemoryState, record: StepRecord) -> RecordedStep:
+    row = _held(memory, record.lease, record.by)
+    if row is None:
+        return _LOST
+    known = memory.steps.get(row.generation, JobSteps())
+    before = known.stored.get(record.name)
+    if before is not None and before.value is not None:
+        return RecordedStep(RecordStatus.EXISTS, before.value, before.signal)
+    size = len(record.name.encode()) + len(record.value)
+    if _full(known, size, new=before is None):
+        return _FULL
+    if before is not None and before.signal is not None:
+        memory.signals.unwatch(before.signal, row.generation, record.name)
+    memory.steps[row.generation] = known
+    known.stored[record.name] = StoredStep(record.name, memory.clock.now(), record.value)
+    known.bytes += size
+    return _STORED
+
+
+def _held(memory: MemoryState, lease: Lease, by: int) -> Row | None:
+    """The row of the job if this lease is held; extends the lease."""
+    row = memory.leased(lease)
+    if row is not None:
+        row.lease_until = memory.clock.lease_now() + by
+        row.queue.leases.move(row.generation, row.lease_until)
+    return row
+
+
+def _full(known: JobSteps, size: int, *, new: bool) -> bool:
+    return known.bytes + size > LARGEST_MEMORY or (new and len(known.stored) >= MOST_STEPS)
+
+
+def steps(memory: MemoryState, ref: Ref) -> list[StoredStep]:
+    row = memory.row(ref)
+    known = None if row is None else memory.steps.get(row.generation)
+    return [] if known is None else list(known.stored.values())
+
+
+# ── signals ──
+
+
+def await_signals(memory: MemoryState, waits: Sequence[SignalWait]) -> list[RecordedStep]:
+    return [_await(memory, wait) for wait in waits]
+
+
+def _await(memory: MemoryState, wait: SignalWait) -> RecordedStep:
+    row = _held(memory, wait.lease, wait.by)
+    if row is None:
+        return _LOST
+    known = memory.steps.get(row.generation, JobSteps())
+    before = known.stored.get(wait.step)
+    if before is not None and before.value is not None:
+        return RecordedStep(RecordStatus.EXISTS, before.value, before.signal)
+    if _full(known, len(wait.step.encode()), new=before is None):
+        return _FULL
+    now, signal = memory.clock.now(), (wait.name, wait.key)
+    data = _sent_before(memory, signal, row, now)
+    if data is not None and before is not None:
+        memory.signals.unwatch(signal, row.generation, wait.step)
+    memory.steps[row.generation] = known
+    if before is None or data is not None:
+        known.stored[wait.step] = StoredStep(wait.step, now, data, signal)
+    if data is None:
+        memory.signals.waiting.setdefault(signal, {})[row.generation, wait.step] = None
+        return _STORED
+    known.bytes += len(wait.step.encode()) + len(data)
+    return RecordedStep(RecordStatus.EXISTS, data, signal)
+
+
+def _sent_before(memory: MemoryState, signal: tuple[str, str], row: Row, now: int) -> bytes | None:
+    """Consume the stored signal that this job may receive, if there is one."""
+    for name in ((*signal, row.job.id), (*signal, None)):
+        found = memory.signals.stored.pop(name, None)
+        if found is None or found.keep_until <= now:
+            continue
+        if found.sent_at >= row.job.enqueued_at - SIGNAL_GRACE:
+            return found.data
+    return None
+
+
+def send_signals(memory: MemoryState, signals: Sequence[Signal]) -> list[SignalStatus]:
+    return [_send(memory, signal) for signal in signals]
+
+
+def _send(memory: MemoryState, signal: Signal) -> SignalStatus:
+    now, box = memory.clock.now(), memory.signals
+    for generation, step in list(box.waiting.get((signal.name, signal.key), ())):
+        row = memory.rows.get(generation)
+        if row is not None and signal.flow is not None and row.job.id != signal.flow:
+            continue
+        if row is not None and row.job.ended:
+            continue  # it may be retried
+        box.unwatch((signal.name, signal.key), generation, step)
+        if row is not None and _deliver(memory, row, step, signal, now):
+            return SignalStatus.RECEIVED
+    name = signal.name, signal.key, signal.flow
+    if (found := box.stored.get(name)) is not None and found.keep_until > now:
+        return SignalStatus.EXISTS
+    if len(box.stored) >= signal.most:
+        box.drop_expired(now)
+    if len(box.stored) >= signal.most:
+        return SignalStatus.FULL
+    box.stored[name] = StoredSignal(signal.data, now, now + signal.keep)
+    return SignalStatus.STORED
+
+
+def _deliver(memory: MemoryState, row: Row, step: str, signal: Signal, now: int) -> bool:
+    """Give the signal to a job that waits for it, and wake the job if it is suspended."""
+    known = memory.steps[row.generation]
+    known.stored[step] = StoredStep(step, now, signal.data, (signal.name, signal.key))
+    known.bytes += len(step.encode()) + len(signal.data)
+    known.woken = True
+    if row.job.state is State.SUSPENDED:
+        known.woken = False
+        transitions.wake(memory, row, now)
+    return True

@@ -1,0 +1,72 @@
+-- Append steps and waits to the memory of running jobs whose lease is still held, and extend the leases.
+-- KEYS: the queue.  ARGV: clock, the most bytes and the most steps of a job, then per item: id, prefix of the lease
+-- (generation and token), by (ms), name of the step, and "=" and its value, or "?" for a wait, the size of the signal's
+-- name (2 bytes), its name and its key.
+-- Returns 2 entries per item: STORED (for a wait: with when the job was enqueued), EXISTS (with the stored step), ENDED
+-- (as STORED; the step was a wait, which is returned), LOST or FULL.
+-- include: clock states status_codes queue record lease steps
+local STORED, ENDED = 's', 'e'
+local queue, most_bytes, most_steps, answer = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), {}
+notice_reboot(queue)
+
+-- Extend the lease. Returns the key of the job's steps, and its generation; nothing if the lease is not held.
+local function hold(id, prefix, by)
+  local held = redis.call('HGET', queue .. ':held', id)
+  if not held or string.sub(held, 1, #prefix) ~= prefix then return nil end
+  redis.call('ZADD', queue .. ':leases', steady + by, string.sub(held, 1, 7) .. id)
+  return steps_of(queue, {generation = struct.unpack('>I7', held)}), held
+end
+
+-- Mark the job, before its first step, and its lease: its end removes its steps.
+local function mark(id, held, steps)
+  local job = read(redis.call('HGET', queue .. ':jobs', id))
+  if redis.call('HEXISTS', steps, MEMORY) == 1 then return job end
+  local flags_at = 17 + string.byte(held, 8)
+  local flags = string.byte(held, flags_at)
+  if bit.band(flags, SHARES_KEY) == 0 then
+    redis.call('HSET', queue .. ':held', id,
+      string.sub(held, 1, flags_at - 1) .. string.char(flags + SHARES_KEY) .. string.sub(held, flags_at + 1))
+  end
+  job.steps = true
+  redis.call('HSET', queue .. ':jobs', id, write(job))
+  return job
+end
+
+local function store(id, held, steps, name, value)
+  local text = redis.call('HGET', steps, '=' .. name)
+  local before = text and read_step(text)
+  if before and before.value ~= '?' then return EXISTS, text end
+  local waits = string.sub(value, 1, 1) == '?'
+  local size = #name + (waits and 0 or #value - 1)
+  local bytes, count = memory_of(steps)
+  if bytes + size > most_bytes or (not before and count >= most_steps) then return FULL, '' end
+  local step = {number = before and before.number or count + 1, at = now, signal = '', key = '', delivery = '', value = value}
+  local enqueued = ''
+  if count == 0 or waits then
+    local ok, job = pcall(mark, id, held, steps)
+    if not ok then return LOST, '' end    -- an unreadable record is found when the job is settled
+    enqueued = string.format('%.0f', job.enqueued)
+  end
+  if waits then
+    step.signal = struct.unpack('<I2c0', value, 2)
+    step.key, step.value = string.sub(value, 4 + #step.signal), '?'
+  end
+  if not (waits and before) then
+    write_step(steps, name, step)
+    set_memory(steps, bytes + (waits and 0 or size), before and count or count + 1)
+  end
+  if waits then return STORED, enqueued end
+  if before then return ENDED, text end
+  return STORED, ''
+end
+
+for i = 4, #ARGV, 5 do
+  local n, id = #answer, ARGV[i]
+  local steps, held = hold(id, ARGV[i + 1], tonumber(ARGV[i + 2]))
+  if steps then
+    answer[n + 1], answer[n + 2] = store(id, held, steps, ARGV[i + 3], ARGV[i + 4])
+  else
+    answer[n + 1], answer[n + 2] = LOST, ''
+  end
+end
+return answer

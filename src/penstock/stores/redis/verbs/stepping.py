@@ -1,0 +1,295 @@
+"""record_steps, steps, await_signals, send_signals: what jobs remember, and the signals they wait for.
+
+Steps are in the slot of their job's queue, signals in the slot of the namespace. A signal goes from one to
+the other by a delivery, which is kept until the job has the signal. `prune` repeats those of a killed
+process.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.core.job import Lease, Ref
+from penstock.stores.contract import (
+    LARGEST_MEMORY,
+    MOST_STEPS,
+    SIGNAL_GRACE,
+    RecordedStep,
+    RecordStatus,
+    Signal,
+    SignalStatus,
+    SignalWait,
+    StepRecord,
+    StoredStep,
+)
+from penstock.stores.redis.batching import HEAVY, chunks, in_bytes
+from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
+from penstock.stores.redis.isolation import AWAY, each
+from penstock.stores.redis.keys import packed
+from penstock.stores.redis.script_arguments import lease_prefix
+from penstock.stores.redis.wire.calls import Call
+
+__all__ = ["await_signals", "prune_signals", "record_steps", "send_signals", "steps"]
+
+_STEP = struct.Struct("<ddHHH")
+_OUT = struct.Struct("<Id")
+_STORED, _LOST, _FULL = (
+    RecordedStep(status) for status in (RecordStatus.STORED, RecordStatus.LOST, RecordStatus.FULL)
+)
+_SENT = {b"s": SignalStatus.STORED, b"x": SignalStatus.EXISTS, b"f": SignalStatus.FULL}
+#: The most signals and waits that one prune removes, and the age (ms) from which it repeats a delivery.
+_PRUNED, _UNCONFIRMED = 1_000, 1_000
+
+
+class _Step(NamedTuple):
+    """A stored step, as `scripts/lib/steps.lua` has it."""
+
+    number: int
+    at: int
+    signal: tuple[str, str] | None
+    value: bytes | None  # None: the job waits
+
+
+class _Delivery(NamedTuple):
+    """A signal on its way to a job that waits for it."""
+
+    number: bytes
+    ref: Ref
+    generation: bytes
+    step: bytes
+    data: bytes
+
+
+# ── steps ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def record_steps(context: Context, records: Sequence[StepRecord]) -> CallPlan[list[RecordedStep]]:
+    """Append steps to the memory of jobs; end the waits with their names."""
+    items = [(one.lease, one.by, one.name, b"=" + one.value) for one in records]
+    answers = yield from _record(context, items)
+    ended: list[bytes | str | int] = []
+    for one, (code, text) in zip(records, answers, strict=True):
+        if code == b"e" and (signal := _step(text).signal) is not None:
+            ended += (_bytes(signal[0]), _bytes(signal[1]), _bytes(one.lease.id), _wait(one.lease, one.name))
+    if ended:
+        raise_errors((yield [_shared(context, "end_waits", ended)]))
+    return [_recorded(code, text) for code, text in answers]
+
+
+def _record(
+    context: Context, items: Sequence[tuple[Lease, int, str, bytes]]
+) -> CallPlan[list[tuple[bytes, bytes]]]:
+    """Run record_steps.lua for items (lease, by, name of the step, value or wait)."""
+    answers: list[tuple[bytes, bytes]] = [(b"l", b"")] * len(items)
+    calls: list[tuple[str, Call]] = []
+    places: list[Sequence[int]] = []
+    sizes = [len(value) for *_, value in items]
+    for queue in dict.fromkeys(lease.queue for lease, *_ in items):
+        of_these = [n for n, item in enumerate(items) if item[0].queue == queue]
+        for part in [lighter for some in chunks(of_these, HEAVY) for lighter in in_bytes(some, sizes)]:
+            args: list[bytes | str | int] = [LARGEST_MEMORY, MOST_STEPS]
+            for n in part:
+                lease, by, name, value = items[n]
+                args += (packed(lease.id), lease_prefix(lease), by, _bytes(name), value)
+            calls.append((queue, context.call("record_steps", [queue], args)))
+            places.append(part)
+    found = raise_errors((yield [call for _, call in calls])) if calls else []
+    for part, answer in zip(places, found, strict=True):
+        for n, code, text in zip(part, answer[0::2], answer[1::2], strict=True):
+            answers[n] = (code, text)
+    return answers
+
+
+def _recorded(code: bytes, text: bytes) -> RecordedStep:
+    if code == b"x":
+        step = _step(text)
+        return RecordedStep(RecordStatus.EXISTS, step.value, step.signal)
+    return _LOST if code == b"l" else _FULL if code == b"f" else _STORED
+
+
+def _step(text: bytes) -> _Step:
+    number, at, name, key, delivery = _STEP.unpack_from(text)
+    begins = _STEP.size
+    signal = None
+    if name:
+        middle = begins + name
+        signal = (_text(text[begins:middle]), _text(text[middle : middle + key]))
+    value = text[begins + name + key + delivery :]
+    return _Step(int(number), int(at), signal, value[1:] if value[:1] == b"=" else None)
+
+
+def steps(context: Context, ref: Ref) -> CallPlan[list[StoredStep]]:
+    """Read the steps of a job."""
+    queue = context.redis_keys.queue(ref.queue)
+    (record,) = raise_errors((yield [command(queue, "HGET", queue + b":jobs", packed(ref.id))]))
+    if record is None or len(record) < 8:
+        return []
+    key = queue + b":steps/%d" % int.from_bytes(record[1:8], "big")
+    (fields,) = raise_errors((yield [command(queue, "HGETALL", key)]))
+    stored = zip(fields[0::2], fields[1::2], strict=True)
+    found = sorted((_step(text), name) for name, text in stored if name[:1] == b"=")
+    return [StoredStep(_text(name[1:]), step.at, step.value, step.signal) for step, name in found]
+
+
+# ── signals ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def await_signals(context: Context, waits: Sequence[SignalWait]) -> CallPlan[list[RecordedStep]]:
+    """Note the waits in the jobs, then in the slot of the signals, which may have the signal already."""
+    items = [(one.lease, one.by, one.step, _awaited(one)) for one in waits]
+    answers = yield from _record(context, items)
+    open_ = [n for n, (code, _) in enumerate(answers) if code == b"s"]
+    recorded = [_recorded(code, text) for code, text in answers]
+    for part in chunks(open_, HEAVY):
+        args: list[bytes | str | int] = []
+        for n in part:
+            wait, since = waits[n], int(answers[n][1]) - SIGNAL_GRACE
+            signal = (_bytes(wait.name), _bytes(wait.key), _bytes(wait.lease.id))
+            args += (*signal, since, wait.keep, _wait(wait.lease, wait.step))
+        (found,) = raise_errors((yield [_shared(context, "await_signals", args)]))
+        came = [
+            (n, _delivery(number, text))
+            for n, number, text in zip(part, found[0::2], found[1::2], strict=True)
+            if number
+        ]
+        given = yield from _deliver(context, [delivery for _, delivery in came])
+        for n, delivery in came:
+            if delivery.number in given:
+                signal_of = (waits[n].name, waits[n].key)
+                recorded[n] = RecordedStep(RecordStatus.EXISTS, delivery.data, signal_of)
+            else:
+                recorded[n] = _LOST
+    return recorded
+
+
+def send_signals(context: Context, signals: Sequence[Signal]) -> CallPlan[list[SignalStatus]]:
+    """Send signals, and deliver those that a job waits for."""
+    statuses = [SignalStatus.RECEIVED] * len(signals)
+    sizes = [len(signal.data) for signal in signals]
+    parts = [
+        lighter for some in chunks(range(len(signals)), HEAVY) for lighter in in_bytes(list(some), sizes)
+    ]
+    for part in parts:
+        args: list[bytes | str | int] = []
+        for n in part:
+            one = signals[n]
+            args += (
+                b"",
+                _bytes(one.name),
+                _bytes(one.key),
+                _bytes(one.flow or ""),
+                one.keep,
+                one.most,
+                one.data,
+            )
+        yield from _send(context, list(part), args, statuses)
+    return statuses
+
+
+def _send(
+    context: Context, places: list[int], args: list[bytes | str | int], statuses: list[SignalStatus]
+) -> CallPlan[None]:
+    """Run send_signals.lua, until each signal has been received by a job or stored."""
+    while places:
+        call = _shared(context, "send_signals", args)._replace(repeatable=False)
+        (answer,) = raise_errors((yield [call]))
+        going: list[tuple[int, _Delivery]] = []
+        for n, code, number, text in zip(places, answer[0::3], answer[1::3], answer[2::3], strict=True):
+            statuses[n] = _SENT.get(code, SignalStatus.RECEIVED)
+            if code == b"r":
+                going.append((n, _delivery(number, text)))
+        refused = yield from _refused(context, [delivery for _, delivery in going])
+        places = [n for n, delivery in going if delivery.number in refused]
+        args = []
+        for _, delivery in going:
+            if delivery.number in refused:
+                args += (delivery.number, b"", b"", b"", 0, 0, b"")
+
+
+def prune_signals(context: Context) -> CallPlan[None]:
+    """Remove old signals and waits, and repeat the deliveries that nobody has confirmed."""
+    (found,) = raise_errors((yield [_shared(context, "prune_signals", [_PRUNED, _UNCONFIRMED])]))
+    lying = [_delivery(number, text) for number, text in zip(found[0::2], found[1::2], strict=True)]
+    yield from _deliver(context, lying)
+
+
+def _deliver(context: Context, deliveries: Sequence[_Delivery]) -> CallPlan[set[bytes]]:
+    """Deliver signals; send those again that their job does not take. Returns the numbers of the others."""
+    refused = yield from _refused(context, deliveries)
+    args: list[bytes | str | int] = []
+    for number in refused:
+        args += (number, b"", b"", b"", 0, 0, b"")
+    yield from _send(context, [0] * len(refused), args, [SignalStatus.RECEIVED])
+    return {one.number for one in deliveries} - refused
+
+
+def _refused(context: Context, deliveries: Sequence[_Delivery]) -> CallPlan[set[bytes]]:
+    """Deliver signals and confirm the deliveries; returns the numbers of those that no job has taken."""
+    refused: set[bytes] = set()
+    taken: list[bytes] = []
+    calls: list[tuple[str, Call]] = []
+    parts: list[list[_Delivery]] = []
+    for queue in dict.fromkeys(one.ref.queue for one in deliveries):
+        here = [one for one in deliveries if one.ref.queue == queue]
+        args: list[bytes | str | int] = []
+        for one in here:
+            args += (packed(one.ref.id), one.generation, one.step, one.number, one.data)
+        calls.append((queue, context.call("deliver_signals", [queue], args)))
+        parts.append(here)
+    answers = (yield from each(context, calls)) if calls else []
+    for here, answer in zip(parts, answers, strict=True):
+        for one, code in zip(here, answer if answer is not AWAY else (), strict=False):
+            if code == ord("a"):
+                taken.append(one.number)
+            else:
+                refused.add(one.number)
+    if taken:
+        key = context.redis_keys.signals
+        raise_errors((yield [command(key, "HDEL", key + b":out", *taken)]))
+    return refused
+
+
+def _delivery(number: bytes, text: bytes) -> _Delivery:
+    size, _ = _OUT.unpack_from(text)
+    queue, id, generation, step = _texts(text, _OUT.size, 4)
+    data = text[_OUT.size + size :]
+    for _ in range(3):
+        data = data[2 + int.from_bytes(data[:2], "little") :]
+    return _Delivery(number, Ref(_text(queue), _text(id)), generation, step, data[24:])
+
+
+def _texts(text: bytes, at: int, n: int) -> list[bytes]:
+    found = []
+    for _ in range(n):
+        size = int.from_bytes(text[at : at + 2], "little")
+        found.append(text[at + 2 : at + 2 + size])
+        at += 2 + size
+    return found
+
+
+def _wait(lease: Lease, step: str) -> bytes:
+    """The wait of a job's step: queue, id, generation and step, each with its size."""
+    texts = (_bytes(lease.queue), _bytes(lease.id), b"%d" % lease.generation, _bytes(step))
+    return b"".join(len(text).to_bytes(2, "little") + text for text in texts)
+
+
+def _awaited(wait: SignalWait) -> bytes:
+    name = _bytes(wait.name)
+    return b"?" + len(name).to_bytes(2, "little") + name + _bytes(wait.key)
+
+
+def _shared(context: Context, script: str, args: Sequence[bytes | str | int]) -> Call:
+    key = context.redis_keys.signals
+    # on a Cluster, a node that migrates the slot decides by the named keys: one of them must exist
+    call = context.shared_call(script, key, args)
+    return call._replace(redis_keys=(key, key + b":number")) if context.clustered else call
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _text(text: bytes) -> str:
+    return text.decode("utf-8", "surrogatepass")

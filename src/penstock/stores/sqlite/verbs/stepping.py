@@ -1,0 +1,202 @@
+"""record_steps, steps, await_signals, send_signals: what jobs remember, and the signals they wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.job import Lease, Ref
+from penstock.stores.contract import (
+    LARGEST_MEMORY,
+    MOST_STEPS,
+    SIGNAL_GRACE,
+    RecordedStep,
+    RecordStatus,
+    Signal,
+    SignalStatus,
+    SignalWait,
+    StepRecord,
+    StoredStep,
+)
+from penstock.stores.sqlite import partitions
+from penstock.stores.sqlite.rows import numbers
+from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import AVAILABLE, SUSPENDED
+from penstock.stores.sqlite.transaction_context import TransactionContext
+
+__all__ = ["await_signals", "forget_steps", "record_steps", "send_signals", "state_after", "steps"]
+
+_HOLDER = SQL["steps.holder"]
+_MEMORY = SQL["steps.memory"]
+_GROW = SQL["steps.grow"]
+_ONE = SQL["steps.one"]
+_INSERT = SQL["steps.insert"]
+_FILL = SQL["steps.fill"]
+_END_WAIT = SQL["steps.end_wait"]
+_ALL = SQL["steps.all"]
+_WAITING = SQL["steps.waiting"]
+_WAKE = SQL["steps.wake"]
+_WOKEN = SQL["steps.woken"]
+_STARTED_IN_TIME = SQL["steps.started_in_time"]
+_RESUME = SQL["steps.resume"]
+_FORGET = SQL["steps.forget"]
+_FORGET_MEMORY = SQL["steps.forget_memory"]
+_TAKE_SIGNAL = SQL["steps.take_signal"]
+_SIGNAL = SQL["steps.signal"]
+_STORE_SIGNAL = SQL["steps.store_signal"]
+_DROP_SIGNALS = SQL["steps.drop_signals"]
+_SIGNALS = SQL["steps.signals"]
+_TO_TAIL = SQL["promote.move"]
+
+_LOST, _FULL = RecordedStep(RecordStatus.LOST), RecordedStep(RecordStatus.FULL)
+_STORED = RecordedStep(RecordStatus.STORED)
+
+
+def record_steps(tx: TransactionContext, records: Sequence[StepRecord]) -> list[RecordedStep]:
+    tx.notice_reboot()
+    return [_record(tx, record) for record in records]
+
+
+def _record(tx: TransactionContext, record: StepRecord) -> RecordedStep:
+    if _held(tx, record.lease, record.by) is None:
+        return _LOST
+    seq, size = record.lease.generation, len(record.name.encode()) + len(record.value)
+    before = tx.execute(_ONE, (seq, record.name)).fetchone()
+    if before is not None and before[1] is not None:
+        return _exists(*before[1:])
+    if _full(tx, seq, size, new=before is None):
+        return _FULL
+    if before is None:
+        tx.execute(_INSERT, (seq, record.name, tx.now, record.value, None, None, None))
+    else:
+        tx.execute(_END_WAIT, (before[0], tx.now, record.value))
+    tx.execute(_GROW, (seq, size, int(before is None)))
+    return _STORED
+
+
+def _exists(value: bytes, signal: str | None, key: str) -> RecordedStep:
+    return RecordedStep(RecordStatus.EXISTS, value, None if signal is None else (signal, key))
+
+
+def _held(tx: TransactionContext, lease: Lease, by: int) -> int | None:
+    """Extend the lease and return when its job was enqueued, if the lease is held."""
+    queue = tx.queue(lease.queue)
+    if queue is None:
+        return None
+    terms = (lease.generation, queue.qid, lease.id, lease.token, tx.lease_now + by)
+    row = tx.execute(_HOLDER, terms).fetchone()
+    return None if row is None else int(row[0])
+
+
+def _full(tx: TransactionContext, seq: int, size: int, *, new: bool) -> bool:
+    stored, n = tx.execute(_MEMORY, (seq,)).fetchone() or (0, 0)
+    return stored + size > LARGEST_MEMORY or (new and n >= MOST_STEPS)
+
+
+def steps(tx: TransactionContext, ref: Ref) -> list[StoredStep]:
+    queue = tx.queue(ref.queue)
+    if queue is None:
+        return []
+    return [
+        StoredStep(name, at, value, None if signal is None else (signal, key))
+        for name, at, value, signal, key in tx.execute(_ALL, (queue.qid, ref.id))
+    ]
+
+
+# ── the life of a job ────────────────────────────────────────────────────────────────────────────
+
+
+def state_after(tx: TransactionContext, seq: int, *, asked: bool) -> int:
+    """The state of a job that suspends itself: AVAILABLE if its signal has come or it is to stop."""
+    tx.execute(_STARTED_IN_TIME, (seq,))
+    woken = tx.execute(_WOKEN, (seq,)).fetchone() is not None
+    return AVAILABLE if woken or asked else SUSPENDED
+
+
+def forget_steps(tx: TransactionContext, seqs: Sequence[int]) -> None:
+    """Remove the steps of jobs that are removed."""
+    if seqs:
+        listed = (numbers(seqs),)
+        tx.execute(_FORGET, listed)
+        tx.execute(_FORGET_MEMORY, listed)
+
+
+# ── signals ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def await_signals(tx: TransactionContext, waits: Sequence[SignalWait]) -> list[RecordedStep]:
+    tx.notice_reboot()
+    return [_await(tx, wait) for wait in waits]
+
+
+def _await(tx: TransactionContext, wait: SignalWait) -> RecordedStep:
+    enqueued_at = _held(tx, wait.lease, wait.by)
+    if enqueued_at is None:
+        return _LOST
+    seq, size = wait.lease.generation, len(wait.step.encode())
+    before = tx.execute(_ONE, (seq, wait.step)).fetchone()
+    if before is not None and before[1] is not None:
+        return _exists(*before[1:])
+    if _full(tx, seq, size, new=before is None):
+        return _FULL
+    data = _sent_before(tx, wait, enqueued_at)
+    if before is None:
+        tx.execute(_INSERT, (seq, wait.step, tx.now, data, tx.namespace, wait.name, wait.key))
+    elif data is not None:
+        tx.execute(_FILL, (before[0], tx.now, data))
+    tx.execute(_GROW, (seq, 0 if data is None else size + len(data), int(before is None)))
+    return _STORED if data is None else _exists(data, wait.name, wait.key)
+
+
+def _sent_before(tx: TransactionContext, wait: SignalWait, enqueued_at: int) -> bytes | None:
+    """Consume the stored signal that this job may receive, if there is one."""
+    for flow in (wait.lease.id, ""):
+        row = tx.execute(_TAKE_SIGNAL, (tx.namespace, wait.name, wait.key, flow)).fetchone()
+        if row is not None and row[2] > tx.now and row[1] >= enqueued_at - SIGNAL_GRACE:
+            return bytes(row[0])
+    return None
+
+
+def send_signals(tx: TransactionContext, signals: Sequence[Signal]) -> list[SignalStatus]:
+    stored: list[int] = []  # the number of stored signals, once it is known
+    return [_send(tx, signal, stored) for signal in signals]
+
+
+def _send(tx: TransactionContext, signal: Signal, stored: list[int]) -> SignalStatus:
+    row = tx.execute(_WAITING, (tx.namespace, signal.name, signal.key, signal.flow)).fetchone()
+    if row is not None:
+        number, step, seq, state, queue = row
+        tx.execute(_FILL, (number, tx.now, signal.data))
+        tx.execute(_GROW, (seq, len(step.encode()) + len(signal.data), 0))
+        if state == SUSPENDED:
+            _resume(tx, queue, seq)
+        else:
+            tx.execute(_WAKE, (seq,))
+        return SignalStatus.RECEIVED
+    return _store(tx, signal, stored)
+
+
+def _store(tx: TransactionContext, signal: Signal, stored: list[int]) -> SignalStatus:
+    name = (tx.namespace, signal.name, signal.key, signal.flow or "")
+    row = tx.execute(_SIGNAL, name).fetchone()
+    if row is not None and row[0] > tx.now:
+        return SignalStatus.EXISTS
+    if not stored:
+        tx.execute(_DROP_SIGNALS, (tx.namespace, tx.now))
+        stored += tx.execute(_SIGNALS, (tx.namespace,)).fetchone()
+    if stored[0] >= signal.most:
+        return SignalStatus.FULL
+    stored[0] += 1
+    tx.execute(_STORE_SIGNAL, (*name, tx.now, tx.now + signal.keep, signal.data))
+    return SignalStatus.STORED
+
+
+def _resume(tx: TransactionContext, name: str, seq: int) -> None:
+    """Make a suspended job available, at the tail of its queue."""
+    queue = tx.queue(name)
+    assert queue is not None
+    tx.execute(_RESUME, (seq, tx.now))
+    if queue.has_dependents:
+        partitions.to_tail(tx, queue, seq)
+    else:
+        tx.execute(_TO_TAIL, (tx.tails(queue, 1), numbers([seq])))
+        tx.move(queue, SUSPENDED, AVAILABLE)

@@ -1,0 +1,192 @@
+"""What a running flow knows: its stored steps, the names of its next ones, and whether it may go on.
+
+The methods are generators: they yield what is to be done, and are sent its outcome. So the same code serves
+event loops and threads; `durable_steps.py` drives it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, TypeVar
+
+from penstock.app.attempt import Attempt, StepAccess
+from penstock.core.errors import (
+    AttemptLost,
+    ConfigError,
+    FlowError,
+    FlowSuspended,
+    FlowVersionMismatch,
+)
+from penstock.core.job import Ref
+from penstock.stores.contract import (
+    LARGEST_MEMORY,
+    MOST_STEPS,
+    RecordedStep,
+    RecordStatus,
+    SignalWait,
+    StepRecord,
+    StoredStep,
+)
+
+__all__ = ["FAILED", "FlowMemory", "Pause", "Request", "StepsFailed", "UserCall", "VerbCall", "checked_name"]
+
+T = TypeVar("T")
+
+#: A wait of at most this (ms) keeps the slot.
+SHORT_WAIT = 500
+#: A flow that waits longer looks again after this (ms), so that nothing lost can stop it for ever.
+LONGEST_WAIT = 86_400_000
+#: The step that marks a flow that is being undone; its value is the reason.
+FAILED = "failed!"
+_VERSION = "version!"
+_RESERVED = "!#"
+
+
+class UserCall(NamedTuple):
+    """Call a user's function; its result is sent back, awaited if it is awaitable."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class VerbCall(NamedTuple):
+    """Call a verb of the store."""
+
+    name: str
+    args: tuple[Any, ...]
+    options: dict[str, Any] = {}  # noqa: RUF012  # never changed
+
+
+class Pause(NamedTuple):
+    """Sleep, keeping the slot; or (None) until no step of this flow runs."""
+
+    seconds: float | None
+
+
+Request = UserCall | VerbCall | Pause
+Plan = Generator[Request, Any, T]
+
+
+class StepsFailed(BaseException):
+    """The flow is being undone: its function has reached what it did not reach before it failed."""
+
+
+class FlowMemory:
+    """The memory of one attempt of a flow."""
+
+    def __init__(self, attempt: Attempt, access: StepAccess, version: str | None) -> None:
+        assert attempt.owner is not None
+        self.attempt = attempt
+        self.access = access
+        self._owner = attempt.owner
+        self._version = version
+        self._known: dict[str, StoredStep] | None = None
+        self._uses: Counter[str] = Counter()
+        self.active: set[str] = set()  # names of steps whose function runs now
+        self.suspended: FlowSuspended | None = None
+        self.checkpoint = attempt.job.checkpoint
+
+    @property
+    def ref(self) -> Ref:
+        return self.attempt.job.ref
+
+    def now(self) -> int:
+        """The store's clock (ms)."""
+        return self._owner.store_now()
+
+    def use(self, name: str) -> str:
+        """The key of this use of a name: the name itself, then with the number of the use."""
+        self._uses[name] += 1
+        n = self._uses[name]
+        return name if n == 1 else f"{name}#{n}"
+
+    def begin(self) -> Plan[None]:
+        """Read the steps, before the first use. Raises FlowSuspended again in a flow that is suspended."""
+        if self.suspended is not None:
+            raise self.suspended
+        if self._known is None:
+            steps: list[StoredStep] = yield VerbCall("steps", (self.ref,))
+            if self._known is None:  # another task of the flow may have read them meanwhile
+                self._known = {step.name: step for step in steps}
+                yield from self._check_version()
+
+    def stored(self, key: str) -> StoredStep | None:
+        """The stored step with this key, if it has a value."""
+        step = (self._known or {}).get(key)
+        return None if step is None or step.value is None else step
+
+    def count(self, prefix: str) -> int:
+        """The number of stored steps `prefix1`, `prefix2` …, up to the first that is missing."""
+        n = 0
+        while self.stored(f"{prefix}{n + 1}") is not None:
+            n += 1
+        return n
+
+    def reach(self) -> None:
+        """Note that the function goes beyond what is stored; a flow that is being undone ends there."""
+        if self.stored(FAILED) is not None:
+            raise StepsFailed
+
+    def record(self, key: str, value: bytes) -> Plan[StoredStep]:
+        """Store a step, or return the one that is stored."""
+        lease = self.attempt.job.lease
+        (answer,) = yield VerbCall("record_steps", ([StepRecord(lease, key, value, self.access.lease)],))
+        return self._settled(key, answer, value)
+
+    def wait(self, key: str, name: str, signal_key: str) -> Plan[StoredStep | None]:
+        """Wait for a signal; None: it has not come."""
+        wait = SignalWait(self.attempt.job.lease, key, name, signal_key, self.access.lease)
+        (answer,) = yield VerbCall("await_signals", ([wait],))
+        return None if answer.status is RecordStatus.STORED else self._settled(key, answer, b"")
+
+    def wait_until(self, due: int) -> Plan[None]:
+        """Wait until this instant: a moment in the slot, or suspended."""
+        left = due - self.now()
+        if left > SHORT_WAIT:
+            yield from self.suspend(left)
+        if left > 0:
+            yield Pause(left / 1000)
+
+    def suspend(self, delay: int) -> Plan[None]:
+        """End this attempt until the flow is resumed. Raises FlowSuspended."""
+        while self.active:  # of concurrent branches: their results must not be lost
+            yield Pause(None)
+        self.suspended = self.suspended or FlowSuspended(max(0, min(delay, LONGEST_WAIT)))
+        raise self.suspended
+
+    def _settled(self, key: str, answer: RecordedStep, value: bytes) -> StoredStep:
+        if answer.status is RecordStatus.LOST:
+            raise AttemptLost(f"the lease of job {self.attempt.id} is lost; the step {key!r} was not stored")
+        if answer.status is RecordStatus.FULL:
+            raise FlowError(
+                f"job {self.attempt.id} remembers too much for the step {key!r} of {len(value):,} bytes: "
+                f"the limit is {LARGEST_MEMORY:,} bytes in {MOST_STEPS:,} steps. Keep large data elsewhere "
+                "and return its key"
+            )
+        exists = answer.status is RecordStatus.EXISTS
+        found = StoredStep(key, 0, answer.value, answer.signal) if exists else StoredStep(key, 0, value)
+        assert self._known is not None
+        self._known[key] = found
+        return found
+
+    def _check_version(self) -> Plan[None]:
+        if self._version is None:
+            return
+        given = self._version.encode()
+        step = self.stored(_VERSION) or (yield from self.record(_VERSION, given))
+        if step.value != given:
+            began = (step.value or b"").decode(errors="replace")
+            raise FlowVersionMismatch(
+                f"the flow began with version {began!r}, and this release has {self._version!r}"
+            )
+
+
+def checked_name(name: Any, what: str) -> str:
+    """The name of a step or signal. Raises ConfigError."""
+    if not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "replace")) <= 200:
+        raise ConfigError(f"{what} has 1 to 200 bytes of text, not {name!r:.100}")
+    if any(mark in name for mark in _RESERVED):
+        raise ConfigError(f"{what} {name!r} must not contain '!' or '#'")
+    return name

@@ -1,0 +1,81 @@
+"""The cursor of a long loop: where it goes on when its job runs again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.core.duration import Duration, milliseconds
+from penstock.core.errors import AttemptLost, ConfigError
+from penstock.stores.contract import HeartbeatRequest, LeaseStatus
+from penstock.workflows.flow_memory import FlowMemory, Plan, VerbCall, checked_name
+
+__all__ = ["Cursor"]
+
+
+class Cursor:
+    """The cursor of one `iterate`. It is kept in the job's checkpoint, which each write replaces."""
+
+    def __init__(self, memory: FlowMemory, name: str, source: Any, every: Duration) -> None:
+        self._memory = memory
+        self._key = memory.use(f"iterate!{checked_name(name, 'the name of a loop')}")
+        self._source = source
+        self._every = milliseconds(every, what="iterate(every=)") / 1000
+        self._stored_at = time.monotonic()
+        self._at: Any = None
+        self._ended = False
+
+    def begin(self) -> Plan[None]:
+        """Read the stored cursor."""
+        yield from self._memory.begin()
+        self._ended = self._memory.stored(self._key) is not None
+        if not self._ended:
+            self._memory.reach()
+            self._at = self._cursors().get(self._key)
+
+    def pairs(self) -> Iterator[Any] | AsyncIterator[Any]:
+        """The items behind the cursor, each with its cursor."""
+        if self._ended:
+            return iter(())
+        if isinstance(self._source, Sequence):
+            first = 0 if self._at is None else int(self._at)
+            source: Sequence[Any] = self._source
+            return ((source[n], n + 1) for n in range(first, len(source)))
+        if not callable(self._source):
+            raise ConfigError("iterate: the source is a sequence, or a function of the cursor")
+        found: Any = self._source(self._at)
+        pairs: Iterator[Any] | AsyncIterator[Any]
+        pairs = aiter(found) if hasattr(found, "__aiter__") else iter(found)
+        return pairs
+
+    def passed(self, at: Any) -> Plan[None]:
+        """Note that an item is done: store the cursor if it is time, end the attempt if the worker drains."""
+        self._at = at
+        stops = self._memory.attempt.stopping
+        if stops or time.monotonic() - self._stored_at >= self._every:
+            yield from self._store({**self._cursors(), self._key: at})
+        if stops:
+            yield from self._memory.suspend(0)
+
+    def end(self) -> Plan[None]:
+        """Note that the loop has ended."""
+        if not self._ended:
+            yield from self._memory.record(self._key, b"null")
+
+    def _cursors(self) -> dict[str, Any]:
+        text = self._memory.checkpoint
+        return {} if text is None else msgspec.json.decode(text, type=dict[str, Any])
+
+    def _store(self, cursors: dict[str, Any]) -> Plan[None]:
+        memory = self._memory
+        memory.checkpoint = msgspec.json.encode(cursors)
+        request = HeartbeatRequest(
+            memory.attempt.job.lease, memory.access.lease, checkpoint=memory.checkpoint, lasting=True
+        )
+        (status,) = yield VerbCall("extend", ([request],))
+        self._stored_at = time.monotonic()
+        if status is LeaseStatus.LOST:
+            raise AttemptLost(f"the lease of job {memory.attempt.id} is lost; its cursor was not stored")

@@ -1,0 +1,251 @@
+"""Steps, timers, waits, gathers and undoing, as plans over a `FlowMemory`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.app.outcome import outcome_of
+from penstock.client.job_call import JobCall
+from penstock.codec import ANY_RESULT, ResultCodec, result_codec_of
+from penstock.core.duration import Duration, milliseconds
+from penstock.core.errors import (
+    ConfigError,
+    Discard,
+    FlowError,
+    FlowSuspended,
+    Interrupted,
+    MemberFailed,
+    ResultError,
+)
+from penstock.core.job import Job, NewJob, State
+from penstock.core.lifecycle import decide
+from penstock.core.text import text_of
+from penstock.stores.contract import StoredStep
+from penstock.workflows.flow_memory import (
+    FAILED,
+    SHORT_WAIT,
+    FlowMemory,
+    Plan,
+    StepsFailed,
+    UserCall,
+    VerbCall,
+    checked_name,
+)
+
+__all__ = ["StepPlans"]
+
+#: The largest result of one step (bytes).
+LARGEST_STEP = 1024 * 1024
+#: The results of the jobs of a gather are kept this long (ms), if the flow does not take them before.
+_MEMBERS_KEPT = 30 * 86_400_000
+#: A gather first looks for the ends of its jobs after these waits (ms), then each minute.
+_LOOKS = (1_000, 2_000, 5_000, 15_000, 30_000, 60_000)
+
+_ids_of = msgspec.json.Decoder(list[str]).decode
+
+
+class StepPlans:
+    """The operations of one flow, and its undo functions."""
+
+    def __init__(self, memory: FlowMemory) -> None:
+        self.memory = memory
+        self._undo: list[tuple[str, Callable[..., Any], Any]] = []
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────────────
+
+    def step(
+        self,
+        name: str,
+        call: UserCall,
+        undo: Callable[..., Any] | None,
+        attempts: int,
+        retry_delay: Duration,
+    ) -> Plan[Any]:
+        """Run a function once and remember its result."""
+        name, memory = checked_name(name, "the name of a step"), self.memory
+        if name in memory.active:
+            raise FlowError(f"step {name!r} runs already: steps that run at once need names of their own")
+        key, codec = memory.use(name), _codec_of(call.function, name)
+        yield from memory.begin()
+        found = memory.stored(key)
+        if found is None:
+            memory.reach()
+            memory.active.add(name)
+            try:
+                found = yield from self._run(key, call, codec, attempts, retry_delay)
+            finally:
+                memory.active.discard(name)
+        value = codec.decode(found.value or b"null")
+        if undo is not None:
+            self._undo.append((key, undo, value))
+        return value
+
+    def _run(
+        self, key: str, call: UserCall, codec: ResultCodec, attempts: int, retry_delay: Duration
+    ) -> Plan[StoredStep]:
+        memory = self.memory
+        failed = memory.count(f"{key}!")
+        while True:
+            if failed:  # the failed try has stored when the next one is due
+                due = memory.stored(f"{key}!{failed}")
+                assert due is not None
+                name, running = key.partition("#")[0], memory.active
+                running.discard(name)
+                yield from memory.wait_until(int(due.value or b"0"))
+                running.add(name)
+            try:
+                value = yield call
+                break
+            except Exception:  # boundary: a user's function; its own retry decides
+                failed += 1
+                if failed >= attempts:
+                    raise
+            due_at = memory.now() + milliseconds(retry_delay, what="retry_delay")
+            yield from memory.record(f"{key}!{failed}", b"%d" % due_at)
+        return (yield from memory.record(key, _encoded(codec, value, key)))
+
+    # ── waits ────────────────────────────────────────────────────────────────────────────────────
+
+    def sleep(self, duration: Duration) -> Plan[None]:
+        """Wait, over any number of restarts."""
+        ms, memory = milliseconds(duration, what="sleep(duration)"), self.memory
+        key = memory.use("sleep!")
+        yield from memory.begin()
+        found = memory.stored(key)
+        if found is None:
+            memory.reach()
+            found = yield from memory.record(key, b"%d" % (memory.now() + ms))
+        yield from memory.wait_until(int(found.value or b"0"))
+
+    def wait_for(self, signal: str, key: str, timeout: Duration | None, codec: ResultCodec) -> Plan[Any]:
+        """Wait for a signal and return its data; None after the timeout."""
+        memory = self.memory
+        step = memory.use(f"wait!{checked_name(signal, 'the name of a signal')}")
+        yield from memory.begin()
+        found = memory.stored(step)
+        if found is None:
+            memory.reach()
+            found = yield from self._await(step, signal, key, timeout)
+        return None if found.signal is None else codec.decode(found.value or b"null")
+
+    def _await(self, step: str, signal: str, key: str, timeout: Duration | None) -> Plan[StoredStep]:
+        memory, until = self.memory, None
+        if timeout is not None:
+            limit = memory.stored(f"{step}!until")
+            if limit is None:
+                due = memory.now() + milliseconds(timeout, what="wait_for(timeout=)")
+                limit = yield from memory.record(f"{step}!until", b"%d" % due)
+            until = int(limit.value or b"0")
+        if until is not None and until <= memory.now():
+            return (yield from memory.record(step, b""))  # or the signal that came first
+        found = yield from memory.wait(step, signal, key)
+        if found is None:
+            yield from memory.suspend(2**53 if until is None else until - memory.now())
+        assert found is not None
+        return found
+
+    # ── child jobs ───────────────────────────────────────────────────────────────────────────────
+
+    def gather(self, calls: Sequence[JobCall[Any]]) -> Plan[list[Any]]:
+        """Enqueue jobs, wait for all of them, and return their results in order."""
+        memory, key = self.memory, self.memory.use("gather!")
+        yield from memory.begin()
+        found = memory.stored(key)
+        if found is None:
+            memory.reach()
+            jobs = [self._member(key, n, call) for n, call in enumerate(calls)]
+            found = yield from self._gathered(key, jobs)
+        payloads = msgspec.json.decode(found.value or b"[]", type=list[msgspec.Raw])
+        return [call.template.codec.decode(bytes(one)) for call, one in zip(calls, payloads, strict=True)]
+
+    def _member(self, key: str, n: int, call: JobCall[Any]) -> NewJob:
+        job = self.memory.attempt.job
+        origin = f"{job.queue}/{job.id}/{job.generation}/{key}/{n}"
+        id = call.given_id or f"{job.id[:60]}.{hashlib.blake2b(origin.encode(), digest_size=12).hexdigest()}"
+        new = call.template.new(id, call.payload)
+        headers = {**(job.spec.headers or {}), **(new.headers or {})} or None
+        return replace(new, headers=headers, retention=max(new.retention, _MEMBERS_KEPT))
+
+    def _gathered(self, key: str, jobs: list[NewJob]) -> Plan[StoredStep]:
+        memory, refs = self.memory, [job.ref for job in jobs]
+        looked = memory.count(f"{key}!")
+        if not looked and jobs:
+            yield VerbCall("enqueue", (jobs,))  # again after a crash: the store has those of the same id
+        ended: list[Job | None] = (
+            (yield VerbCall("wait_for_end", (refs,), {"timeout": SHORT_WAIT})) if jobs else []
+        )
+        if any(job is not None and not job.ended for job in ended):
+            # the number of looks is stored, so that a long wait costs few of them
+            wait = _LOOKS[min(looked, len(_LOOKS) - 1)]
+            if looked < len(_LOOKS):
+                yield from memory.record(f"{key}!{looked + 1}", b"1")
+            yield from memory.suspend(wait)
+        failed = [ref.id for ref, job in zip(refs, ended, strict=True) if not _completed(job)]
+        if failed:
+            raise MemberFailed(
+                f"{len(failed)} of {len(refs)} jobs did not complete: {', '.join(failed[:5])}", failed
+            )
+        results = [msgspec.Raw((job.result if job is not None else None) or b"null") for job in ended]
+        found = yield from memory.record(key, msgspec.json.encode(results))
+        if refs:
+            yield VerbCall("delete", (refs,))
+        return found
+
+    # ── the end of the attempt ───────────────────────────────────────────────────────────────────
+
+    def finish(self) -> None:
+        """Check the end of a function that has returned: it may have swallowed what ends the attempt."""
+        memory = self.memory
+        if memory.suspended is not None:
+            raise memory.suspended
+        if memory.stored(FAILED) is not None:
+            raise StepsFailed
+
+    def failed(self, error: BaseException) -> Plan[BaseException]:
+        """Undo the steps if the flow has failed for good; returns the error with which the attempt ends."""
+        memory = self.memory
+        if memory.suspended is not None:
+            return memory.suspended
+        if isinstance(error, (FlowSuspended, Interrupted)) or not isinstance(error, (Exception, StepsFailed)):
+            return error
+        marked = memory.stored(FAILED)
+        if marked is None:
+            if not self._undo or not self._is_final(error):
+                return error
+            marked = yield from memory.record(FAILED, text_of(error, "the flow failed")[:300].encode())
+        for key, undo, value in reversed(self._undo):
+            if memory.stored(f"undo!{key}") is None:
+                yield UserCall(undo, (value,), {})
+                yield from memory.record(f"undo!{key}", b"null")
+        why = (marked.value or b"").decode(errors="replace")
+        return Discard(f"undone after: {why}") if isinstance(error, StepsFailed) else error
+
+    def _is_final(self, error: BaseException) -> bool:
+        job, now = self.memory.attempt.job, self.memory.now()
+        outcome = outcome_of(job, now, error, self.memory.access.options)
+        return decide(job, outcome, now).state in (State.DEAD, State.CANCELLED)
+
+
+def _completed(job: Job | None) -> bool:
+    return job is not None and job.state is State.COMPLETED
+
+
+def _codec_of(function: Callable[..., Any], name: str) -> ResultCodec:
+    """The codec of a step's result, by the function's annotation."""
+    own = getattr(function, "function", function)  # that of a task
+    try:
+        return result_codec_of(own, name=f"step {name}", max_bytes=LARGEST_STEP)
+    except (ValueError, TypeError, ConfigError):  # a builtin without a signature
+        return ANY_RESULT
+
+
+def _encoded(codec: ResultCodec, value: Any, key: str) -> bytes:
+    try:
+        return codec.encode(value)
+    except ResultError as error:
+        raise FlowError(f"the result of step {key!r} cannot be remembered: {error}") from error

@@ -1,0 +1,298 @@
+"""What a job remembers: one step at a time, under its lease."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.core.clock import ManualClock
+from penstock.core.job import Lease, Ref, State
+from penstock.core.lifecycle import Transition
+from penstock.core.limits import LimitChange
+from penstock.core.partition import Partition
+from penstock.stores.contract import (
+    LARGEST_MEMORY,
+    MOST_STEPS,
+    RecordedStep,
+    RecordStatus,
+    Settled,
+    Settlement,
+    StepRecord,
+    Store,
+    StoredStep,
+)
+from tests.store.facts import (
+    AGAIN,
+    COMPLETED,
+    DEAD,
+    HOUR,
+    LEASE,
+    MINUTE,
+    SECOND,
+    add,
+    end,
+    new,
+    suspended,
+    take,
+    take_one,
+    token,
+)
+
+STORED, LOST, FULL = (
+    RecordedStep(status) for status in (RecordStatus.STORED, RecordStatus.LOST, RecordStatus.FULL)
+)
+
+
+async def record(store: Store, lease: Lease, name: str, value: bytes = b"1", by: int = LEASE) -> RecordedStep:
+    (answer,) = await store.record_steps([StepRecord(lease, name, value, by)])
+    return answer
+
+
+async def remembered(store: Store, ref: Ref) -> dict[str, bytes | None]:
+    return {step.name: step.value for step in await store.steps(ref)}
+
+
+async def state_of(store: Store, ref: Ref) -> State | None:
+    (job,) = await store.get([ref])
+    return None if job is None else job.state
+
+
+# ── steps ──
+
+
+async def test_steps_come_back_in_the_order_in_which_they_were_stored(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, new("a"))
+    job = await take_one(store)
+    names = ["pay", "näme", "a", "pay#2"]
+    for name in names:
+        clock.advance(SECOND)
+        assert await record(store, job.lease, name, bytes(range(256)) + name.encode()) == STORED
+    assert await store.steps(job.ref) == [
+        StoredStep(name, clock.now() - (3 - n) * SECOND, bytes(range(256)) + name.encode())
+        for n, name in enumerate(names)
+    ]
+
+
+async def test_the_first_value_of_a_step_stays(store: Store) -> None:
+    await add(store, new("a"))
+    job = await take_one(store)
+    assert await record(store, job.lease, "pay", b"1") == STORED
+    assert await record(store, job.lease, "pay", b"2") == RecordedStep(RecordStatus.EXISTS, b"1")
+    assert await remembered(store, job.ref) == {"pay": b"1"}
+
+
+async def test_an_empty_value_is_a_value(store: Store) -> None:
+    await add(store, new("a"))
+    job = await take_one(store)
+    assert await record(store, job.lease, "pay", b"") == STORED
+    assert await record(store, job.lease, "pay", b"2") == RecordedStep(RecordStatus.EXISTS, b"")
+
+
+async def test_a_lost_lease_stores_no_step(store: Store, clock: ManualClock) -> None:
+    await add(store, new("a"))
+    job = await take_one(store)
+    clock.advance(LEASE + SECOND)
+    (again,) = (await store.reclaim(["default"], limit=1, lease=LEASE, worker="w2", token=token())).jobs
+    assert await record(store, job.lease, "pay") == LOST
+    assert await store.steps(job.ref) == []
+    assert await record(store, again.lease, "pay") == STORED
+
+
+async def test_an_unknown_job_stores_no_step(store: Store) -> None:
+    await add(store, new("a"))
+    lease = (await take_one(store)).lease
+    for other in (
+        Lease(lease.queue, lease.id, "other", lease.generation),
+        Lease(lease.queue, "b", lease.token, lease.generation),
+        Lease("nowhere", lease.id, lease.token, lease.generation),
+        Lease(lease.queue, lease.id, lease.token, lease.generation + 1),
+    ):
+        assert await record(store, other, "pay") == LOST
+    assert await store.steps(Ref("nowhere", "a")) == await store.steps(Ref("default", "b")) == []
+
+
+async def test_a_step_extends_the_lease(store: Store, clock: ManualClock) -> None:
+    await add(store, new("a"))
+    job = await take_one(store)
+    clock.advance(LEASE - SECOND)
+    await record(store, job.lease, "pay")
+    clock.advance(LEASE - SECOND)
+    assert (await store.reclaim(["default"], limit=1, lease=LEASE, worker="w2", token=token())).jobs == []
+    clock.advance(2 * SECOND)
+    assert len((await store.reclaim(["default"], limit=1, lease=LEASE, worker="w2", token=token())).jobs) == 1
+
+
+async def test_steps_stay_through_retries_and_death(store: Store) -> None:
+    await add(store, new("a"))
+    for n, ending in enumerate((AGAIN, DEAD)):
+        job = await take_one(store)
+        assert await record(store, job.lease, f"step-{n}") == STORED
+        await end(store, job, ending)
+    await store.retry([Ref("default", "a")])
+    job = await take_one(store)
+    assert await remembered(store, job.ref) == {"step-0": b"1", "step-1": b"1"}
+
+
+@pytest.mark.parametrize("way", ["removed", "deleted", "purged", "pruned"])
+async def test_steps_go_with_their_job(store: Store, clock: ManualClock, way: str) -> None:
+    await add(store, new("a"), new("b"))
+    job, other = await take(store, 2)
+    assert await record(store, job.lease, "pay") == await record(store, other.lease, "pay") == STORED
+    if way == "removed":
+        await end(store, job, Transition(State.COMPLETED))
+    elif way == "deleted":
+        await store.delete([job.ref], running=True)
+    else:
+        await end(store, job, COMPLETED)
+        clock.advance(2 * HOUR)
+        if way == "purged":
+            await store.purge("default", states=[State.COMPLETED], limit=10)
+        else:
+            await store.prune(limit=10, keep_finished=10, keep_dead=10)
+    assert await state_of(store, job.ref) is None
+    await add(store, new("a"))
+    assert await store.steps(job.ref) == []
+    assert await remembered(store, other.ref) == {"pay": b"1"}
+
+
+async def test_plain_jobs_settle_beside_jobs_with_steps(store: Store) -> None:
+    await add(store, *(new(f"j{n}") for n in range(6)))
+    jobs = await take(store, 6)
+    for job in jobs[::2]:
+        await record(store, job.lease, "pay")
+    settled = await store.settle([Settlement(job.lease, Transition(State.COMPLETED)) for job in jobs])
+    assert settled == [Settled.APPLIED] * 6
+    assert [await state_of(store, job.ref) for job in jobs] == [None] * 6
+    await add(store, *(new(f"j{n}") for n in range(6)))
+    assert [await store.steps(job.ref) for job in jobs] == [[]] * 6
+
+
+async def test_a_job_remembers_a_bounded_number_of_bytes(store: Store) -> None:
+    await add(store, new("a"))
+    job = await take_one(store)
+    assert await record(store, job.lease, "large", bytes(LARGEST_MEMORY)) == FULL
+    assert await record(store, job.lease, "b", bytes(LARGEST_MEMORY - 1)) == STORED
+    assert await record(store, job.lease, "c", b"") == FULL
+    assert await record(store, job.lease, "b", b"") == RecordedStep(
+        RecordStatus.EXISTS, bytes(LARGEST_MEMORY - 1)
+    )
+
+
+async def test_a_job_remembers_a_bounded_number_of_steps(store: Store) -> None:
+    await add(store, new("a"))
+    lease = (await take_one(store)).lease
+    for first in range(0, MOST_STEPS, 2_000):
+        records = [StepRecord(lease, str(first + n), b"", LEASE) for n in range(2_000)]
+        assert set(await store.record_steps(records)) == {STORED}
+    assert await record(store, lease, "more") == FULL
+    assert len(await store.steps(Ref("default", "a"))) == MOST_STEPS
+
+
+async def test_steps_in_other_threads(store: Store) -> None:
+    await add(store, new("a"))
+    job = await take_one(store)
+    answers = await asyncio.to_thread(store.sync.record_steps, [StepRecord(job.lease, "pay", b"1", LEASE)])
+    assert answers == [STORED]
+    assert [step.name for step in await asyncio.to_thread(store.sync.steps, job.ref)] == ["pay"]
+
+
+# ── suspended ──
+
+
+async def test_a_suspended_job_waits_until_it_is_due(store: Store, clock: ManualClock) -> None:
+    await add(store, new("a"))
+    job = await take_one(store)
+    await end(store, job, suspended(MINUTE))
+    (kept,) = await store.get([job.ref])
+    assert kept is not None
+    assert (kept.state, kept.attempt, kept.token, kept.run_at) == (
+        State.SUSPENDED,
+        0,
+        None,
+        clock.now() + MINUTE,
+    )
+    assert await take(store) == []
+    due = await store.promote(["default"], limit=10)
+    assert (due.moved, due.next) == (0, clock.now() + MINUTE)
+    clock.advance(MINUTE)
+    assert (await store.promote(["default"], limit=10)).moved == 1
+    again = await take_one(store)
+    assert (again.id, again.attempt, again.generation) == (job.id, 1, job.generation)
+
+
+async def test_suspending_keeps_the_attempts_and_crashes_of_before(store: Store, clock: ManualClock) -> None:
+    await add(store, new("a"))
+    await end(store, await take_one(store), Transition(State.AVAILABLE, lost=True))
+    await end(store, await take_one(store), suspended(0))
+    await store.promote(["default"], limit=10)
+    job = await take_one(store)
+    assert (job.attempt, job.lost) == (2, 1)
+
+
+async def test_a_suspended_job_uses_no_capacity(store: Store) -> None:
+    await store.settings("default", limits=LimitChange(max_running=1, max_size=1))
+    await add(store, new("a", partition=Partition("k", 1)))
+    await end(store, await take_one(store), suspended())
+    await add(store, new("b", partition=Partition("k", 1)))
+    assert (await take_one(store)).id == "b"
+    (info,) = await store.queues()
+    assert {state: n for state, n in info.counts.items() if n} == {State.SUSPENDED: 1, State.RUNNING: 1}
+    assert info.oldest_available is None
+
+
+async def test_a_suspended_job_does_not_expire(store: Store, clock: ManualClock) -> None:
+    await add(store, new("a", expires_in=MINUTE))
+    await end(store, await take_one(store), suspended(HOUR))
+    clock.advance(HOUR)
+    await store.prune(limit=10, keep_finished=10, keep_dead=10)
+    await store.promote(["default"], limit=10)
+    assert (await take_one(store)).id == "a"
+
+
+async def test_a_stale_lease_cannot_suspend(store: Store) -> None:
+    await add(store, new("a"))
+    job = await take_one(store)
+    await end(store, job, AGAIN)
+    assert await store.settle([Settlement(job.lease, suspended())]) == [Settled.STALE]
+    assert await state_of(store, job.ref) is State.AVAILABLE
+
+
+async def test_a_suspended_job_can_be_cancelled_deleted_and_retried(store: Store) -> None:
+    await add(store, new("a"), new("b"), new("c"))
+    for job in await take(store, 3):
+        await end(store, job, suspended())
+    a, b, c = (Ref("default", id) for id in "abc")
+    assert await store.cancel([a]) == [State.CANCELLED]
+    assert await store.delete([b]) == [State.SUSPENDED]
+    assert await store.retry([c]) == [State.SUSPENDED]
+    assert [await state_of(store, ref) for ref in (a, b, c)] == [State.CANCELLED, None, State.AVAILABLE]
+    assert [job.id for job in await take(store, 3)] == ["c"]
+
+
+async def test_a_job_that_was_asked_to_stop_is_not_suspended(store: Store) -> None:
+    await add(store, new("a"))
+    job = await take_one(store)
+    await store.cancel([job.ref])
+    await end(store, job, suspended())
+    again = await take_one(store)
+    assert again.cancel_asked
+
+
+async def test_suspended_jobs_are_listed_and_purged(store: Store, clock: ManualClock) -> None:
+    await add(store, *(new(f"j{n}") for n in range(3)))
+    for n, job in enumerate(await take(store, 3)):
+        await end(store, job, suspended(HOUR - n * MINUTE))
+    page = await store.list_jobs(state=State.SUSPENDED)
+    assert [job.id for job in page.jobs] == ["j2", "j1", "j0"]
+    first = await store.list_next("default", state=State.SUSPENDED, limit=2)
+    assert [job.id for job in first.jobs] == ["j2", "j1"]
+    assert [
+        job.id for job in (await store.list_next("default", state=State.SUSPENDED, after=first.next)).jobs
+    ] == ["j0"]
+    assert await store.reschedule([Ref("default", "j0")]) == [State.SUSPENDED]
+    assert await state_of(store, Ref("default", "j0")) is State.SUSPENDED
+    assert await store.purge("default", states=[State.SUSPENDED], limit=10) == 3
+    assert (await store.promote(["default"], limit=10)).next is None
