@@ -45,12 +45,13 @@ def main(fd: int, preload: bool) -> None:
     gc.collect()
     gc.freeze()  # a collection in a child would write to, and so copy, the pages of these objects
     control.send(Reply.READY)
+    own_pid = os.getpid()
     try:
         forked = _Server(control).serve()
     except ConnectionError:  # the worker has closed the socket
         return
     if forked is not None:
-        child.serve(forked, os.getppid())
+        child.serve(forked, own_pid)
 
 
 def _hello(control: socket.socket) -> WorkerHello | None:
