@@ -173,6 +173,10 @@ def admin_cases() -> Iterator[Case]:
         *(("GET", path) for path in ("/token/n2", "/token/n3", "/token/", "/token")),
         ("PUT", "/token/n2"),
         ("HEAD", "/pools"),
+        ("GET", "/accesslog"),
+        *(("POST", f"/accesslog{query}") for query in ("", "?status=", "?status=on", "?status=ENABLE")),
+        *(("POST", f"/accesslog?status={status}") for status in ("enable", "enable", "disable")),
+        *((method, "/accesslog") for method in ("GET", "PUT", "DELETE")),
     ]:
         yield Case(method, path, b"", [])
     yield from _limiters()

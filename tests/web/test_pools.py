@@ -16,7 +16,7 @@ from penstock.core.errors import StoreUnavailable
 from penstock.core.job import State
 from penstock.dialects.lmstfy.migration import MigratingBackend
 from penstock.dialects.lmstfy.old_pools import OldStore, TakenJob
-from penstock.dialects.lmstfy.service import LmstfyService, Migration
+from penstock.dialects.lmstfy.service import LmstfyService, PoolMigration
 from penstock.dialects.lmstfy.upstream import OldLmstfy
 from penstock.stores.contract import Store
 from penstock.stores.memory import MemoryStore
@@ -50,7 +50,7 @@ class Migrating:
             upstream = OldLmstfy(f"http://127.0.0.1:{self.before.port}", {}, admin_url=admin)
         else:
             stores["default"] = self._open_old()
-        migrations = {"default": Migration("new", upstream)}
+        migrations = {"default": PoolMigration("new", upstream)}
         self.service = LmstfyService(stores, migrations=migrations, need_tokens=False)
         self.port = await self.service.start("127.0.0.1", 0)
         self.admin_port = await self.service.start_admin("127.0.0.1", 0)

@@ -12,7 +12,7 @@ import msgspec
 from penstock.cli.session import Session
 from penstock.dialects.lmstfy.config_file import LmstfyConfig, PoolConfig, read_config
 from penstock.dialects.lmstfy.defaults import LmstfySettings
-from penstock.dialects.lmstfy.service import LmstfyService, Migration
+from penstock.dialects.lmstfy.service import LmstfyService, PoolMigration
 from penstock.dialects.lmstfy.tokens import DEFAULT_POOL
 from penstock.web.hosts import HostRule, is_loopback
 
@@ -36,7 +36,7 @@ class Pools(NamedTuple):
     """The stores of a service, by pool, and the pools that are drained."""
 
     stores: dict[str, Store]
-    migrations: dict[str, Migration]
+    migrations: dict[str, PoolMigration]
     admin_store: Store
 
     @property
@@ -88,7 +88,7 @@ def open_pools(config: LmstfyConfig | None) -> Iterator[Pools]:
 
         stores = {name: open_one(pool.url) for name, pool in config.pools.items() if pool.url}
         migrations = {
-            name: Migration(pool.migrate_to, _upstream(name, pool))
+            name: PoolMigration(pool.migrate_to, _upstream(name, pool))
             for name, pool in config.pools.items()
             if pool.migrate_to
         }

@@ -28,10 +28,10 @@ from penstock.web.hosts import HostRule
 from penstock.web.merged_metrics import with_others
 from penstock.web.server import HttpServer
 
-__all__ = ["LmstfyService", "Migration"]
+__all__ = ["LmstfyService", "PoolMigration"]
 
 
-class Migration(NamedTuple):
+class PoolMigration(NamedTuple):
     """A pool that is drained: the pool that gets its jobs, and the lmstfy that has them, if it is one."""
 
     to: str
@@ -59,7 +59,7 @@ class LmstfyService:
         self,
         stores: Mapping[str, Store],
         *,
-        migrations: Mapping[str, Migration] | None = None,
+        migrations: Mapping[str, PoolMigration] | None = None,
         admin_store: Store | None = None,
         need_tokens: bool = True,
         fixed_tokens: Mapping[str, frozenset[str]] | None = None,
@@ -178,7 +178,7 @@ class LmstfyService:
             await backend.stop()
 
 
-def _backends(stores: Mapping[str, Store], migrations: Mapping[str, Migration]) -> dict[str, Backend]:
+def _backends(stores: Mapping[str, Store], migrations: Mapping[str, PoolMigration]) -> dict[str, Backend]:
     backends: dict[str, Backend] = {
         name: Backend(store, name) for name, store in stores.items() if name not in migrations
     }
