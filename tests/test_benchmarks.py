@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -219,6 +220,20 @@ def test_two_trees_are_compared_by_their_cpu_per_job() -> None:
     ran = run("benchmarks.compare", ".", "--jobs", "200", "--rounds", "1")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert [line.partition(":")[0] for line in ran.stdout.splitlines()] == ["async", "thread"]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(shutil.which("go") is None, reason="needs Go, which is not installed")
+def test_the_servers_of_lmstfys_interface_are_compared(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.http", "--reps", "1", "--scale", "0.02"]
+    ran = subprocess.run(
+        [*command, "--build-dir", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if "go mod failed" in ran.stderr:
+        pytest.skip("the Go module proxy does not answer")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for title in ("publish, 64 conn", "bulk of 64, 1 conn", "wake-up among 100 polls", "200 due jobs"):
+        assert title in ran.stdout
 
 
 @pytest.mark.slow

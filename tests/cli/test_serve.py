@@ -28,10 +28,11 @@ def test_what_is_unsafe_or_unclear_is_not_served(
     assert says in str(refused.value)
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", [["serve", "--lmstfy"], ["worker", "x:app", "--metrics-port", "9"]])
+def test_a_missing_extra_is_named(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.cli import session
     from penstock.core.errors import MissingExtra
 
     monkeypatch.setattr(session, "find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match=r"pip install 'penstock\[web\]'"):
-        cli.main(["serve", "--lmstfy"], standalone_mode=False)
+        cli.main(command, standalone_mode=False)
