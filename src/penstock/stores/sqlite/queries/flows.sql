@@ -9,8 +9,8 @@ SELECT fid, head FROM penstock_flow WHERE namespace = ?1 AND queue = ?2 AND id =
 SELECT f.fid, f.head, n.node FROM penstock_flow_node n JOIN penstock_flow f ON f.fid = n.flow WHERE n.nid = ?1
 
 -- name: node_of
--- ?1 nid
-SELECT flow, node FROM penstock_flow_node WHERE nid = ?1
+-- The flow of a node, its number, and the columns of `node`.  ?1 nid
+SELECT flow, node, nid, state, pending, failures, swept, fixed, job FROM penstock_flow_node WHERE nid = ?1
 
 -- name: new_flow
 -- ?1 namespace  ?2 queue  ?3 id  ?4 now  ?5 over at  ?6 head

@@ -50,11 +50,12 @@ def count_ends(tx: TransactionContext) -> None:
             row = tx.execute(_NODE_OF, (nid,)).fetchone()
             if row is None:
                 continue
-            fid, index = row
+            fid, index = row[:2]
             session = sessions.get(fid)
             if session is None:
                 fid, head, _ = tx.execute(_FLOW_OF, (nid,)).fetchone()
                 session = sessions[fid] = FlowSession(tx, fid, decode_head(head), host_of)
+            session.add_row(index, row[2:])
             if outcome is None:
                 session.engine.reopened(index, FLOW_STEP)
             else:
