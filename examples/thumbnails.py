@@ -8,6 +8,7 @@ Pictures are binary PPM files, so that the example needs no library; without FOL
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from penstock import App, Worker
 from penstock.workflows import chord
 
+logging.getLogger("penstock").setLevel(logging.CRITICAL)  # the broken picture is no surprise
 app = App("memory://thumbnails")
 _SIZE = 16
 
@@ -62,27 +64,28 @@ def make_pictures(folder: Path) -> None:
     (folder / "picture-07.ppm").write_bytes(b"broken")
 
 
-async def main(folder: Path, pictures: list[Path]) -> None:
+def pictures_of(folder: Path, pattern: str) -> list[Path]:
+    """The pictures of a folder, in order."""
+    return sorted(folder.glob(pattern))
+
+
+async def main(folder: Path) -> None:
     """Enqueue one flow for the folder, run it, and print its result."""
+    pictures = pictures_of(folder, "picture-??.ppm")
     shrinking = [shrink.using(max_attempts=1).job(str(path)) for path in pictures]
     flow = chord(shrinking, then=index.partial(folder=str(folder)))
     handle = await flow.aenqueue(name="thumbnails", policy="ignore")
     print(f"{len(pictures)} pictures, one flow of {(await handle.ainfo()).total} nodes")
     await Worker(app, burst=True).run()
     print(await handle.aresult(10))
-    print(f"the flow is {await handle.astatus()}")
-
-
-def run(folder: Path) -> None:
-    """Shrink the pictures of the folder, and count what there is to show."""
-    asyncio.run(main(folder, sorted(folder.glob("picture-*.ppm"))))
-    print(f"the page has {len(list(folder.glob('*.small.ppm')))} files to show")
+    made = len(pictures_of(folder, "*.small.ppm"))
+    print(f"the flow is {await handle.astatus()}; the page has {made} files to show")
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        run(Path(sys.argv[1]))
+        asyncio.run(main(Path(sys.argv[1])))
     else:
         with tempfile.TemporaryDirectory() as made:
             make_pictures(Path(made))
-            run(Path(made))
+            asyncio.run(main(Path(made)))

@@ -38,8 +38,7 @@ SAYS: dict[str, tuple[list[str], list[str]]] = {
         [
             r"20 pictures, one flow of 22 nodes",
             r"19 thumbnails, 1 broken pictures",
-            r"the flow is completed",
-            r"the page has 19 files to show",
+            r"the flow is completed; the page has 19 files to show",
         ],
     ),
     "orders.py": (

@@ -38,4 +38,4 @@ def test_a_flow_is_cancelled_and_retried(penstock, store):
 
 
 def test_a_flow_that_is_not_there_is_said(penstock, store):
-    assert "there is no flow" in penstock.says(1, "flows", "show", "default/nothing")
+    assert "there is no flow" in penstock.says(3, "flows", "show", "default/nothing")

@@ -13,7 +13,25 @@ from penstock.core.flow_member import FlowMember, Input
 from penstock.core.job import Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import FLOW_STEP, FlowChange, Settled, Settlement, Store
-from tests.store.facts import COMPLETED, DAY, DEAD, HOUR, OpenStore, end, gone, new, take, take_one, the
+from tests.store.facts import (
+    AGAIN,
+    COMPLETED,
+    DAY,
+    DEAD,
+    HOUR,
+    LEASE,
+    PARKED,
+    OpenStore,
+    end,
+    gone,
+    new,
+    retryable,
+    snoozed,
+    take,
+    take_one,
+    the,
+    token,
+)
 from tests.store.flow_facts import (
     advance,
     flow_of,
@@ -304,6 +322,32 @@ async def test_a_job_of_a_flow_that_is_gone_ends_as_any_other(store: Store) -> N
     await store.enqueue([new("left-over", flow=FlowMember("nowhere", "gone", 3))])
     await end(store, await take_one(store))
     assert (await the(store, Ref("default", "left-over"))).state is State.COMPLETED
+
+
+async def test_a_member_is_counted_after_a_lost_lease(store: Store, clock: ManualClock) -> None:
+    flow = await started(store, 2, [(0, 1)])
+    await take_one(store)
+    clock.advance(HOUR)
+    reclaimed = await store.reclaim(["default"], limit=1, lease=LEASE, worker="w2", token=token())
+    await end(store, reclaimed.jobs[0], REMOVED, result=b"5")
+    await advance(store)
+    assert await states(store, flow) == [C, A]
+
+
+@pytest.mark.parametrize("way", [retryable(), PARKED, snoozed(), AGAIN])
+async def test_a_member_that_runs_again_is_counted_when_it_completes(
+    store: Store, clock: ManualClock, way: Transition
+) -> None:
+    flow = await started(store, 2, [(0, 1)])
+    await run_one(store, flow, 0, way)
+    assert await states(store, flow) == [A, W]
+    clock.advance(HOUR)
+    await store.promote(["default"], limit=10)
+    if way is PARKED:
+        await store.retry([ref_of(flow, 0)])
+    await run_one(store, flow, 0, REMOVED)
+    await advance(store)
+    assert await states(store, flow) == [C, A]
 
 
 # ── nodes that wait for a failure, or for any end ────────────────────────────────────────────────

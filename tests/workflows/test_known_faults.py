@@ -145,7 +145,7 @@ async def test_members_added_while_it_runs_are_neither_lost_nor_doubled(app: App
             await current_flow().add(split.job(n // 2), split.job(n // 2))
         return 1
 
-    @app.task(name="sum up")
+    @app.task(name="sum_up")
     async def sum_up(ones: list[int]) -> int:
         return sum(ones)
 

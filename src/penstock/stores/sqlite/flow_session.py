@@ -82,25 +82,32 @@ class FlowSession:
             row = self._tx.execute(_NODE, (self.fid, index)).fetchone()
             if row is None:
                 return None
-            nid, state, pending, failures, swept, fixed, job = row
-            facts = _decode_fixed(fixed)
-            node = LiveNode(
-                index,
-                NodeState(state),
-                pending,
-                failures,
-                facts.when,
-                facts.next,
-                (),
-                facts.ref,
-                facts.task,
-                None if job is None else spec_of(nid, job),
-                None,
-                bool(swept),
-            )
-            self._nodes[index], self._nids[index] = node, nid
-            self._states[index] = node.state
+            self.add_row(index, row)
+            node = self._nodes[index]
         return node
+
+    def add_row(self, index: int, row: Row) -> None:
+        """Add a node that was read: the columns of `flows.node`."""
+        if index in self._nodes:
+            return
+        nid, state, pending, failures, swept, fixed, job = row
+        facts = _decode_fixed(fixed)
+        node = LiveNode(
+            index,
+            NodeState(state),
+            pending,
+            failures,
+            facts.when,
+            facts.next,
+            (),
+            facts.ref,
+            facts.task,
+            None if job is None else spec_of(nid, job),
+            None,
+            bool(swept),
+        )
+        self._nodes[index], self._nids[index] = node, nid
+        self._states[index] = node.state
 
     def loaded(self, indexes: Iterable[int]) -> bool:
         return True
@@ -131,14 +138,16 @@ class FlowSession:
 
     def save(self) -> None:
         """Store what has changed."""
+        moved: list[Row] = []
         for index, node in self._changed.items():
             counts = (self._nids[index], node.pending, node.failures, node.swept)
             if node.state is self._states[index]:
                 self._tx.execute(_SAVE_COUNTS, counts)
             else:
                 job = None if node.job is None else spec_blob(node.job)
-                self._tx.execute(_SAVE_NODE, (*counts, node.state.value, job, node.result))
+                moved.append((*counts, node.state.value, job, node.result))
                 self._states[index] = node.state
+        self._tx.cx.executemany(_SAVE_NODE, moved)
         self._changed.clear()
         head = self.head
         over = head.over_at if head.state in CLOSED or head.state is FlowState.BUILDING else None

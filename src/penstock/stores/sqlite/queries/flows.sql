@@ -8,9 +8,10 @@ SELECT fid, head FROM penstock_flow WHERE namespace = ?1 AND queue = ?2 AND id =
 -- The flow of a node that a job names, and the node's number.  ?1 nid
 SELECT f.fid, f.head, n.node FROM penstock_flow_node n JOIN penstock_flow f ON f.fid = n.flow WHERE n.nid = ?1
 
--- name: node_of
--- ?1 nid
-SELECT flow, node FROM penstock_flow_node WHERE nid = ?1
+-- name: nodes_of
+-- The flows of nodes, their numbers, and the columns of `node`.  ?1 JSON list of nid
+SELECT flow, node, nid, state, pending, failures, swept, fixed, job FROM penstock_flow_node
+WHERE nid IN (SELECT value FROM json_each(?1))
 
 -- name: new_flow
 -- ?1 namespace  ?2 queue  ?3 id  ?4 now  ?5 over at  ?6 head

@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.core.job import NewJob, Ref
 from penstock.stores.contract import FLOW_STEP, EnqueueStatus
 from penstock.stores.sqlite.flow_session import FlowSession, decode_head
+from penstock.stores.sqlite.rows import numbers
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.operating import retry
@@ -12,7 +13,7 @@ from penstock.stores.sqlite.verbs.producing import cancel, enqueue_one
 
 __all__ = ["count_ends", "host_of"]
 
-_NODE_OF = SQL["flows.node_of"]
+_NODES_OF = SQL["flows.nodes_of"]
 _FLOW_OF = SQL["flows.flow_of"]
 _OWN = SQL["flows.own"]
 
@@ -46,15 +47,18 @@ def count_ends(tx: TransactionContext) -> None:
     while tx.flow_ends:
         ends, tx.flow_ends = tx.flow_ends, []
         sessions: dict[int, FlowSession] = {}
+        named = numbers({nid for nid, _, _ in ends})
+        rows = {row[2]: row for row in tx.execute(_NODES_OF, (named,))}
         for nid, outcome, result in ends:
-            row = tx.execute(_NODE_OF, (nid,)).fetchone()
+            row = rows.get(nid)
             if row is None:
                 continue
-            fid, index = row
+            fid, index = row[:2]
             session = sessions.get(fid)
             if session is None:
                 fid, head, _ = tx.execute(_FLOW_OF, (nid,)).fetchone()
                 session = sessions[fid] = FlowSession(tx, fid, decode_head(head), host_of)
+            session.add_row(index, row[2:])
             if outcome is None:
                 session.engine.reopened(index, FLOW_STEP)
             else:
