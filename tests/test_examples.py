@@ -23,6 +23,15 @@ SAYS: dict[str, tuple[list[str], list[str]]] = {
             r"worker: 200 imports done, each once; nothing that was accepted is lost",
         ],
     ),
+    "checkout.py": (
+        [],
+        [
+            r"the worker was killed 5 times, once after each step of the first order",
+            r"first order: order 1 is closed: ANN, BOB",
+            r"second order: dead: out of stock",
+            r"the bank: charge of order 1, charge of order 2, refund of order 2",
+        ],
+    ),
     "devices.py": (
         [],
         [

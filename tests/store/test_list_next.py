@@ -32,7 +32,15 @@ from tests.store.facts import (
     the,
 )
 
-STATES = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.COMPLETED, State.CANCELLED, State.DEAD)
+STATES = (
+    State.AVAILABLE,
+    State.SCHEDULED,
+    State.RETRYABLE,
+    State.SUSPENDED,
+    State.COMPLETED,
+    State.CANCELLED,
+    State.DEAD,
+)
 
 
 async def listed(

@@ -34,6 +34,7 @@ from tests.store.facts import (
     new,
     retryable,
     running,
+    suspended,
     take,
     take_one,
     the,
@@ -428,6 +429,7 @@ async def _each_once(store: Store, seconds: range) -> None:
 
 WAYS = {
     State.RETRYABLE: retryable(),
+    State.SUSPENDED: suspended(),
     State.PARKED: PARKED,
     State.COMPLETED: COMPLETED,
     State.CANCELLED: CANCELLED,

@@ -98,7 +98,7 @@ async def test_paused_and_closed_queues_are_promoted_too(store: Store, clock: Ma
     assert await counts(store) == {State.AVAILABLE: 1}
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - {State.SCHEDULED, State.RETRYABLE}))
+@pytest.mark.parametrize("state", sorted(set(State) - {State.SCHEDULED, State.RETRYABLE, State.SUSPENDED}))
 async def test_only_jobs_that_wait_for_their_time_are_promoted(
     store: Store, clock: ManualClock, state: State
 ) -> None:

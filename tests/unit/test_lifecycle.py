@@ -34,6 +34,7 @@ from penstock.core.outcomes import (
     Released,
     Returned,
     Snoozed,
+    Suspended,
     Throttled,
     TimedOut,
     Unknown,
@@ -260,6 +261,7 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
         Throttled(ERROR, 500),
         Transition(State.RETRYABLE, delay=500, error=ERROR, throttle_partition=500),
     ),
+    ("suspended", JOB, Suspended(500), Transition(State.SUSPENDED, delay=500, charge=False)),
     ("snoozed", JOB, Snoozed(500), Transition(State.SCHEDULED, delay=500, charge=False)),
     (
         "snoozed in the last attempt",
@@ -418,7 +420,7 @@ def test_what_follows_is_legal(given: Job, outcome: Outcome) -> None:
     then = decide(given, outcome, NOW)
     removed = then.state in TERMINAL and then.keep == 0
     assert (State.RUNNING, None if removed else then.state) in LEGAL
-    assert (then.delay > 0) <= (then.state in (State.SCHEDULED, State.RETRYABLE))
+    assert (then.delay > 0) <= (then.state in (State.SCHEDULED, State.RETRYABLE, State.SUSPENDED))
 
 
 def test_every_outcome_is_in_the_table() -> None:

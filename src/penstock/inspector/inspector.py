@@ -77,7 +77,12 @@ class Inspector:
         found = parse_address(address)
         jobs = await (self._store.get([found]) if isinstance(found, Ref) else self._store.find(found))
         return [
-            job_view(job, await self._partition(job), unreadable_check(self._store)(job))
+            job_view(
+                job,
+                await self._partition(job),
+                unreadable_check(self._store)(job),
+                await self._store.steps(job.ref),
+            )
             for job in jobs
             if job is not None
         ]

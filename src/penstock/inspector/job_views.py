@@ -5,6 +5,7 @@ Instants are ISO 8601 in UTC to the millisecond, durations are seconds; lease to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from penstock.core.job import Job, Progress
 from penstock.core.retry import DEFAULT, DURATIONS, RetryPolicy
 from penstock.core.unique import UniqueKey
 from penstock.core.unique_rules import until
-from penstock.stores.contract import PartitionInfo
+from penstock.stores.contract import PartitionInfo, StoredStep
 
 __all__ = [
     "ErrorView",
@@ -96,6 +97,16 @@ class PartitionView(msgspec.Struct, frozen=True):
     admitted: list[str]
 
 
+class StepView(msgspec.Struct, frozen=True):
+    """A step that a job remembers: when it was stored, the size of its value, and the signal it waits for."""
+
+    name: str
+    at: str
+    size: int | None  # None: it waits
+    signal: str | None
+    key: str | None
+
+
 class JobView(JobRow, frozen=True, kw_only=True):
     """All facts of one job. `payload` and `result` are JSON if possible, else `…_base64` has the bytes.
 
@@ -128,6 +139,7 @@ class JobView(JobRow, frozen=True, kw_only=True):
     result: msgspec.Raw | None
     result_base64: str | None
     errors: list[ErrorView]
+    steps: list[StepView] = []
 
 
 class JobPage(msgspec.Struct, frozen=True):
@@ -142,8 +154,13 @@ def job_row(job: Job) -> JobRow:
     return JobRow(**_row(job))
 
 
-def job_view(job: Job, partition: PartitionInfo | None = None, closed: str | None = None) -> JobView:
-    """All facts of a job and its partition, and why its payload cannot be decrypted, if so."""
+def job_view(
+    job: Job,
+    partition: PartitionInfo | None = None,
+    closed: str | None = None,
+    steps: Sequence[StoredStep] = (),
+) -> JobView:
+    """All facts of a job, its partition and its steps, and why its payload cannot be decrypted, if so."""
     spec = job.spec
     payload, payload_base64 = json_or_base64(spec.payload)
     result, result_base64 = json_or_base64(job.result)
@@ -178,6 +195,7 @@ def job_view(job: Job, partition: PartitionInfo | None = None, closed: str | Non
             ErrorView(e.attempt, instant(e.at), e.kind, shown_text(e.message), shown_text(e.traceback))
             for e in job.errors
         ],
+        steps=[_step_view(step) for step in steps],
     )
 
 
@@ -206,6 +224,12 @@ def _row(job: Job) -> dict[str, Any]:
         "reason": job.reason and shown_text(job.reason),
         "error": None if last is None else f"{last.kind}: {shown_text(last.message)}".partition("\n")[0],
     }
+
+
+def _step_view(step: StoredStep) -> StepView:
+    signal, key = step.signal or (None, None)
+    size = None if step.value is None else len(step.value)
+    return StepView(shown_text(step.name), instant(step.at), size, signal, key)
 
 
 def _unique_view(job: Job, unique: UniqueKey) -> UniqueView:

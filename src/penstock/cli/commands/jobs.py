@@ -23,7 +23,7 @@ from penstock.core.text import number
 if TYPE_CHECKING:
     from penstock.core.job import Ref
     from penstock.inspector import Bulk, Change, Filter, Inspector, JobRow, JobView, UniqueView
-    from penstock.inspector.job_views import ProgressView
+    from penstock.inspector.job_views import ProgressView, StepView
 
 __all__ = ["command"]
 
@@ -291,6 +291,7 @@ def _show(job: JobView, limit: int | None) -> None:
             ("retry", _policy(job.retry)),
             ("unique", None if job.unique is None else _unique(job.unique)),
             *_partition(job),
+            *_waits(job),
             ("tenant", job.tenant),
             ("batch key", job.batch_key),
             ("batch", job.batch),
@@ -306,6 +307,8 @@ def _show(job: JobView, limit: int | None) -> None:
         _show_data(f"payload ({job.payload_size:,} bytes)", job.payload, job.payload_base64, limit)
     if job.result is not None or job.result_base64 is not None:
         _show_data("result", job.result, job.result_base64, limit)
+    if job.steps:
+        _show_text(f"steps ({len(job.steps):,})", "\n".join(map(_step, job.steps)))
     for error in job.errors:
         heading = f"attempt {error.attempt} failed {_instant(error.at)}: {error.kind}: {error.message}"
         _show_text(heading, error.traceback.rstrip())
@@ -325,6 +328,21 @@ def _partition(job: JobView) -> list[tuple[str, str | None]]:
         rows.append(("waits for", ", ".join(partition.admitted) or None))
         rows.append(("earliest start", _instant(partition.due_at)))
     return rows
+
+
+def _waits(job: JobView) -> list[tuple[str, str | None]]:
+    """The signals that a suspended job waits for; without one it waits for its due time."""
+    waits = [step for step in job.steps if step.size is None]
+    if job.state != State.SUSPENDED:
+        return []
+    return [
+        ("waits for", f"signal {step.signal}" + (f", key {step.key}" if step.key else "")) for step in waits
+    ]
+
+
+def _step(step: StepView) -> str:
+    what = "waits for its signal" if step.size is None else f"{step.size:,} bytes"
+    return f"{_instant(step.at)}  {step.name}  {what}"
 
 
 def _begun(job: JobView) -> str | None:

@@ -32,9 +32,9 @@ UPDATE penstock_step SET at = ?2, value = ?3 WHERE number = ?1
 UPDATE penstock_step SET at = ?2, value = ?3, signal = NULL, key = NULL WHERE number = ?1
 
 -- name: all
--- The steps of a job, in the order in which they were stored.  ?1 qid  ?2 id
-SELECT s.name, s.at, s.value, s.signal, s.key FROM penstock_job AS j JOIN penstock_step AS s ON s.job = j.seq
-WHERE j.queue = ?1 AND j.id = ?2 ORDER BY s.number
+-- The steps of a job, in any order.  ?1 qid  ?2 id
+SELECT s.number, s.name, s.at, s.value, s.signal, s.key FROM penstock_job AS j JOIN penstock_step AS s ON s.job = j.seq
+WHERE j.queue = ?1 AND j.id = ?2
 
 -- name: waiting
 -- The first job that waits for a signal.  ?1 namespace  ?2 signal  ?3 key  ?4 id of the job, or NULL

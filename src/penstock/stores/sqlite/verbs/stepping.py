@@ -98,7 +98,7 @@ def steps(tx: TransactionContext, ref: Ref) -> list[StoredStep]:
         return []
     return [
         StoredStep(name, at, value, None if signal is None else (signal, key))
-        for name, at, value, signal, key in tx.execute(_ALL, (queue.qid, ref.id))
+        for _, name, at, value, signal, key in sorted(tx.execute(_ALL, (queue.qid, ref.id)))
     ]
 
 
