@@ -17,6 +17,7 @@ from benchmarks.measures.figure import Figure, FigureGroup, Lab, Sample
 from benchmarks.rig import ROOT, Rig, Running
 from penstock.core.ids import mint_token
 from penstock.stores.contract import Share
+from penstock.verify import processes
 
 __all__ = ["GROUP"]
 
@@ -80,7 +81,9 @@ def _children(lab: Lab) -> Iterator[Sample]:
 
 
 def _is_child(pid: int) -> bool:
-    return b"penstock.worker.pools.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    """Whether a process runs process tasks; the process that it was forked from has the same command line."""
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"penstock.worker.pools" in command and not processes.children(pid)
 
 
 def _attempt(lab: Lab, task: str, n: int) -> float:
