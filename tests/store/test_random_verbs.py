@@ -169,7 +169,7 @@ transitions = st.one_of(
     ),
     st.builds(
         Transition,
-        state=st.sampled_from(sorted(QUEUED - {State.COLLECTING, State.WAITING})),
+        state=st.sampled_from(sorted(QUEUED - {State.COLLECTING, State.WAITING} | {State.SUSPENDED})),
         delay=a_time,
         throttle=st.sampled_from([0, 0, 0, 0, 0, 10]),
         throttle_partition=st.sampled_from([0, 0, 0, 10]),
@@ -225,8 +225,9 @@ WALKS = [
     *((State.WAITING, then) for then in ("now", "later", "cancel", "delete", "its tenant")),
     *(
         (state, "into a partition")
-        for state in (State.SCHEDULED, State.RETRYABLE, State.PARKED, *sorted(TERMINAL))
+        for state in (State.SCHEDULED, State.RETRYABLE, State.PARKED, State.SUSPENDED, *sorted(TERMINAL))
     ),
+    *((State.SUSPENDED, then) for then in ("retry", "cancel", "delete")),
     *((State.PARKED, then) for then in ("retry", "cancel", "delete", "fetch", *["replace"] * 4)),
     *((state, then) for state in sorted(TERMINAL) for then in (*["retry"] * 4, "delete", "prune")),
 ]
