@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.worker.owner import worker_pid
+
 __all__ = ["ChildFile", "ParsingChild", "children_in"]
 
 #: Changes begun and ended (odd: a write is under way), worker, jobs, when the first one began, since when the
@@ -58,7 +60,7 @@ class ChildFile:
         finally:
             os.close(fd)
         self._version = 0
-        self._worker, self._jobs = os.getppid(), 0
+        self._worker, self._jobs = worker_pid(), 0
         self._first = self._last = self._busy = 0.0
 
     @contextlib.contextmanager

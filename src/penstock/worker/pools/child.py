@@ -19,6 +19,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 
+from penstock.worker.owner import serves
 from penstock.worker.pools.call_page import CallPage
 from penstock.worker.pools.host import Host
 from penstock.worker.pools.messages import (
@@ -57,6 +58,7 @@ def serve(fd: int, parent: int) -> None:
     hello = connection.receive()
     if not isinstance(hello, WorkerHello) or len(connection.fds) < _FDS:
         return
+    serves(hello.parent)
     page = CallPage(connection.fds[1])
     table = LeaseTable.attach(connection.fds[2]) if len(connection.fds) > _FDS else None
     claims = Claims(connection.fds[0], die_with(parent))

@@ -27,6 +27,7 @@ from penstock.verify.ledger.facts import (
     encode,
 )
 from penstock.verify.ledger.recording.recorded_store import recorded_store
+from penstock.worker.owner import worker_pid
 
 __all__ = ["Ledger"]
 
@@ -186,7 +187,7 @@ class Ledger:
         # no lock, because a fork could leave it taken: two threads that open at once write two files
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._pid = pid
-        self.write(Opened(*_now(), os.getppid(), socket.gethostname(), self._note))
+        self.write(Opened(*_now(), worker_pid(), socket.gethostname(), self._note))
 
     # ── the middleware ───────────────────────────────────────────────────────────────────────────
 
