@@ -28,6 +28,7 @@ from penstock.stores.redis.batching import HEAVY, chunks, in_bytes
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
 from penstock.stores.redis.isolation import AWAY, each
 from penstock.stores.redis.keys import packed
+from penstock.stores.redis.outages import SHARED
 from penstock.stores.redis.script_arguments import lease_prefix
 from penstock.stores.redis.wire.calls import Call
 
@@ -210,7 +211,10 @@ def _send(
 
 def prune_signals(context: Context) -> CallPlan[None]:
     """Remove old signals and waits, and repeat the deliveries that nobody has confirmed."""
-    (found,) = raise_errors((yield [_shared(context, "prune_signals", [_PRUNED, _UNCONFIRMED])]))
+    call = _shared(context, "prune_signals", [_PRUNED, _UNCONFIRMED])
+    (found,) = yield from each(context, [(SHARED, call)])
+    if found is AWAY:
+        return
     lying = [_delivery(number, text) for number, text in zip(found[0::2], found[1::2], strict=True)]
     yield from _deliver(context, lying)
 
