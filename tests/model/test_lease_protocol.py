@@ -70,7 +70,7 @@ def test_every_promise_holds_in_every_state(name: str) -> None:
 
 #: Legal steps that are not of leases: partitions and batches, and what keys, prune and expiry do.
 NOT_PLAYED = {
-    *(step for step in LEGAL if {State.WAITING, State.COLLECTING} & set(step)),
+    *(step for step in LEGAL if {State.WAITING, State.COLLECTING, State.SUSPENDED} & set(step)),
     (None, State.CANCELLED),
     (State.PARKED, State.SCHEDULED),
 }

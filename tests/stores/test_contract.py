@@ -14,15 +14,22 @@ from penstock.stores.contract import (
     Operating,
     Producing,
     Scheduling,
+    Stepping,
     Store,
     SyncFlowing,
     SyncOperating,
     SyncProducing,
+    SyncStepping,
     SyncStore,
 )
 
-PAGES = (Producing, Consuming, Scheduling, Operating, Documenting, Flowing)
-DOORS = {SyncProducing: Producing, SyncOperating: Operating, SyncFlowing: Flowing}
+PAGES = (Producing, Consuming, Scheduling, Operating, Documenting, Flowing, Stepping)
+DOORS = {
+    SyncProducing: Producing,
+    SyncOperating: Operating,
+    SyncFlowing: Flowing,
+    SyncStepping: Stepping,
+}
 
 
 def verbs(protocol: type) -> list[str]:
@@ -38,11 +45,10 @@ def test_each_verb_stands_on_one_page() -> None:
 
 def test_the_sync_verbs_of_producers_are_all_of_theirs_and_no_operators() -> None:
     assert verbs(SyncProducing) == verbs(Producing)
+    assert verbs(SyncStepping) == verbs(Stepping)
     assert set(verbs(SyncOperating)) <= set(verbs(Operating))
     assert set(verbs(SyncFlowing)) <= set(verbs(Flowing))
-    assert {*verbs(SyncProducing), *verbs(SyncOperating), *verbs(SyncFlowing)} == {
-        n for n in dir(SyncStore) if n[0] != "_"
-    }
+    assert {verb for sync in DOORS for verb in verbs(sync)} == {n for n in dir(SyncStore) if n[0] != "_"}
 
 
 @pytest.mark.parametrize("sync", DOORS, ids=lambda sync: sync.__name__)

@@ -9,11 +9,13 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from penstock.client.options import Options
 from penstock.core.errors import AttemptCancelled, PenstockError
 from penstock.core.job import Job, Progress
 from penstock.core.text import shown, storable
 from penstock.stores.contract import Store
+
+if TYPE_CHECKING:  # a supervisor loads this module, and no client
+    from penstock.client.options import Options
 
 __all__ = ["Attempt", "AttemptOwner", "NoCurrentJob", "StepAccess", "current_job", "running"]
 

@@ -438,8 +438,8 @@ class SyncFacade:
     def find(self, id: str) -> list[Job]:
         return self._verbs.find.run_sync(id)
 
-    def queues(self) -> list[QueueInfo]:
-        return self._verbs.queues.run_sync(None)
+    def queues(self, names: Sequence[str] | None = None) -> list[QueueInfo]:
+        return self._verbs.queues.run_sync(names)
 
     def settings(
         self,

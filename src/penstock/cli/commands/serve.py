@@ -29,7 +29,7 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
     "--config",
     type=_PATH,
     metavar="FILE",
-    help="lmstfy's config.toml: pools, addresses, defaults. Options take precedence.",
+    help="Pools, addresses and defaults in lmstfy's config.toml. Options take precedence.",
 )
 @click.option("--host", default="127.0.0.1", help="Address of the data API.  [default: 127.0.0.1]")
 @click.option("--port", type=click.IntRange(0, 65_535), default=7777, help="Its port.  [default: 7777]")

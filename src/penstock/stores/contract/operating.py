@@ -202,8 +202,7 @@ class Operating(Protocol):
         """Enqueue jobs, each in the place of another job of its queue, which is removed in the same step.
 
         - The new job is checked as by `enqueue`. If its status is not NEW, the other job stays.
-        - The other job is removed in any state, as by `delete` with `running` and `keep_keys`. It need not
-          exist.
+        - The other job is removed in any state, as by `delete` with `running` and `keep_keys`, if it exists.
 
         Answer: one `Enqueued` per replacement, in order.
         Errors: as `enqueue`; ConfigError if the two jobs of a replacement are of different queues.
@@ -354,7 +353,7 @@ class SyncOperating(Protocol):
         """As `Operating.find`."""
         ...
 
-    def queues(self) -> list[QueueInfo]:
+    def queues(self, names: Sequence[str] | None = None) -> list[QueueInfo]:
         """As `Operating.queues`."""
         ...
 
