@@ -306,6 +306,7 @@ async def test_the_removal_of_an_ended_job_changes_nothing(store: Store, clock: 
     flow = await started(store, 2, [(0, 1)])
     await run_one(store, flow, 0, result=b"7")
     await store.delete([ref_of(flow, 0)])
+    await advance(store)
     assert await states(store, flow) == [C, A]
     assert (await nodes_in(store, flow))[0].result == b"7"
 
@@ -431,6 +432,37 @@ async def test_retrying_a_dead_member_resumes_its_flow(store: Store, policy: Flo
         await run_one(store, flow, 2)
     await run_one(store, flow, 4)
     assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+@pytest.mark.parametrize("policy", FlowPolicy)
+@pytest.mark.parametrize("again", [COMPLETED, DEAD])
+async def test_a_retried_member_that_ends_before_its_flow_knows_is_counted(
+    store: Store, policy: FlowPolicy, again: Transition
+) -> None:
+    flow = await started(store, 3, [(0, 2), (1, 2)], policy, when={2: When.END})
+    first, other = await take(store, 2)
+    await end(store, first, DEAD)
+    await store.retry([ref_of(flow, 0)])
+    await run_one(store, flow, 0, again)
+    await advance(store)
+    ended = C if again is COMPLETED else D
+    assert await states(store, flow) == [ended, A, W]
+    await end(store, other)
+    await advance(store)
+    assert await states(store, flow) == [ended, C, A]
+    await run_one(store, flow, 2)
+    done = ended is C or policy is FlowPolicy.IGNORE
+    assert (await the_flow(store, flow)).state is (FlowState.COMPLETED if done else FlowState.FAILED)
+
+
+async def test_a_skipped_node_runs_after_a_retried_member_that_its_flow_has_not_noticed(store: Store) -> None:
+    flow = await started(store, 2, [(0, 1)])
+    await run_one(store, flow, 0, DEAD)
+    assert await states(store, flow) == [D, S]
+    await store.retry([ref_of(flow, 0)])
+    await run_one(store, flow, 0)
+    await advance(store)
+    assert await ready(store, flow) == [1]
 
 
 async def test_retrying_one_of_two_dead_members_waits_for_the_other(store: Store) -> None:

@@ -78,9 +78,8 @@ def _count(context: Context, flow: Ref, ends: list[_End]) -> CallPlan[bool]:
         for end in ends:
             if not session.is_news(end.node, end.job, end.stamp):
                 continue
-            if end.outcome is None:
-                session.engine.reopened(end.node, 0)
-            else:
+            session.engine.reopened(end.node, 0)  # a new end of an ended node: its job has run again
+            if end.outcome is not None:
                 session.engine.ended(end.node, end.outcome, end.result, 0)
         yield from proceed(context, flow, session)
         if (yield from commit(context, flow, session)):
