@@ -619,3 +619,21 @@ async def test_a_failure_in_one_queue_cancels_members_of_others(store: Store) ->
     await advance(store)
     assert await states(store, flow) == [X, D, X, S, S]
     assert (await the_flow(store, flow)).state is FlowState.FAILED
+
+
+async def test_a_flow_survives_the_drop_of_its_home_without_jobs(store: Store) -> None:
+    flow = flow_of(queue="home")
+    await put(store, flow, nodes_of(flow, 2, [(0, 1)], queues={0: "blue", 1: "blue"}))
+    await store.drop("home")
+    assert [info.spec.ref for info in (await store.list_flows()).flows] == [flow.ref]
+    await run_one(store, flow, 0, queue="blue")
+    await run_one(store, flow, 1, queue="blue")
+    assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+async def test_an_end_survives_the_drop_of_its_queue(store: Store) -> None:
+    flow = await started(store, 2, [(0, 1)], queues={0: "blue"})
+    await store.delete([ref_of(flow, 0, "blue")])
+    await store.drop("blue")
+    await advance(store)
+    assert await states(store, flow) == [G, S]

@@ -33,8 +33,11 @@ class _End(NamedTuple):
     result: bytes | None
 
 
-def deliver_ends(context: Context, entries: Sequence[tuple[str, bytes]]) -> CallPlan[None]:
-    """Count ends, given as queue and number; then remove them."""
+def deliver_ends(context: Context, entries: Sequence[tuple[str, bytes]]) -> CallPlan[int]:
+    """Count ends, given as queue and number, and remove them; return how many were counted.
+
+    Those of a queue, or for a flow, that cannot be used now stay.
+    """
     calls: list[tuple[str, Call]] = []
     for queue, stamp in entries:
         key = context.redis_keys.queue(queue) + b":ends"
@@ -54,6 +57,7 @@ def deliver_ends(context: Context, entries: Sequence[tuple[str, bytes]]) -> Call
                 gone.append((end.job.queue, command(key, "HDEL", key, stamp)))
     if gone:
         yield from each(context, gone)
+    return len(gone)
 
 
 def _read(queue: str, stamp: bytes, text: bytes) -> _End:
