@@ -637,3 +637,10 @@ async def test_an_end_survives_the_drop_of_its_queue(store: Store) -> None:
     await store.drop("blue")
     await advance(store)
     assert await states(store, flow) == [G, S]
+
+
+async def test_a_node_whose_id_is_taken_in_another_queue_fails(store: Store) -> None:
+    flow = flow_of()
+    await store.enqueue([new(f"{flow.id}.0", queue="blue", priority=-1)])
+    await put(store, flow, nodes_of(flow, 2, [(0, 1)], queues={0: "blue"}))
+    assert await states(store, flow) == [G, S]
