@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.core.flow import NodeState, outcome_of
+from penstock.core.flow_engine import Sweep
 from penstock.core.job import Ref, State
 from penstock.stores.redis.context import CallPlan, Context, command
 from penstock.stores.redis.isolation import AWAY, alone, each
 from penstock.stores.redis.keys import id_of
 from penstock.stores.redis.layout import STATES
-from penstock.stores.redis.verbs.flow_store import commit, open_flow, proceed, read_nodes
+from penstock.stores.redis.verbs.flow_store import commit, note_missing, open_flow, proceed, read_nodes
 from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["deliver_ends"]
@@ -85,6 +86,8 @@ def _count(context: Context, flow: Ref, ends: list[_End]) -> CallPlan[bool]:
             session.engine.reopened(end.node, 0)  # a new end of an ended node: its job has run again
             if end.outcome is not None:
                 session.engine.ended(end.node, end.outcome, end.result, 0)
+        if session.head.sweep is Sweep.REOPEN:
+            yield from note_missing(context, session, [end.node for end in ends])
         yield from proceed(context, flow, session)
         if (yield from commit(context, flow, session)):
             return True

@@ -20,7 +20,7 @@ from penstock.stores.redis.verbs.operating import retry
 from penstock.stores.redis.verbs.outbox import deliver
 from penstock.stores.redis.verbs.producing import cancel, get
 
-__all__ = ["commit", "flow_key", "open_flow", "proceed", "read_nodes"]
+__all__ = ["commit", "flow_key", "note_missing", "open_flow", "proceed", "read_nodes"]
 
 
 _FIELDS = 1_000
@@ -75,10 +75,10 @@ def proceed(context: Context, ref: Ref, session: FlowChangeSet, budget: int = FL
         before = session.unread(wanted)
         yield from read_nodes(context, ref, session, before)
         if head.sweep in (Sweep.REOPEN, Sweep.RETRY):
-            yield from _note_missing(context, session, before)
+            yield from note_missing(context, session, before)
 
 
-def _note_missing(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
+def note_missing(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
     """Note which jobs of failed nodes do not exist any more: they cannot be retried."""
     nodes = [session.node(index) for index in indexes]
     failed = (NodeState.DEAD, NodeState.CANCELLED)
