@@ -306,6 +306,7 @@ async def test_the_removal_of_an_ended_job_changes_nothing(store: Store, clock: 
     flow = await started(store, 2, [(0, 1)])
     await run_one(store, flow, 0, result=b"7")
     await store.delete([ref_of(flow, 0)])
+    await advance(store)
     assert await states(store, flow) == [C, A]
     assert (await nodes_in(store, flow))[0].result == b"7"
 
@@ -431,6 +432,37 @@ async def test_retrying_a_dead_member_resumes_its_flow(store: Store, policy: Flo
         await run_one(store, flow, 2)
     await run_one(store, flow, 4)
     assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+@pytest.mark.parametrize("policy", FlowPolicy)
+@pytest.mark.parametrize("again", [COMPLETED, DEAD])
+async def test_a_retried_member_that_ends_before_its_flow_knows_is_counted(
+    store: Store, policy: FlowPolicy, again: Transition
+) -> None:
+    flow = await started(store, 3, [(0, 2), (1, 2)], policy, when={2: When.END})
+    first, other = await take(store, 2)
+    await end(store, first, DEAD)
+    await store.retry([ref_of(flow, 0)])
+    await run_one(store, flow, 0, again)
+    await advance(store)
+    ended = C if again is COMPLETED else D
+    assert await states(store, flow) == [ended, A, W]
+    await end(store, other)
+    await advance(store)
+    assert await states(store, flow) == [ended, C, A]
+    await run_one(store, flow, 2)
+    done = ended is C or policy is FlowPolicy.IGNORE
+    assert (await the_flow(store, flow)).state is (FlowState.COMPLETED if done else FlowState.FAILED)
+
+
+async def test_a_skipped_node_runs_after_a_retried_member_that_its_flow_has_not_noticed(store: Store) -> None:
+    flow = await started(store, 2, [(0, 1)])
+    await run_one(store, flow, 0, DEAD)
+    assert await states(store, flow) == [D, S]
+    await store.retry([ref_of(flow, 0)])
+    await run_one(store, flow, 0)
+    await advance(store)
+    assert await ready(store, flow) == [1]
 
 
 async def test_retrying_one_of_two_dead_members_waits_for_the_other(store: Store) -> None:
@@ -587,3 +619,28 @@ async def test_a_failure_in_one_queue_cancels_members_of_others(store: Store) ->
     await advance(store)
     assert await states(store, flow) == [X, D, X, S, S]
     assert (await the_flow(store, flow)).state is FlowState.FAILED
+
+
+async def test_a_flow_survives_the_drop_of_its_home_without_jobs(store: Store) -> None:
+    flow = flow_of(queue="home")
+    await put(store, flow, nodes_of(flow, 2, [(0, 1)], queues={0: "blue", 1: "blue"}))
+    await store.drop("home")
+    assert [info.spec.ref for info in (await store.list_flows()).flows] == [flow.ref]
+    await run_one(store, flow, 0, queue="blue")
+    await run_one(store, flow, 1, queue="blue")
+    assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+async def test_an_end_survives_the_drop_of_its_queue(store: Store) -> None:
+    flow = await started(store, 2, [(0, 1)], queues={0: "blue"})
+    await store.delete([ref_of(flow, 0, "blue")])
+    await store.drop("blue")
+    await advance(store)
+    assert await states(store, flow) == [G, S]
+
+
+async def test_a_node_whose_id_is_taken_in_another_queue_fails(store: Store) -> None:
+    flow = flow_of()
+    await store.enqueue([new(f"{flow.id}.0", queue="blue", priority=-1)])
+    await put(store, flow, nodes_of(flow, 2, [(0, 1)], queues={0: "blue"}))
+    assert await states(store, flow) == [G, S]

@@ -1,6 +1,6 @@
-"""What follows from the end of a node: the rules of flows, for stores whose verbs are Python functions.
+"""What follows from the end of a node: the rules of flows, for all stores.
 
-`scripts/lib/flows.lua` has the same rules for Redis. docs/concepts/flows.md explains them.
+docs/concepts/flows.md explains them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ _BAD = (NodeState.DEAD, NodeState.CANCELLED, NodeState.GONE, NodeState.SKIPPED)
 
 
 class LiveFlow(msgspec.Struct):
-    """A stored flow. `work`: effects that have not reached all successors: (node, next position, effect)."""
+    """A stored flow.
+
+    `work`: effects that have not reached all successors, oldest first: (node, next position, effect).
+    """
 
     spec: NewFlow
     created_at: int
@@ -249,7 +252,7 @@ class FlowEngine:
         """The nodes that the next step concerns, as far as they are known."""
         flow = self.flow
         if flow.work:
-            index, at, _ = flow.work[-1]
+            index, at, _ = flow.work[0]
             if not self._host.loaded((index,)):
                 return (index,)
             node = self._host.node(index)
@@ -298,12 +301,12 @@ class FlowEngine:
 
     def _spread(self, budget: int) -> int:
         """Pass one effect on to some successors; returns the number of steps."""
-        index, at, effect = self.flow.work.pop()
+        index, at, effect = self.flow.work.pop(0)
         node = self._host.node(index)
         assert node is not None
         after = at + budget
         if after < len(node.next):
-            self.flow.work.append((index, after, effect))
+            self.flow.work.insert(0, (index, after, effect))
         for successor in node.next[at:after]:
             self._affect(successor, effect)
         return 1 + min(budget, len(node.next) - at)

@@ -6,7 +6,7 @@ from penstock.core.errors import ConfigError
 from penstock.core.job import Ref
 from penstock.inspector.flow_views import FlowPageView, FlowView, NodeView, flow_view, node_view
 from penstock.inspector.requests import parse_address
-from penstock.stores.contract import FLOW_STEP, FlowChange, Store
+from penstock.stores.contract import FLOW_STEP, FlowChange, Store, most_steps
 
 __all__ = ["FlowInspector"]
 
@@ -42,10 +42,12 @@ class FlowInspector:
         return await self._change(address, FlowChange.RETRY)
 
     async def _change(self, address: str, change: FlowChange) -> FlowView | None:
-        if await self._store.change_flow(_ref(address), change) is None:
+        info = await self._store.change_flow(_ref(address), change)
+        if info is None:
             return None
-        while await self._store.advance_flows():
-            pass
+        for _ in range(most_steps(info)):
+            if not await self._store.advance_flows():
+                break
         return await self.flow(address)
 
 

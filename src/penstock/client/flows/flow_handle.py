@@ -23,7 +23,7 @@ from penstock.core.errors import JobDead, JobNotFound, ResultCancelled, ResultTi
 from penstock.core.flow import OPEN, FlowInfo, FlowNode, FlowState, NodeState
 from penstock.core.formats import shown_text
 from penstock.core.job import AttemptError, Job, Progress, Ref
-from penstock.stores.contract import FLOW_STEP, FlowChange, Store
+from penstock.stores.contract import FLOW_STEP, FlowChange, Store, most_steps
 
 __all__ = ["FlowHandle"]
 
@@ -135,15 +135,17 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         return info
 
     def _change(self, change: FlowChange) -> FlowState:
-        self._found(self._store.sync.change_flow(self.ref, change))
-        while self._store.sync.advance_flows():
-            pass
+        info = self._found(self._store.sync.change_flow(self.ref, change))
+        for _ in range(most_steps(info)):
+            if not self._store.sync.advance_flows():
+                break
         return self.status()
 
     async def _achange(self, change: FlowChange) -> FlowState:
-        self._found(await self._store.change_flow(self.ref, change))
-        while await self._store.advance_flows():
-            pass
+        info = self._found(await self._store.change_flow(self.ref, change))
+        for _ in range(most_steps(info)):
+            if not await self._store.advance_flows():
+                break
         return await self.astatus()
 
     def _nodes(self, indexes: list[int]) -> list[FlowNode]:

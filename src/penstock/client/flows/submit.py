@@ -14,7 +14,7 @@ from penstock.core.errors import ConfigError, JobExists
 from penstock.core.flow import FlowInfo, FlowPolicy, FlowState, NewFlow, NewNode
 from penstock.core.ids import check_id, mint, mint_token
 from penstock.core.job import FINISHED_KEPT
-from penstock.stores.contract import FLOW_STEP, Store
+from penstock.stores.contract import FLOW_STEP, Store, most_steps
 
 __all__ = ["Submission", "asubmit", "submit"]
 
@@ -68,7 +68,9 @@ def submit(submission: Submission[R]) -> FlowHandle[R]:
     flow, info = submission.flow(), None
     for nodes, last in submission.parts(flow):
         info = _checked(flow, store.sync.put_flow(flow, nodes, start=last))
-    while _unfinished(info) and store.sync.advance_flows():
+    for _ in range(0 if info is None else most_steps(info)):
+        if not _unfinished(info) or not store.sync.advance_flows():
+            break
         (info,) = store.sync.get_flows([flow.ref])
     return submission.handle(flow)
 
@@ -78,7 +80,9 @@ async def asubmit(submission: Submission[R]) -> FlowHandle[R]:
     store, flow, info = submission.store, submission.flow(), None
     for nodes, last in submission.parts(flow):
         info = _checked(flow, await store.put_flow(flow, nodes, start=last))
-    while _unfinished(info) and await store.advance_flows():
+    for _ in range(0 if info is None else most_steps(info)):
+        if not _unfinished(info) or not await store.advance_flows():
+            break
         (info,) = await store.get_flows([flow.ref])
     return submission.handle(flow)
 

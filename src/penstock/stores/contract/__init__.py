@@ -72,7 +72,14 @@ from penstock.stores.contract.documenting import (
     check_change,
     check_kind,
 )
-from penstock.stores.contract.flowing import FLOW_STEP, FlowChange, Flowing, FlowPage, SyncFlowing
+from penstock.stores.contract.flowing import (
+    FLOW_STEP,
+    FlowChange,
+    Flowing,
+    FlowPage,
+    SyncFlowing,
+    most_steps,
+)
 from penstock.stores.contract.operating import (
     MOST_LISTED,
     Operating,
@@ -193,6 +200,7 @@ __all__ = [
     "check_change",
     "check_kind",
     "check_replacements",
+    "most_steps",
     "no_outcome",
     "page_size",
     "unreadable_settings_of",

@@ -14,7 +14,7 @@ import msgspec
 from penstock.core.flow import FlowInfo, FlowNode, NewFlow, NewNode
 from penstock.core.job import NewJob, Ref
 
-__all__ = ["FLOW_STEP", "FlowChange", "FlowPage", "Flowing", "SyncFlowing"]
+__all__ = ["FLOW_STEP", "FlowChange", "FlowPage", "Flowing", "SyncFlowing", "most_steps"]
 
 #: The largest number of nodes in one call of a verb of flows.
 FLOW_STEP = 1_000
@@ -41,6 +41,11 @@ class FlowPage(msgspec.Struct, frozen=True):
         page = list(flows[:limit])
         last = page[-1] if len(flows) > limit else None
         return cls(page, None if last is None else f"{last.created_at}/{last.spec.queue}/{last.spec.id}")
+
+
+def most_steps(info: FlowInfo) -> int:
+    """How often a client calls `advance_flows` for this flow at most; workers continue what is left."""
+    return 100 + info.total // 10
 
 
 class Flowing(Protocol):

@@ -266,7 +266,8 @@ class Operating(Protocol):
     async def drop(self, queue: str) -> bool:
         """Delete an empty queue with its settings, statistics and periodic entries.
 
-        Answer: False if the queue still has jobs; True if it was deleted or never existed.
+        Answer: False if the queue still has jobs, or the store keeps flows with it; True if it was deleted
+        or never existed.
         """
         ...
 

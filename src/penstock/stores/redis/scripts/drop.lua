@@ -1,9 +1,11 @@
 -- Remove an empty queue.
--- KEYS: the queue.  ARGV: clock.  Returns -1: not removed, because it has jobs; 0: removed; 1: removed, and it was
+-- KEYS: the queue.  ARGV: clock.  Returns -1: not removed, because it has jobs, flows, or ends that are not counted; 0: removed; 1: removed, and it was
 -- paused, closed or limited, or had periodic entries.
 -- include: clock states queue record partitions places
 local HOLDS_JOBS, GONE, GONE_WITH_SETTINGS = -1, 0, 1
-if redis.call('EXISTS', KEYS[1] .. ':jobs', KEYS[1] .. ':out') > 0 then return HOLDS_JOBS end
+local HELD = {':jobs', ':out', ':ends', ':flows'}
+for i, name in ipairs(HELD) do HELD[i] = KEYS[1] .. name end
+if redis.call('EXISTS', unpack(HELD)) > 0 then return HOLDS_JOBS end
 local m = meta(KEYS[1])
 local entries = redis.call('DEL', KEYS[1] .. ':periodic')
 -- the key of the waiters is not deleted: workers may still wait for the queue's next job, and the key expires

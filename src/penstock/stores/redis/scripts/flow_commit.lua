@@ -6,14 +6,15 @@
 -- the fields, then the jobs that follow, as in settle.lua.
 -- flow/ID is a hash: `v` version, `head` flow, and per node N: `nN` its state, `jN` its job, `iN` inputs, `rN` result.
 -- flows: the ids by time of creation. flows/look: the ids by the instant at which `advance_flows` has something to do.
--- Returns {1 if stored, the highest generation, names of the jobs put into `out`, positions of jobs whose id is taken}.
+-- Returns {1 if stored, the highest generation, names of the jobs put into `out`}. A job whose id is taken is not stored;
+-- that ends its node, by an entry of `ends`.
 -- include: clock states status_codes queue profiles record partitions places
 local function commit()    -- Lua allows 200 local names per function, and the parts included above use most of them
   -- include: replacing insert
   local home, id = KEYS[1], ARGV[3]
   local flow, floor, profiles = home .. ':flow/' .. id, tonumber(ARGV[2]), tonumber(ARGV[7])
   local version = redis.call('HGET', flow, 'v') or ''
-  if version ~= ARGV[4] then return {0, string.format('%.0f', floor), {}, {}} end
+  if version ~= ARGV[4] then return {0, string.format('%.0f', floor), {}} end
   local inline_profile = profile_keeper(8, profiles)
   local at = 8 + 2 * profiles
 
@@ -35,7 +36,7 @@ local function commit()    -- Lua allows 200 local names per function, and the p
     redis.call('ZADD', home .. ':flows/look', ARGV[6], id)
   end
 
-  local out, taken, blob, i, n = {}, {}, ARGV[at], 1, 0
+  local out, blob, i, n = {}, ARGV[at], 1, 0
   while i <= #blob do
     local q, job, form, tail
     q, job, form, tail, i = struct.unpack('<BI4c0I4c0I4c0', blob, i)
@@ -48,7 +49,7 @@ local function commit()    -- Lua allows 200 local names per function, and the p
     else
       local to = KEYS[q]
       if redis.call('HEXISTS', to .. ':jobs', job) == 1 or enqueue_status(to, form, true) ~= NEW then
-        taken[#taken + 1] = n
+        note_flow(to, job, first_facts(0, form), RUNNING)
       else
         local flags, stored = tail_of(tail, inline_profile(to, string.sub(tail, 2, 5)))
         floor = count_up(meta(to), floor)
@@ -59,7 +60,7 @@ local function commit()    -- Lua allows 200 local names per function, and the p
     end
   end
   finish()
-  return {1, string.format('%.0f', floor), out, taken}
+  return {1, string.format('%.0f', floor), out}
 end
 
 return commit()

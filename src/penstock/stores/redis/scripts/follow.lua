@@ -1,7 +1,8 @@
 -- Enqueue a job that follows a settled job of another cluster slot. A closed or full queue takes it. The job is not
 -- stored if its id is taken. If its unique key is held, the job is not stored, or replaces the content of the holder.
 -- KEYS: the queue.  ARGV: clock, floor (as in enqueue), number of profiles, the profiles (digest, profile), id, form,
--- tail, and for a node of a flow a name: it is enqueued only once under this name.  Returns the highest generation.
+-- tail, and for a node of a flow a name: it is enqueued only once under this name, and if it is not stored, its node ends.
+-- Returns the highest generation.
 -- include: clock states status_codes queue profiles record partitions places
 local function follow()    -- Lua allows 200 local names per function, and the parts included above use most of them
   -- include: replacing insert
@@ -13,7 +14,9 @@ local function follow()    -- Lua allows 200 local names per function, and the p
     return string.format('%.0f', floor)
   end
   if redis.call('HEXISTS', queue .. ':jobs', id) == 0 then status, has = enqueue_status(queue, form, true) end
-  if status == REPLACED then
+  if once and status ~= NEW then
+    note_flow(queue, id, first_facts(0, form), RUNNING)    -- the node ends, because its id is taken
+  elseif status == REPLACED then
     replace_holder(queue, has, form, tail)
   elseif status == NEW then
     local flags, stored = tail_of(tail, profile_keeper(4, tonumber(ARGV[3]))(queue, string.sub(tail, 2, 5)))

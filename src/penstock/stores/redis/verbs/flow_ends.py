@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.core.flow import NodeState, outcome_of
+from penstock.core.flow_engine import Sweep
 from penstock.core.job import Ref, State
 from penstock.stores.redis.context import CallPlan, Context, command
 from penstock.stores.redis.isolation import AWAY, alone, each
 from penstock.stores.redis.keys import id_of
 from penstock.stores.redis.layout import STATES
-from penstock.stores.redis.verbs.flow_store import commit, open_flow, proceed, read_nodes
+from penstock.stores.redis.verbs.flow_store import commit, note_missing, open_flow, proceed, read_nodes
 from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["deliver_ends"]
@@ -33,8 +34,11 @@ class _End(NamedTuple):
     result: bytes | None
 
 
-def deliver_ends(context: Context, entries: Sequence[tuple[str, bytes]]) -> CallPlan[None]:
-    """Count ends, given as queue and number; then remove them."""
+def deliver_ends(context: Context, entries: Sequence[tuple[str, bytes]]) -> CallPlan[int]:
+    """Count ends, given as queue and number, and remove them; return how many were counted.
+
+    Those of a queue, or for a flow, that cannot be used now stay.
+    """
     calls: list[tuple[str, Call]] = []
     for queue, stamp in entries:
         key = context.redis_keys.queue(queue) + b":ends"
@@ -54,6 +58,7 @@ def deliver_ends(context: Context, entries: Sequence[tuple[str, bytes]]) -> Call
                 gone.append((end.job.queue, command(key, "HDEL", key, stamp)))
     if gone:
         yield from each(context, gone)
+    return len(gone)
 
 
 def _read(queue: str, stamp: bytes, text: bytes) -> _End:
@@ -78,10 +83,11 @@ def _count(context: Context, flow: Ref, ends: list[_End]) -> CallPlan[bool]:
         for end in ends:
             if not session.is_news(end.node, end.job, end.stamp):
                 continue
-            if end.outcome is None:
-                session.engine.reopened(end.node, 0)
-            else:
+            session.engine.reopened(end.node, 0)  # a new end of an ended node: its job has run again
+            if end.outcome is not None:
                 session.engine.ended(end.node, end.outcome, end.result, 0)
+        if session.head.sweep is Sweep.REOPEN:
+            yield from note_missing(context, session, [end.node for end in ends])
         yield from proceed(context, flow, session)
         if (yield from commit(context, flow, session)):
             return True

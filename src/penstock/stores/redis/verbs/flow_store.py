@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.core.flow import NodeState
 from penstock.core.flow_engine import Sweep
-from penstock.core.job import NewJob, Ref
+from penstock.core.job import Ref
 from penstock.stores.contract import FLOW_STEP
 from penstock.stores.redis.batching import HEAVY, chunks
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
@@ -20,7 +20,7 @@ from penstock.stores.redis.verbs.operating import retry
 from penstock.stores.redis.verbs.outbox import deliver
 from penstock.stores.redis.verbs.producing import cancel, get
 
-__all__ = ["commit", "flow_key", "open_flow", "proceed", "read_nodes"]
+__all__ = ["commit", "flow_key", "note_missing", "open_flow", "proceed", "read_nodes"]
 
 
 _FIELDS = 1_000
@@ -75,10 +75,10 @@ def proceed(context: Context, ref: Ref, session: FlowChangeSet, budget: int = FL
         before = session.unread(wanted)
         yield from read_nodes(context, ref, session, before)
         if head.sweep in (Sweep.REOPEN, Sweep.RETRY):
-            yield from _note_missing(context, session, before)
+            yield from note_missing(context, session, before)
 
 
-def _note_missing(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
+def note_missing(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
     """Note which jobs of failed nodes do not exist any more: they cannot be retried."""
     nodes = [session.node(index) for index in indexes]
     failed = (NodeState.DEAD, NodeState.CANCELLED)
@@ -106,14 +106,12 @@ def commit(context: Context, ref: Ref, session: FlowChangeSet) -> CallPlan[bool]
     call = context.call(
         "flow_commit", list(numbers), _arguments(context, ref, session, numbers), repeatable=False
     )
-    ((stored, highest, out, taken),) = raise_errors((yield [call]))
+    ((stored, highest, out),) = raise_errors((yield [call]))
     context.floor = max(context.floor, int(highest))
     if not stored:
         return False
     if out:
         yield from deliver(context, [(ref.queue, name) for name in out])
-    if taken:
-        yield from _not_enqueued(context, ref, [session.jobs[place - 1] for place in taken])
     return True
 
 
@@ -139,18 +137,3 @@ def _arguments(
     for pair in profiles.items():
         args += pair
     return [*args, len(sets), *sets, len(dels), *dels, b"".join(blob)]
-
-
-def _not_enqueued(context: Context, ref: Ref, jobs: Sequence[NewJob]) -> CallPlan[None]:
-    """End the nodes of jobs that were not enqueued, because their ids are taken."""
-    indexes = [job.flow.node for job in jobs if job.flow is not None]
-    while True:
-        session = yield from open_flow(context, ref)
-        if session is None:
-            return
-        yield from read_nodes(context, ref, session, indexes)
-        for index in indexes:
-            session.engine.ended(index, NodeState.GONE, None, 0)
-        yield from proceed(context, ref, session)
-        if (yield from commit(context, ref, session)):
-            return

@@ -14,7 +14,7 @@ from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage
 from penstock.stores.flow_cursor import flow_cursor, place_of
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
 from penstock.stores.redis.flow_session import FlowChangeSet, decode_head, node_fields, shown_node
-from penstock.stores.redis.isolation import AWAY, each
+from penstock.stores.redis.isolation import AWAY, alone, each, isolated
 from penstock.stores.redis.verbs.flow_ends import deliver_ends
 from penstock.stores.redis.verbs.flow_store import commit, flow_key, open_flow, proceed, read_nodes
 from penstock.stores.redis.verbs.known_queues import known, now_of
@@ -139,6 +139,7 @@ def change_flow(context: Context, ref: Ref, change: FlowChange) -> CallPlan[Flow
     return (yield from _info(context, ref))
 
 
+@isolated
 def advance_flows(context: Context, limit: int) -> CallPlan[int]:
     """Continue what is left over."""
     queues = yield from known(context)
@@ -151,7 +152,8 @@ def advance_flows(context: Context, limit: int) -> CallPlan[int]:
     answers = (yield from each(context, calls)) if calls else []
     for queue, ids in zip(queues, answers, strict=True):
         for id in () if ids is AWAY else ids:
-            done += yield from _advance(context, Ref(queue, id.decode()), limit)
+            advanced = yield from alone(context, queue, _advance(context, Ref(queue, id.decode()), limit))
+            done += 0 if advanced is AWAY else advanced
     if done:
         done += yield from _count_ends(context, queues)
     return done
@@ -176,19 +178,21 @@ def _advance(context: Context, ref: Ref, limit: int) -> CallPlan[int]:
 
 def _count_ends(context: Context, queues: Sequence[str]) -> CallPlan[int]:
     """Count the ends that other verbs have noted in these queues; return their number."""
-    names = list(dict.fromkeys(queues))
-    calls: list[tuple[str, Call]] = []
-    for name in names:
-        key = context.redis_keys.queue(name) + b":ends"
-        calls.append((name, command(key, "HSCAN", key, 0, "COUNT", _ENDS)))
-    found = (yield from each(context, calls)) if calls else []
+    cursors: dict[str, bytes | int] = dict.fromkeys(queues, 0)
     entries: list[tuple[str, bytes]] = []
-    for name, answer in zip(names, found, strict=True):
-        if answer is not AWAY:
+    while cursors:
+        calls: list[tuple[str, Call]] = []
+        for name, cursor in cursors.items():
+            key = context.redis_keys.queue(name) + b":ends"
+            calls.append((name, command(key, "HSCAN", key, cursor, "COUNT", _ENDS)))
+        names, cursors = list(cursors), {}
+        for name, answer in zip(names, (yield from each(context, calls)), strict=True):
+            if answer is AWAY:
+                continue
             entries += [(name, stamp) for stamp in answer[1][0::2]]
-    if entries:
-        yield from deliver_ends(context, entries)
-    return len(entries)
+            if not answer[1] and int(answer[0]):  # a scan may find nothing before its end
+                cursors[name] = answer[0]
+    return (yield from deliver_ends(context, entries)) if entries else 0
 
 
 def _info(context: Context, ref: Ref) -> CallPlan[FlowInfo | None]:

@@ -322,6 +322,7 @@ end
 local function remove_members(queue, id, batch, forgotten)
   each_member(queue, id, batch, function(member_id, member)
     take(queue, member_id, member)
+    member.counted = batch.counted
     remove(queue, member_id, member, forgotten)
   end)
 end

@@ -260,7 +260,7 @@ end
 -- Remove a job that was taken from its indexes, with the members of a batch. forgotten: by retention, not on request.
 -- keeps_key: its unique key stays held, if the key has a period.
 local function remove(queue, id, job, forgotten, keeps_key)
-  if job.flow and not (forgotten and job.counted) then
+  if job.flow and (not ended_state(job.state) or forgotten and not job.counted) then
     note_flow(queue, id, job, ended_state(job.state) and job.state or RUNNING)
   end
   if job.batch and batches().is_batch(job) then batches().remove_members(queue, id, job, forgotten) end

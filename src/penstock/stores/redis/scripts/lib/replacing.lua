@@ -64,8 +64,8 @@ local function after_value(text, at)
   return at
 end
 
--- The nine fields of profiles.Extra, as encoded bytes.
-local FIELDS, PARTITION_AT, TENANT_AT = 9, 8, 9
+-- The ten fields of profiles.Extra, as encoded bytes.
+local FIELDS, PARTITION_AT, TENANT_AT = 10, 8, 9
 
 local function fields_of(extra)
   local fields, at = {}, 2
