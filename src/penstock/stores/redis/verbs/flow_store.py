@@ -20,7 +20,7 @@ from penstock.stores.redis.verbs.operating import retry
 from penstock.stores.redis.verbs.outbox import deliver
 from penstock.stores.redis.verbs.producing import cancel, get
 
-__all__ = ["commit", "flow_key", "open_flow", "proceed", "read_nodes"]
+__all__ = ["commit", "flow_key", "note_missing", "open_flow", "proceed", "read_nodes"]
 
 
 _FIELDS = 1_000
@@ -75,17 +75,21 @@ def proceed(context: Context, ref: Ref, session: FlowChangeSet, budget: int = FL
         before = session.unread(wanted)
         yield from read_nodes(context, ref, session, before)
         if head.sweep in (Sweep.REOPEN, Sweep.RETRY):
-            yield from _note_missing(context, session, before)
+            yield from note_missing(context, session, before)
 
 
-def _note_missing(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
-    """Note which jobs of failed nodes do not exist any more: they cannot be retried."""
+def note_missing(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
+    """Note which jobs of failed or cancelled nodes cannot be retried: they are gone, or unreadable."""
     nodes = [session.node(index) for index in indexes]
     failed = (NodeState.DEAD, NodeState.CANCELLED)
-    refs = [node.ref for node in nodes if node is not None and node.ref and node.state in failed]
+    refs = [
+        node.ref for node in nodes if node is not None and node.ref and (node.state in failed or node.swept)
+    ]
     if refs:
         jobs = yield from get(context, refs)
-        session.missing |= {ref for ref, job in zip(refs, jobs, strict=True) if job is None}
+        session.missing |= {
+            ref for ref, job in zip(refs, jobs, strict=True) if job is None or job.spec.unreadable
+        }
 
 
 def commit(context: Context, ref: Ref, session: FlowChangeSet) -> CallPlan[bool]:
