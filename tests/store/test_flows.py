@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,7 @@ from penstock.core.flow_member import FlowMember, Input
 from penstock.core.job import Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import FLOW_STEP, FlowChange, Settled, Settlement, Store
+from tests.store.corruptors import VANDALS
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -220,6 +224,18 @@ async def test_failures_are_ignored_if_the_policy_says_so(store: Store) -> None:
     found = await nodes_in(store, flow)
     assert [node.result for node in found[:3]] == [None, b"1", b"2"]
     assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
+async def test_a_node_whose_call_cannot_be_read_ends_and_does_not_hang_its_flow(
+    kind: str, store: Store, home: Path
+) -> None:
+    flow = await started(store, 3, CHAIN)
+    with closing(sqlite3.connect(home / "jobs.db")) as cx, cx:
+        cx.execute("UPDATE penstock_flow_node SET job = x'c1' WHERE node = 1")
+    await run_one(store, flow, 0)
+    assert await states(store, flow) == [C, G, S]
+    assert (await the_flow(store, flow)).state is FlowState.FAILED
 
 
 async def _deleted(store: Store, ref: Ref) -> None:
@@ -530,6 +546,22 @@ async def test_a_handler_is_needed_again_when_its_predecessor_runs_again(store: 
     await run_one(store, flow, 0, DEAD)
     await advance(store)
     assert await states(store, flow) == [D, A]
+
+
+@pytest.mark.parametrize("kind", sorted(VANDALS), indirect=True)
+async def test_a_retried_flow_ends_again_if_a_member_is_unreadable(
+    kind: str, store: Store, home: Path
+) -> None:
+    flow = await started(store, 3, [(0, 2), (1, 2)])
+    await run_one(store, flow, 0, DEAD)
+    await advance(store)
+    await VANDALS[kind](home).record(ref_of(flow, 0), "all of it")
+    for _ in range(2):
+        await store.change_flow(flow.ref, FlowChange.RETRY)
+        await advance(store)
+        assert (await the(store, ref_of(flow, 0))).state is State.DEAD
+        assert await states(store, flow) == [D, X, S]
+        assert (await the_flow(store, flow)).state is FlowState.FAILED
 
 
 async def test_a_retry_of_a_flow_without_failures_changes_nothing(store: Store) -> None:

@@ -358,8 +358,8 @@ class FlowEngine:
         stopping = self.flow.state is FlowState.STOPPING
         if stopping and self._stops(node):
             self._resolve(node, NodeState.SKIPPED)
-        elif node.job is None:
-            self._resolve(node, NodeState.COMPLETED)
+        elif node.job is None:  # a join; or a job that cannot be read
+            self._resolve(node, NodeState.COMPLETED if node.ref is None else NodeState.GONE)
         else:
             job, node.job = node.job, None
             self._set(node, NodeState.ACTIVE)

@@ -95,12 +95,13 @@ def note_missing(context: Context, session: FlowChangeSet, indexes: Sequence[int
 def commit(context: Context, ref: Ref, session: FlowChangeSet) -> CallPlan[bool]:
     """Store the change, and enqueue jobs. False: nothing was stored, because the flow has changed.
 
-    Jobs are cancelled and retried first: if this process dies in between, that happens again.
+    Jobs are retried and cancelled first, in the order of the passes: if this process dies in between, that
+    happens again.
     """
-    for reason in dict.fromkeys(reason for _, reason in session.cancels):
-        yield from cancel(context, [one for one, why in session.cancels if why == reason], reason)
     if session.retries:
         yield from retry(context, session.retries, None, None)
+    for reason in dict.fromkeys(reason for _, reason in session.cancels):
+        yield from cancel(context, [one for one, why in session.cancels if why == reason], reason)
     names = list(dict.fromkeys(job.queue for job in session.jobs))
     yield from register(context, {ref.queue, *names})
     numbers = {ref.queue: 1}
