@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -226,13 +224,12 @@ async def test_failures_are_ignored_if_the_policy_says_so(store: Store) -> None:
     assert (await the_flow(store, flow)).state is FlowState.COMPLETED
 
 
-@pytest.mark.parametrize("kind", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("kind", sorted(VANDALS), indirect=True)
 async def test_a_node_whose_call_cannot_be_read_ends_and_does_not_hang_its_flow(
     kind: str, store: Store, home: Path
 ) -> None:
     flow = await started(store, 3, CHAIN)
-    with closing(sqlite3.connect(home / "jobs.db")) as cx, cx:
-        cx.execute("UPDATE penstock_flow_node SET job = x'c1' WHERE node = 1")
+    await VANDALS[kind](home).node(flow.ref, 1)
     await run_one(store, flow, 0)
     assert await states(store, flow) == [C, G, S]
     assert (await the_flow(store, flow)).state is FlowState.FAILED
