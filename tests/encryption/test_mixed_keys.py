@@ -17,6 +17,7 @@ from penstock.encryption import Cipher, Keyring, read_keys
 from penstock.errors import ConfigError, JobDead, ResultCancelled, Undecodable
 from penstock.stores.contract import Share
 from penstock.stores.encrypted import encrypted_store
+from penstock.workflows import chain
 from tests.encryption.conftest import KEY, OTHER, NewApp
 from tests.worker.conftest import at_work, becomes, ended, in_a_burst, until
 
@@ -121,6 +122,24 @@ async def test_nor_does_who_takes_a_job(with_greet: WithGreet) -> None:
     await becomes(handle, State.PARKED)
     await in_a_burst(with_key)
     assert await handle.aresult() == "hello ada"
+
+
+async def test_a_job_never_gets_an_encrypted_result_of_its_flow(with_greet: WithGreet) -> None:
+    old, both = with_greet(key=KEY), with_greet(key=[OTHER, KEY])
+    greet = old.tasks["greet"]
+    handle = await chain(greet.job("ada"), greet.using(queue="late")).aenqueue()
+    await in_a_burst(both, queues=["default"])
+    await in_a_burst(old, queues=["late"])
+    assert old.state.greeted == []
+    (job,) = (await old.store.list_jobs(queue="late")).jobs
+    assert job.state is State.PARKED
+    assert job.reason is not None
+    assert id_of(OTHER) in job.reason
+    async with old.take("late", wait="100ms") as taken:
+        assert taken is None
+    await in_a_burst(both, queues=["late"])
+    assert both.state.greeted == ["ada", "hello ada"]
+    assert await both.store.get_flows([handle.ref]) != [None]
 
 
 async def test_a_batch_with_a_member_that_does_not_open_is_set_aside_whole(new_app: NewApp) -> None:

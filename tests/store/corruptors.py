@@ -44,6 +44,7 @@ class Corruptor(Protocol):
     async def worker(self, id: str) -> None: ...
     async def entry(self, ref: Ref) -> None: ...
     async def settings(self, queue: str) -> None: ...
+    async def node(self, flow: Ref, index: int) -> None: ...
 
 
 def spoiled(record: bytes, field: str) -> bytes:
@@ -106,6 +107,13 @@ class SqliteCorruptor:
         with self._connection() as cx:
             sql = "UPDATE penstock_worker SET info = ? WHERE namespace = ? AND id = ?"
             assert cx.execute(sql, (GARBAGE, self._namespace, id)).rowcount == 1
+
+    async def node(self, flow: Ref, index: int) -> None:
+        """The call of a waiting node."""
+        with self._connection() as cx:
+            of = "SELECT fid FROM penstock_flow WHERE queue = ? AND id = ?"
+            sql = f"UPDATE penstock_flow_node SET job = ? WHERE node = ? AND flow = ({of})"
+            assert cx.execute(sql, (GARBAGE, index, flow.queue, flow.id)).rowcount == 1
 
     async def entry(self, ref: Ref) -> None:
         with self._connection() as cx:

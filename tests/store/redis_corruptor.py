@@ -57,6 +57,11 @@ class RedisCorruptor:
         with self.client() as client:
             _write_over(client, key, field, value)
 
+    async def node(self, flow: Ref, index: int) -> None:
+        """The call of a waiting node."""
+        with self.client() as client:
+            _write_over(client, self.key(flow.queue, f"flow/{flow.id}"), b"j%d" % index, GARBAGE)
+
     async def record(self, ref: Ref, field: str) -> None:
         jobs, id = self.key(ref.queue, "jobs"), packed(ref.id)
         with self.client() as client:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from penstock.core.flow_member import FlowMember, Input
 from penstock.core.job import Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import FLOW_STEP, FlowChange, Settled, Settlement, Store
+from tests.store.corruptors import VANDALS
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -222,6 +224,17 @@ async def test_failures_are_ignored_if_the_policy_says_so(store: Store) -> None:
     assert (await the_flow(store, flow)).state is FlowState.COMPLETED
 
 
+@pytest.mark.parametrize("kind", sorted(VANDALS), indirect=True)
+async def test_a_node_whose_call_cannot_be_read_ends_and_does_not_hang_its_flow(
+    kind: str, store: Store, home: Path
+) -> None:
+    flow = await started(store, 3, CHAIN)
+    await VANDALS[kind](home).node(flow.ref, 1)
+    await run_one(store, flow, 0)
+    assert await states(store, flow) == [C, G, S]
+    assert (await the_flow(store, flow)).state is FlowState.FAILED
+
+
 async def _deleted(store: Store, ref: Ref) -> None:
     await store.delete([ref])
 
@@ -394,6 +407,26 @@ async def test_cancelling_a_flow_cancels_the_whole_tree(store: Store) -> None:
     assert await ready(store, flow) == []
 
 
+async def test_a_flow_that_is_cancelled_before_its_last_part_never_starts(
+    store: Store, clock: ManualClock
+) -> None:
+    flow = flow_of()
+    nodes = nodes_of(flow, 5, CHORD, joins=[3])
+    await store.put_flow(flow, nodes[:2], start=False)
+    info = await store.change_flow(flow.ref, FlowChange.CANCEL)
+    assert info is not None
+    assert info.state is FlowState.CANCELLED
+    await advance(store)
+    last = await store.put_flow(flow, nodes[2:])
+    assert last is not None
+    assert (last.state, last.total) == (FlowState.CANCELLED, 2)
+    await advance(store)
+    assert await ready(store, flow) == []
+    clock.advance(BUILDING_KEPT)
+    await advance(store)
+    assert await store.get_flows([flow.ref]) == [None]
+
+
 async def test_a_large_flow_is_cancelled_in_steps(store: Store) -> None:
     n = FLOW_STEP + 500
     flow = flow_of()
@@ -493,6 +526,71 @@ async def test_retrying_a_cancelled_flow_runs_all_that_has_not_completed(store: 
     await run_one(store, flow, 2)
     await run_one(store, flow, 4)
     assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+@pytest.mark.parametrize("keep", [HOUR, 0])
+async def test_a_member_that_stops_after_the_retry_runs_again_if_it_still_exists(
+    store: Store, keep: int
+) -> None:
+    flow = await started(store, 5, CHORD, joins=[3])
+    jobs = await take(store, 3)
+    await end(store, jobs[2], COMPLETED)
+    await end(store, jobs[0], DEAD)
+    await advance(store)
+    await store.retry([ref_of(flow, 0)])
+    await advance(store)
+    assert await states(store, flow) == [A, A, C, W, W]
+    await end(store, jobs[1], Transition(State.CANCELLED, keep=keep))
+    await advance(store)
+    if not keep:
+        assert await states(store, flow) == [X, X, C, S, S]
+        return
+    assert await states(store, flow) == [A, A, C, W, W]
+    assert (await the_flow(store, flow)).state is FlowState.RUNNING
+    await run_one(store, flow, 0)
+    await run_one(store, flow, 1)
+    await run_one(store, flow, 4)
+    assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+async def test_a_member_that_died_and_one_that_stopped_in_one_call_come_back_together(store: Store) -> None:
+    flow = await started(store, 3, [(0, 2), (1, 2)])
+    one, two = await take(store, 2)
+    stopped = Transition(State.CANCELLED, keep=HOUR)
+    await store.settle([Settlement(one.lease, DEAD), Settlement(two.lease, stopped)])
+    await advance(store)
+    assert await states(store, flow) == [D, X, S]
+    await store.retry([ref_of(flow, 0)])
+    await advance(store)
+    assert await states(store, flow) == [A, A, W]
+
+
+async def test_a_handler_is_needed_again_when_its_predecessor_runs_again(store: Store) -> None:
+    flow = await started(store, 2, [(0, 1)], when={1: When.FAILURE})
+    await run_one(store, flow, 0)
+    assert await states(store, flow) == [C, U]
+    await store.retry([ref_of(flow, 0)])
+    await advance(store)
+    assert await states(store, flow) == [A, W]
+    await run_one(store, flow, 0, DEAD)
+    await advance(store)
+    assert await states(store, flow) == [D, A]
+
+
+@pytest.mark.parametrize("kind", sorted(VANDALS), indirect=True)
+async def test_a_retried_flow_ends_again_if_a_member_is_unreadable(
+    kind: str, store: Store, home: Path
+) -> None:
+    flow = await started(store, 3, [(0, 2), (1, 2)])
+    await run_one(store, flow, 0, DEAD)
+    await advance(store)
+    await VANDALS[kind](home).record(ref_of(flow, 0), "all of it")
+    for _ in range(2):
+        await store.change_flow(flow.ref, FlowChange.RETRY)
+        await advance(store)
+        assert (await the(store, ref_of(flow, 0))).state is State.DEAD
+        assert await states(store, flow) == [D, X, S]
+        assert (await the_flow(store, flow)).state is FlowState.FAILED
 
 
 async def test_a_retry_of_a_flow_without_failures_changes_nothing(store: Store) -> None:

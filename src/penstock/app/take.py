@@ -20,7 +20,7 @@ from penstock.app.outcome_events import log_set_aside
 from penstock.app.reclaimed_jobs import settle_reclaimed
 from penstock.app.taken import INTERRUPTED_BECAUSE, Taken
 from penstock.app.task import Task
-from penstock.client.flows.inputs import with_inputs
+from penstock.client.flows.inputs import InputUnreadable, with_inputs
 from penstock.client.middleware import AroundAttempt
 from penstock.client.options import Options
 from penstock.core import clock
@@ -231,6 +231,9 @@ class Take(AbstractAsyncContextManager[Some]):
             return job
         try:
             return await with_inputs(self._store, job)
+        except InputUnreadable as error:
+            await self._apply(job, Unknown(CANNOT_BE_READ + str(error)))
+            return None
         except Undecodable as error:
             await self._apply(job, outcome_of(job, self._now(), error))
             return None

@@ -179,10 +179,13 @@ class FlowEngine:
     def ended(self, index: int, outcome: NodeState, result: bytes | None, budget: int) -> None:
         """The job of a node has ended. Repeated calls change nothing."""
         node = self._host.node(index)
-        if node is not None and node.state in OPEN:
-            node.result = result
-            self._resolve(node, outcome)
-            self.advance(budget)
+        if node is None or node.state not in OPEN:
+            return
+        if outcome is NodeState.CANCELLED and self._runs_on(node):
+            return
+        node.result = result
+        self._resolve(node, outcome)
+        self.advance(budget)
 
     def reopened(self, index: int, budget: int) -> None:
         """The ended job of a node runs again."""
@@ -226,7 +229,13 @@ class FlowEngine:
         flow = self.flow
         if flow.state in CLOSED:
             return
-        flow.state, flow.cancelled = FlowState.STOPPING, True
+        flow.cancelled = True
+        if (
+            flow.state is FlowState.BUILDING
+        ):  # nothing runs; kept as before, so that no later part begins it anew
+            flow.state, flow.ended_at = FlowState.CANCELLED, self._host.now
+            return
+        flow.state = FlowState.STOPPING
         self._sweep(Sweep.STOP)
         self.advance(budget)
 
@@ -293,6 +302,17 @@ class FlowEngine:
             flow.state = FlowState.STOPPING
             self._sweep(Sweep.STOP)
 
+    def _runs_on(self, node: LiveNode) -> bool:
+        """Run a job again that its flow had cancelled, if the flow was retried before the job ended."""
+        if self.flow.state is FlowState.STOPPING:
+            node.swept = node.swept or self._stops(node)  # a crash may have hidden that the flow cancelled it
+            return False
+        if not node.swept or self.flow.state is not FlowState.RUNNING or node.ref is None:
+            return False
+        node.swept = False
+        self._host.touch(node)
+        return self._host.retry(node.ref)
+
     def _reopen(self, node: LiveNode, state: NodeState) -> None:
         effect = Effect.REOPENED if self._good(node.state) else Effect.REOPENED_FAILED
         node.swept, node.result = False, None
@@ -317,8 +337,8 @@ class FlowEngine:
         node.pending += effect.pending
         node.failures += effect.failures
         self._host.touch(node)
-        skipped = node.state is NodeState.SKIPPED and node.failures == 0
-        if skipped and effect >= Effect.REOPENED and self.flow.state is FlowState.RUNNING:
+        passed = node.state is NodeState.UNUSED or (node.state is NodeState.SKIPPED and node.failures == 0)
+        if passed and effect >= Effect.REOPENED and self.flow.state is FlowState.RUNNING:
             self._reopen(node, NodeState.WAITING)
         else:
             self._decide(node)
@@ -342,10 +362,10 @@ class FlowEngine:
 
     def _start(self, node: LiveNode) -> None:
         stopping = self.flow.state is FlowState.STOPPING
-        if stopping and (node.when is When.SUCCESS or self.flow.cancelled):
+        if stopping and self._stops(node):
             self._resolve(node, NodeState.SKIPPED)
-        elif node.job is None:
-            self._resolve(node, NodeState.COMPLETED)
+        elif node.job is None:  # a join; or a job that cannot be read
+            self._resolve(node, NodeState.COMPLETED if node.ref is None else NodeState.GONE)
         else:
             job, node.job = node.job, None
             self._set(node, NodeState.ACTIVE)
@@ -370,8 +390,12 @@ class FlowEngine:
             self._bring_back(node)
         return 1
 
+    def _stops(self, node: LiveNode) -> bool:
+        """Whether a flow that stops cancels this node: nodes that wait for a failure or any end still run."""
+        return node.when is When.SUCCESS or self.flow.cancelled
+
     def _stop(self, node: LiveNode) -> None:
-        if node.when is not When.SUCCESS and not self.flow.cancelled:
+        if not self._stops(node):
             return
         if node.state is NodeState.WAITING:
             self._resolve(node, NodeState.SKIPPED)

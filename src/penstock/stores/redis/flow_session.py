@@ -121,7 +121,7 @@ class FlowChangeSet:
             () if inputs is None else _decode_indexes(inputs),
             stored.ref,
             stored.task,
-            None if job is None else _decode_job(job),
+            None if job is None else _job_of(job),
             None,
             stored.swept,
         )
@@ -197,6 +197,14 @@ class FlowChangeSet:
             node.swept,
             self._stamps[node.index],
         )
+
+
+def _job_of(text: bytes) -> NewJob | None:
+    """The job of a waiting node; None if it cannot be read: its node then ends instead of starting."""
+    try:
+        return _decode_job(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def node_fields(indexes: Iterable[int], kinds: bytes) -> list[bytes]:

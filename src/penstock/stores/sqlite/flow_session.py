@@ -10,7 +10,8 @@ import msgspec
 from penstock.core.flow import CLOSED, FlowNode, FlowState, NewNode, NodeState, When
 from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode
 from penstock.core.job import NewJob, Ref
-from penstock.stores.sqlite.rows import Row, spec_blob, spec_of
+from penstock.stores.contract import SetAside
+from penstock.stores.sqlite.rows import Row, UnreadableRow, spec_blob, spec_of
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.transaction_context import TransactionContext
 
@@ -102,12 +103,20 @@ class FlowSession:
             (),
             facts.ref,
             facts.task,
-            None if job is None else spec_of(nid, job),
+            None if job is None else self._job_of(nid, facts, job),
             None,
             bool(swept),
         )
         self._nodes[index], self._nids[index] = node, nid
         self._states[index] = node.state
+
+    def _job_of(self, nid: int, facts: _Fixed, job: bytes) -> NewJob | None:
+        """The job of a waiting node; None if it cannot be read: its node then ends instead of starting."""
+        try:
+            return spec_of(nid, job)
+        except UnreadableRow as error:
+            self._tx.found.append(SetAside("outbox entry", facts.queue or "", facts.id, error.causes[nid]))
+            return None
 
     def loaded(self, indexes: Iterable[int]) -> bool:
         return True

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.app.app import App
+from penstock.client.flows.inputs import InputUnreadable
 from penstock.client.options import Options
 from penstock.core import clock
 from penstock.core.errors import AttemptCancelled, Undecodable
@@ -149,9 +150,14 @@ class Admission:
         if leased in self._slots.reserved:
             self._await_start(leased)
 
-    def _inputs_gone(self, leased: LeasedJob, error: Undecodable) -> None:
-        if leased in self._slots.reserved:
-            self._slots.reserved.discard(leased)
+    def _inputs_gone(self, leased: LeasedJob, error: Undecodable | InputUnreadable) -> None:
+        if leased not in self._slots.reserved:
+            return
+        self._slots.reserved.discard(leased)
+        if isinstance(error, InputUnreadable):
+            self._outcomes.refuse(leased, Unknown(CANNOT_BE_READ + str(error)))
+            self._unknown_tasks.report_unreadable(leased.job, str(error))
+        else:
             self._outcomes.refuse(leased, outcome_of_end(leased, error))
 
     def _await_start(self, leased: LeasedJob) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
-from penstock.client.flows.inputs import with_inputs
-from penstock.core.errors import Undecodable
+from penstock.client.flows.inputs import InputUnreadable, with_inputs
+from penstock.core.errors import StoreError, Undecodable
 from penstock.maintenance.service import Service
 from penstock.stores.contract import Store
 from penstock.worker.leased_jobs import LeasedJob
@@ -24,13 +25,13 @@ class FlowInputs(Service):
         self,
         store: Store,
         on_ready: Callable[[LeasedJob], None],
-        on_failed: Callable[[LeasedJob, Undecodable], None],
+        on_failed: Callable[[LeasedJob, Undecodable | InputUnreadable], None],
     ) -> None:
         super().__init__()
         self._store = store
         self._on_ready = on_ready
         self._on_failed = on_failed
-        self._waiting: list[LeasedJob] = []
+        self._waiting: deque[LeasedJob] = deque()
 
     def read(self, leased: LeasedJob) -> None:
         """Read the inputs of this job, then call `on_ready`."""
@@ -38,14 +39,20 @@ class FlowInputs(Service):
         self.wake()
 
     async def tick(self) -> float:
-        while self._waiting:
-            leased = self._waiting[0]
+        unanswered: StoreError | None = None
+        for _ in range(len(self._waiting)):
+            leased = self._waiting.popleft()
             try:
                 leased.job = await with_inputs(self._store, leased.job)
-            except Undecodable as error:
-                self._waiting.pop(0)
+            except (Undecodable, InputUnreadable) as error:
                 self._on_failed(leased, error)
+            except StoreError as error:  # perhaps only of the slots of this flow: the others need not wait
+                self._waiting.append(leased)
+                unanswered = error
+                if self._stopping:
+                    break
             else:
-                self._waiting.pop(0)
                 self._on_ready(leased)
-        return _IDLE
+        if unanswered is not None:
+            raise unanswered  # tried again after a pause
+        return 0.0 if self._waiting else _IDLE

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.core.flow import NodeState, outcome_of
+from penstock.core.flow import FlowState, NodeState, outcome_of
 from penstock.core.flow_engine import Sweep
 from penstock.core.job import Ref, State
 from penstock.stores.redis.context import CallPlan, Context, command
@@ -80,6 +80,10 @@ def _count(context: Context, flow: Ref, ends: list[_End]) -> CallPlan[bool]:
         if session is None:
             return True
         yield from read_nodes(context, flow, session, [end.node for end in ends])
+        if session.head.state is FlowState.RUNNING or any(end.outcome is None for end in ends):
+            # only then is a cancelled job retried
+            cancelled = [end.node for end in ends if end.outcome is NodeState.CANCELLED]
+            yield from note_missing(context, session, cancelled)
         for end in ends:
             if not session.is_news(end.node, end.job, end.stamp):
                 continue

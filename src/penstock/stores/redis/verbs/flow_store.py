@@ -79,24 +79,29 @@ def proceed(context: Context, ref: Ref, session: FlowChangeSet, budget: int = FL
 
 
 def note_missing(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
-    """Note which jobs of failed nodes do not exist any more: they cannot be retried."""
+    """Note which jobs of failed or cancelled nodes cannot be retried: they are gone, or unreadable."""
     nodes = [session.node(index) for index in indexes]
     failed = (NodeState.DEAD, NodeState.CANCELLED)
-    refs = [node.ref for node in nodes if node is not None and node.ref and node.state in failed]
+    refs = [
+        node.ref for node in nodes if node is not None and node.ref and (node.state in failed or node.swept)
+    ]
     if refs:
         jobs = yield from get(context, refs)
-        session.missing |= {ref for ref, job in zip(refs, jobs, strict=True) if job is None}
+        session.missing |= {
+            ref for ref, job in zip(refs, jobs, strict=True) if job is None or job.spec.unreadable
+        }
 
 
 def commit(context: Context, ref: Ref, session: FlowChangeSet) -> CallPlan[bool]:
     """Store the change, and enqueue jobs. False: nothing was stored, because the flow has changed.
 
-    Jobs are cancelled and retried first: if this process dies in between, that happens again.
+    Jobs are retried and cancelled first, in the order of the passes: if this process dies in between, that
+    happens again.
     """
-    for reason in dict.fromkeys(reason for _, reason in session.cancels):
-        yield from cancel(context, [one for one, why in session.cancels if why == reason], reason)
     if session.retries:
         yield from retry(context, session.retries, None, None)
+    for reason in dict.fromkeys(reason for _, reason in session.cancels):
+        yield from cancel(context, [one for one, why in session.cancels if why == reason], reason)
     names = list(dict.fromkeys(job.queue for job in session.jobs))
     yield from register(context, {ref.queue, *names})
     numbers = {ref.queue: 1}

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from penstock.core.job import NewJob, Ref
+from penstock.core.job import NewJob, Ref, State
 from penstock.stores.contract import FLOW_STEP, EnqueueStatus
 from penstock.stores.sqlite.flow_session import FlowSession, decode_head
 from penstock.stores.sqlite.rows import numbers
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.operating import retry
-from penstock.stores.sqlite.verbs.producing import cancel, enqueue_one
+from penstock.stores.sqlite.verbs.producing import cancel, enqueue_one, get
 
 __all__ = ["count_ends", "host_of"]
 
 _NODES_OF = SQL["flows.nodes_of"]
 _FLOW_OF = SQL["flows.flow_of"]
 _OWN = SQL["flows.own"]
+
+_ENDED = (State.COMPLETED, State.CANCELLED, State.DEAD)
 
 
 class _JobVerbs:
@@ -31,7 +33,9 @@ class _JobVerbs:
         cancel(tx, [ref], reason)
 
     def retry(self, tx: TransactionContext, ref: Ref) -> bool:
-        return retry(tx, [ref], None, None) != [None]
+        retry(tx, [ref], None, None)
+        (job,) = get(tx, [ref])
+        return job is not None and job.state not in _ENDED  # an unreadable job stays as it is
 
 
 _VERBS = _JobVerbs()
