@@ -48,6 +48,10 @@ class _Flow:
         """Raise what the function may have swallowed, if it has returned. For the worker."""
         self._plans.finish()
 
+    def settled(self, error: BaseException) -> BaseException:
+        """The error with which an attempt ends whose end middleware has replaced. For the worker."""
+        return self._plans.settled(error)
+
 
 class StepFlow(_Flow):
     """The durable steps of a job of an async task."""

@@ -55,6 +55,7 @@ class StepPlans:
     def __init__(self, memory: FlowMemory) -> None:
         self.memory = memory
         self._undo: list[tuple[str, Callable[..., Any], Any]] = []
+        self._ended_with: BaseException | None = None
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────
 
@@ -206,8 +207,22 @@ class StepPlans:
         if memory.stored(FAILED) is not None:
             raise StepsFailed
 
+    def settled(self, error: BaseException) -> BaseException:
+        """The error with which an attempt ends after `failed`, if middleware has raised this one."""
+        if self.memory.suspended is not None:
+            return self.memory.suspended
+        return self._ended_with or Discard("undone") if isinstance(error, StepsFailed) else error
+
     def failed(self, error: BaseException) -> Plan[BaseException]:
         """Undo the steps if the flow has failed for good; returns the error with which the attempt ends."""
+        try:
+            self._ended_with = yield from self._failed(error)
+        except BaseException as wrong:  # boundary: a user's undo function
+            self._ended_with = wrong
+            raise
+        return self._ended_with
+
+    def _failed(self, error: BaseException) -> Plan[BaseException]:
         memory = self.memory
         if memory.suspended is not None:
             return memory.suspended
