@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator
+from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.app.attempt import Attempt, StepAccess
@@ -73,6 +74,10 @@ class StepsFailed(BaseException):
     """The flow is being undone: its function has reached what it did not reach before it failed."""
 
 
+#: The loops around the code that runs here: each with its memory, and the names used in it.
+_loops: ContextVar[tuple[tuple[FlowMemory, set[str]], ...]] = ContextVar("penstock_loops", default=())
+
+
 class FlowMemory:
     """The memory of one attempt of a flow."""
 
@@ -100,7 +105,29 @@ class FlowMemory:
         """The key of this use of a name: the name itself, then with the number of the use."""
         self._uses[name] += 1
         n = self._uses[name]
+        for loop, used in _loops.get():
+            if loop is self:
+                used.add(name)
         return name if n == 1 else f"{name}#{n}"
+
+    def enter_loop(self, stored: dict[str, int]) -> set[str]:
+        """Count what is used from here on as uses of a loop's items, behind the stored counts.
+
+        Returns the names used in it. Other branches of the flow keep counts of their own.
+        """
+        for name, n in stored.items():
+            self._uses[name] = max(self._uses[name], n)
+        used = set(stored)
+        _loops.set((*(one for one in _loops.get() if one[0] is self), (self, used)))
+        return used
+
+    def leave_loop(self, used: set[str]) -> None:
+        """End what `enter_loop` began."""
+        _loops.set(tuple(one for one in _loops.get() if one[1] is not used))
+
+    def uses(self, names: set[str]) -> dict[str, int]:
+        """How often each of these names was used."""
+        return {name: self._uses[name] for name in names}
 
     def begin(self) -> Plan[None]:
         """Read the steps, before the first use. Raises FlowSuspended again in a flow that is suspended."""
