@@ -21,6 +21,7 @@ from penstock.core.errors import (
     Interrupted,
     MemberFailed,
     ResultError,
+    Steering,
 )
 from penstock.core.job import Job, NewJob, State
 from penstock.core.lifecycle import decide
@@ -30,6 +31,7 @@ from penstock.workflows.flow_memory import (
     FAILED,
     SHORT_WAIT,
     FlowMemory,
+    Pause,
     Plan,
     StepsFailed,
     UserCall,
@@ -72,19 +74,19 @@ class StepPlans:
         if name in memory.active:
             raise FlowError(f"step {name!r} runs already: steps that run at once need names of their own")
         key, codec = memory.use(name), _codec_of(call.function, name)
-        yield from memory.begin()
-        found = memory.stored(key)
-        if found is None:
-            memory.reach()
-            memory.active.add(name)
-            try:
+        memory.active.add(name)
+        try:
+            yield from memory.begin()
+            found = memory.stored(key)
+            if found is None:
+                memory.reach()
                 found = yield from self._run(key, call, codec, attempts, retry_delay)
-            finally:
-                memory.active.discard(name)
-        value = codec.decode(found.value or b"null")
-        if undo is not None:
-            self._undo.append((key, undo, value))
-        return value
+            value = codec.decode(found.value or b"null")
+            if undo is not None:
+                self._undo.append((key, undo, value))
+            return value
+        finally:
+            memory.active.discard(name)
 
     def _run(
         self, key: str, call: UserCall, codec: ResultCodec, attempts: int, retry_delay: Duration
@@ -95,13 +97,13 @@ class StepPlans:
             if failed:  # the failed try has stored when the next one is due
                 due = memory.stored(f"{key}!{failed}")
                 assert due is not None
-                name, running = key.partition("#")[0], memory.active
-                running.discard(name)
                 yield from memory.wait_until(int(due.value or b"0"))
-                running.add(name)
+            memory.check()
             try:
                 value = yield call
                 break
+            except (Steering, FlowError):  # meant for the job
+                raise
             except Exception:  # boundary: a user's function; its own retry decides
                 failed += 1
                 if failed >= attempts:
@@ -202,15 +204,18 @@ class StepPlans:
     def finish(self) -> None:
         """Check the end of a function that has returned: it may have swallowed what ends the attempt."""
         memory = self.memory
-        if memory.suspended is not None:
-            raise memory.suspended
+        memory.over = True
+        if memory.ending is not None:
+            raise memory.ending
         if memory.stored(FAILED) is not None:
             raise StepsFailed
 
     def settled(self, error: BaseException) -> BaseException:
         """The error with which an attempt ends after `failed`, if middleware has raised this one."""
-        if self.memory.suspended is not None:
-            return self.memory.suspended
+        memory = self.memory
+        memory.over = True
+        if memory.ending is not None:
+            return memory.ending
         return self._ended_with or Discard("undone") if isinstance(error, StepsFailed) else error
 
     def failed(self, error: BaseException) -> Plan[BaseException]:
@@ -224,10 +229,13 @@ class StepPlans:
 
     def _failed(self, error: BaseException) -> Plan[BaseException]:
         memory = self.memory
-        if memory.suspended is not None:
-            return memory.suspended
+        memory.over = True
+        if memory.ending is not None:
+            return memory.ending
         if isinstance(error, (FlowSuspended, Interrupted)) or not isinstance(error, (Exception, StepsFailed)):
             return error
+        while memory.active:  # branches: their steps must not run beside the undos or the next attempt
+            yield Pause(None)
         marked = memory.stored(FAILED)
         if marked is None:
             if not self._undo or not self._is_final(error):
@@ -235,7 +243,7 @@ class StepPlans:
             marked = yield from memory.record(FAILED, text_of(error, "the flow failed")[:300].encode())
         for key, undo, value in reversed(self._undo):
             if memory.stored(f"undo!{key}") is None:
-                yield UserCall(undo, (value,), {})
+                yield UserCall(undo, (value,), {}, "an undo function")
                 yield from memory.record(f"undo!{key}", b"null")
         why = (marked.value or b"").decode(errors="replace")
         return Discard(f"undone after: {why}") if isinstance(error, StepsFailed) else error
