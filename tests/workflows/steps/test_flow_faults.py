@@ -10,7 +10,7 @@ import pytest
 from penstock import App
 from penstock.client.handle import Handle
 from penstock.core.job import Ref, State
-from penstock.errors import Cancel, Discard
+from penstock.errors import Cancel, Discard, MemberFailed
 from penstock.stores.contract import SignalStatus, StoredStep
 from penstock.testing import inline
 from penstock.workflows import current_flow, current_sync_flow
@@ -315,3 +315,92 @@ def test_a_flow_call_inside_an_undo_is_refused(app: App) -> None:
         handle = work.enqueue()
         box.run_all()
         assert "inside an undo function" in asyncio.run(reason_of(handle))
+
+
+# ── child jobs ──
+
+
+async def test_gather_waits_for_room_in_a_full_queue(running: Running, ran: list[Any]) -> None:
+    app = running.app
+    await app.queue("default").asettings(max_size=1)
+
+    @app.task
+    async def child(n: int) -> int:
+        ran.append(n)
+        return n
+
+    @app.task(queue="flows")
+    async def work() -> list[int]:
+        return await current_flow().gather([child.job(n) for n in range(2)])
+
+    handle = await work.aenqueue()
+    await running.start()
+    assert await handle.aresult(timeout=20) == [0, 1]
+    assert ran == [0, 1]
+    await running.stop()
+
+
+def test_gather_waits_for_the_holder_of_a_unique_key(app: App, ran: list[Any]) -> None:
+    @app.task(unique=True)
+    async def child(n: int) -> int:
+        ran.append(n)
+        return 2 * n
+
+    @app.task
+    async def work() -> list[int]:
+        return await current_flow().gather([child.job(1), child.job(1)])
+
+    with inline(app) as box:
+        handle = work.enqueue()
+        box.run_all()
+        assert handle.result(timeout=1) == [2, 2]
+    assert ran == [1]
+
+
+def test_a_caught_failure_of_a_gather_is_remembered(app: App, ran: list[Any]) -> None:
+    @app.task(max_attempts=1)
+    async def child() -> None:
+        ran.append("child")
+        raise OSError("no")
+
+    @app.task
+    async def work() -> str:
+        flow = current_flow()
+        try:
+            await flow.gather([child.job()])
+        except MemberFailed as error:
+            ran.append(len(error.ids))
+            refs = [Ref("default", id) for id in error.ids]
+            await app.store.delete(refs)
+        await flow.sleep("1h")
+        return "done"
+
+    with inline(app, raises=False) as box:
+        handle = work.enqueue()
+        box.run_all()
+        assert handle.result(timeout=1) == "done"
+    assert ran == ["child", 1, 1]
+
+
+def test_the_jobs_of_a_gather_pass_the_enqueue_middleware(app: App, ran: list[Any]) -> None:
+    @app.around_enqueue
+    def note(new: Any) -> Any:
+        ran.append(new.task.rpartition(".")[2])
+        return new
+
+    @app.task
+    async def child() -> int:
+        return 1
+
+    @app.task
+    async def work() -> list[int]:
+        flow = current_flow()
+        found = await flow.gather([child.using(delay="1s").job()])
+        await flow.sleep("1h")
+        return found
+
+    with inline(app) as box:
+        handle = work.enqueue()
+        box.run_all()
+        assert handle.result(timeout=1) == [1]
+    assert ran == ["work", "child"]
