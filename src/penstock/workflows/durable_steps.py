@@ -13,7 +13,7 @@ from penstock.client.job_call import JobCall
 from penstock.codec import ResultCodec
 from penstock.core.duration import Duration
 from penstock.core.errors import ConfigError, FlowError
-from penstock.workflows.flow_memory import FlowMemory, Pause, Plan, UserCall, VerbCall
+from penstock.workflows.flow_memory import FlowMemory, Pause, Plan, UserCall, VerbCall, within
 from penstock.workflows.iteration import Cursor
 from penstock.workflows.running import RunningFlow
 from penstock.workflows.step_plans import StepPlans
@@ -47,6 +47,10 @@ class _Flow:
     def finish(self) -> None:
         """Raise what the function may have swallowed, if it has returned. For the worker."""
         self._plans.finish()
+
+    def settled(self, error: BaseException) -> BaseException:
+        """The error with which an attempt ends whose end middleware has replaced. For the worker."""
+        return self._plans.settled(error)
 
 
 class StepFlow(_Flow):
@@ -156,6 +160,8 @@ class StepFlow(_Flow):
 
     async def _run(self, plan: Plan[T]) -> T:
         """Do what a plan asks for."""
+        memory = self._plans.memory
+        memory.plans += 1
         try:
             request = next(plan)
             while True:
@@ -168,12 +174,19 @@ class StepFlow(_Flow):
         except StopIteration as end:
             value: T = end.value
             return value
+        finally:
+            memory.plans -= 1
 
     async def _do(self, request: UserCall | VerbCall | Pause) -> Any:
         match request:
-            case UserCall(function, args, kwargs):
-                value = function(*args, **kwargs)
-                return await value if inspect.isawaitable(value) else value
+            case UserCall(function, args, kwargs, what):
+                outside = within.get()
+                within.set((self._plans.memory, what))
+                try:
+                    value = function(*args, **kwargs)
+                    return await value if inspect.isawaitable(value) else value
+                finally:  # without a token: a coroutine may be closed in another context
+                    within.set(outside)
             case VerbCall(name, args, options):
                 return await getattr(self._access.store(), name)(*args, **options)
             case Pause(seconds):
@@ -239,6 +252,8 @@ class SyncStepFlow(_Flow):
             return wrong
 
     def _run(self, plan: Plan[T]) -> T:
+        memory = self._plans.memory
+        memory.plans += 1
         try:
             request = next(plan)
             while True:
@@ -251,11 +266,18 @@ class SyncStepFlow(_Flow):
         except StopIteration as end:
             value: T = end.value
             return value
+        finally:
+            memory.plans -= 1
 
     def _do(self, request: UserCall | VerbCall | Pause) -> Any:
         match request:
-            case UserCall(function, args, kwargs):
-                return function(*args, **kwargs)
+            case UserCall(function, args, kwargs, what):
+                outside = within.get()
+                within.set((self._plans.memory, what))
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    within.set(outside)
             case VerbCall(name, args, options):
                 return getattr(self._access.store().sync, name)(*args, **options)
             case Pause(seconds):

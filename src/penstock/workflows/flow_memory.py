@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator
+from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
 from penstock.app.attempt import Attempt, StepAccess
@@ -29,7 +30,17 @@ from penstock.stores.contract import (
     StoredStep,
 )
 
-__all__ = ["FAILED", "FlowMemory", "Pause", "Request", "StepsFailed", "UserCall", "VerbCall", "checked_name"]
+__all__ = [
+    "FAILED",
+    "FlowMemory",
+    "Pause",
+    "Request",
+    "StepsFailed",
+    "UserCall",
+    "VerbCall",
+    "checked_name",
+    "within",
+]
 
 T = TypeVar("T")
 
@@ -37,6 +48,8 @@ T = TypeVar("T")
 SHORT_WAIT = 500
 #: A flow that waits longer looks again after this (ms), so that nothing lost can stop it for ever.
 LONGEST_WAIT = 86_400_000
+#: So many turns of the event loop are for branches that have not begun yet, before the flow is suspended.
+_TURNS = 5
 #: The step that marks a flow that is being undone; its value is the reason.
 FAILED = "failed!"
 _VERSION = "version!"
@@ -49,6 +62,7 @@ class UserCall(NamedTuple):
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    what: str = "the function of a step"
 
 
 class VerbCall(NamedTuple):
@@ -73,6 +87,12 @@ class StepsFailed(BaseException):
     """The flow is being undone: its function has reached what it did not reach before it failed."""
 
 
+#: The flow whose step or undo runs here, and which of the two it is.
+within: ContextVar[tuple[FlowMemory, str] | None] = ContextVar("penstock_within_step", default=None)
+#: The loops around the code that runs here: each with its memory, and the names used in it.
+_loops: ContextVar[tuple[tuple[FlowMemory, set[str]], ...]] = ContextVar("penstock_loops", default=())
+
+
 class FlowMemory:
     """The memory of one attempt of a flow."""
 
@@ -84,8 +104,12 @@ class FlowMemory:
         self._version = version
         self._known: dict[str, StoredStep] | None = None
         self._uses: Counter[str] = Counter()
-        self.active: set[str] = set()  # names of steps whose function runs now
+        self.active: set[str] = set()  # names of steps that run now
+        self.plans = 0  # operations of the flow that have begun and not ended
+        self._waits: dict[object, int] = {}  # those of them that wait, each with its delay (ms)
         self.suspended: FlowSuspended | None = None
+        self.refused: FlowVersionMismatch | None = None
+        self.over = False  # the attempt has ended, or its function has
         self.checkpoint = attempt.job.checkpoint
 
     @property
@@ -100,17 +124,54 @@ class FlowMemory:
         """The key of this use of a name: the name itself, then with the number of the use."""
         self._uses[name] += 1
         n = self._uses[name]
+        for loop, used in _loops.get():
+            if loop is self:
+                used.add(name)
         return name if n == 1 else f"{name}#{n}"
 
+    def enter_loop(self, stored: dict[str, int]) -> set[str]:
+        """Count what is used from here on as uses of a loop's items, behind the stored counts.
+
+        Returns the names used in it. Other branches of the flow keep counts of their own.
+        """
+        for name, n in stored.items():
+            self._uses[name] = max(self._uses[name], n)
+        used = set(stored)
+        _loops.set((*(one for one in _loops.get() if one[0] is self), (self, used)))
+        return used
+
+    def leave_loop(self, used: set[str]) -> None:
+        """End what `enter_loop` began."""
+        _loops.set(tuple(one for one in _loops.get() if one[1] is not used))
+
+    def uses(self, names: set[str]) -> dict[str, int]:
+        """How often each of these names was used."""
+        return {name: self._uses[name] for name in names}
+
     def begin(self) -> Plan[None]:
-        """Read the steps, before the first use. Raises FlowSuspended again in a flow that is suspended."""
-        if self.suspended is not None:
-            raise self.suspended
+        """Read the steps, before the first use. Raises what `check` raises, and FlowError inside a step."""
+        inside = within.get()
+        if inside is not None and inside[0] is self:
+            raise FlowError(f"a flow cannot be used inside {inside[1]}: call it in the task's function")
+        self.check()
         if self._known is None:
             steps: list[StoredStep] = yield VerbCall("steps", (self.ref,))
             if self._known is None:  # another task of the flow may have read them meanwhile
                 self._known = {step.name: step for step in steps}
                 yield from self._check_version()
+            self.check()
+
+    @property
+    def ending(self) -> FlowVersionMismatch | FlowSuspended | None:
+        """What ends this attempt, whatever the function or middleware raises."""
+        return self.refused or self.suspended
+
+    def check(self) -> None:
+        """Raise again what ends this attempt, if something does: the code may have swallowed it."""
+        if self.ending is not None:
+            raise self.ending
+        if self.over:
+            raise AttemptLost(f"this attempt of job {self.attempt.id} has ended: its flow does nothing more")
 
     def stored(self, key: str) -> StoredStep | None:
         """The stored step with this key, if it has a value."""
@@ -151,10 +212,20 @@ class FlowMemory:
 
     def suspend(self, delay: int) -> Plan[None]:
         """End this attempt until the flow is resumed. Raises FlowSuspended."""
-        while self.active:  # of concurrent branches: their results must not be lost
-            yield Pause(None)
-        self.suspended = self.suspended or FlowSuspended(max(0, min(delay, LONGEST_WAIT)))
-        raise self.suspended
+        wait = object()
+        self._waits[wait] = max(0, min(delay, LONGEST_WAIT))
+        try:
+            # concurrent branches: results of steps must not be lost, nor waits that have yet to be noted
+            for _ in range(_TURNS):
+                yield Pause(0)
+                self.check()
+            while self.plans > len(self._waits):
+                yield Pause(None)
+                self.check()
+            self.suspended = FlowSuspended(min(self._waits.values()))
+            raise self.suspended
+        finally:
+            del self._waits[wait]
 
     def _settled(self, key: str, answer: RecordedStep, value: bytes) -> StoredStep:
         if answer.status is RecordStatus.LOST:
@@ -178,9 +249,10 @@ class FlowMemory:
         step = self.stored(_VERSION) or (yield from self.record(_VERSION, given))
         if step.value != given:
             began = (step.value or b"").decode(errors="replace")
-            raise FlowVersionMismatch(
+            self.refused = FlowVersionMismatch(
                 f"the flow began with version {began!r}, and this release has {self._version!r}"
             )
+            raise self.refused
 
 
 def checked_name(name: Any, what: str) -> str:

@@ -15,6 +15,8 @@ from penstock.workflows.flow_memory import FlowMemory, Plan, VerbCall, checked_n
 
 __all__ = ["Cursor"]
 
+_cursors_of = msgspec.json.Decoder(dict[str, tuple[Any, dict[str, int]]]).decode
+
 
 class Cursor:
     """The cursor of one `iterate`. It is kept in the job's checkpoint, which each write replaces."""
@@ -27,6 +29,7 @@ class Cursor:
         self._stored_at = time.monotonic()
         self._at: Any = None
         self._ended = False
+        self._used: set[str] = set()
 
     def begin(self) -> Plan[None]:
         """Read the stored cursor."""
@@ -34,7 +37,8 @@ class Cursor:
         self._ended = self._memory.stored(self._key) is not None
         if not self._ended:
             self._memory.reach()
-            self._at = self._cursors().get(self._key)
+            self._at, uses = self._cursors().get(self._key, (None, {}))
+            self._used = self._memory.enter_loop(uses)
 
     def pairs(self) -> Iterator[Any] | AsyncIterator[Any]:
         """The items behind the cursor, each with its cursor."""
@@ -56,20 +60,22 @@ class Cursor:
         self._at = at
         stops = self._memory.attempt.stopping
         if stops or time.monotonic() - self._stored_at >= self._every:
-            yield from self._store({**self._cursors(), self._key: at})
+            yield from self._store({**self._cursors(), self._key: (at, self._memory.uses(self._used))})
         if stops:
             yield from self._memory.suspend(0)
 
     def end(self) -> Plan[None]:
         """Note that the loop has ended."""
         if not self._ended:
+            self._memory.leave_loop(self._used)
             yield from self._memory.record(self._key, b"null")
 
-    def _cursors(self) -> dict[str, Any]:
+    def _cursors(self) -> dict[str, tuple[Any, dict[str, int]]]:
+        """Each loop's cursor, and how often the names used in it were used up to there."""
         text = self._memory.checkpoint
-        return {} if text is None else msgspec.json.decode(text, type=dict[str, Any])
+        return {} if text is None else _cursors_of(text)
 
-    def _store(self, cursors: dict[str, Any]) -> Plan[None]:
+    def _store(self, cursors: dict[str, tuple[Any, dict[str, int]]]) -> Plan[None]:
         memory = self._memory
         memory.checkpoint = msgspec.json.encode(cursors)
         request = HeartbeatRequest(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -16,20 +16,25 @@ from penstock.core.duration import Duration, milliseconds
 from penstock.core.errors import (
     ConfigError,
     Discard,
+    EnqueueUnknown,
     FlowError,
     FlowSuspended,
     Interrupted,
     MemberFailed,
+    QueueClosed,
     ResultError,
+    Steering,
+    StoreUnavailable,
 )
-from penstock.core.job import Job, NewJob, State
+from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import decide
 from penstock.core.text import text_of
-from penstock.stores.contract import StoredStep
+from penstock.stores.contract import Enqueued, EnqueueStatus, StoredStep
 from penstock.workflows.flow_memory import (
     FAILED,
     SHORT_WAIT,
     FlowMemory,
+    Pause,
     Plan,
     StepsFailed,
     UserCall,
@@ -46,7 +51,23 @@ _MEMBERS_KEPT = 30 * 86_400_000
 #: A gather first looks for the ends of its jobs after these waits (ms), then each minute.
 _LOOKS = (1_000, 2_000, 5_000, 15_000, 30_000, 60_000)
 
-_ids_of = msgspec.json.Decoder(list[str]).decode
+
+class _Member(NamedTuple):
+    """A job of a gather; not its own if another job held its unique key."""
+
+    queue: str
+    id: str
+    own: bool
+
+
+class _Failed(msgspec.Struct):
+    """The stored outcome of a gather some of whose jobs did not complete."""
+
+    failed: list[str]
+    of: int
+
+
+_members_of = msgspec.json.Decoder(list[_Member]).decode
 
 
 class StepPlans:
@@ -55,6 +76,7 @@ class StepPlans:
     def __init__(self, memory: FlowMemory) -> None:
         self.memory = memory
         self._undo: list[tuple[str, Callable[..., Any], Any]] = []
+        self._ended_with: BaseException | None = None
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────
 
@@ -71,19 +93,19 @@ class StepPlans:
         if name in memory.active:
             raise FlowError(f"step {name!r} runs already: steps that run at once need names of their own")
         key, codec = memory.use(name), _codec_of(call.function, name)
-        yield from memory.begin()
-        found = memory.stored(key)
-        if found is None:
-            memory.reach()
-            memory.active.add(name)
-            try:
+        memory.active.add(name)
+        try:
+            yield from memory.begin()
+            found = memory.stored(key)
+            if found is None:
+                memory.reach()
                 found = yield from self._run(key, call, codec, attempts, retry_delay)
-            finally:
-                memory.active.discard(name)
-        value = codec.decode(found.value or b"null")
-        if undo is not None:
-            self._undo.append((key, undo, value))
-        return value
+            value = codec.decode(found.value or b"null")
+            if undo is not None:
+                self._undo.append((key, undo, value))
+            return value
+        finally:
+            memory.active.discard(name)
 
     def _run(
         self, key: str, call: UserCall, codec: ResultCodec, attempts: int, retry_delay: Duration
@@ -94,13 +116,13 @@ class StepPlans:
             if failed:  # the failed try has stored when the next one is due
                 due = memory.stored(f"{key}!{failed}")
                 assert due is not None
-                name, running = key.partition("#")[0], memory.active
-                running.discard(name)
                 yield from memory.wait_until(int(due.value or b"0"))
-                running.add(name)
+            memory.check()
             try:
                 value = yield call
                 break
+            except (Steering, FlowError):  # meant for the job
+                raise
             except Exception:  # boundary: a user's function; its own retry decides
                 failed += 1
                 if failed >= attempts:
@@ -158,42 +180,76 @@ class StepPlans:
         found = memory.stored(key)
         if found is None:
             memory.reach()
-            jobs = [self._member(key, n, call) for n, call in enumerate(calls)]
-            found = yield from self._gathered(key, jobs)
-        payloads = msgspec.json.decode(found.value or b"[]", type=list[msgspec.Raw])
+            found = yield from self._gathered(key, (yield from self._members(key, calls)))
+        value = found.value or b"[]"
+        if value.startswith(b"{"):
+            raise _member_failed(msgspec.json.decode(value, type=_Failed))
+        payloads = msgspec.json.decode(value, type=list[msgspec.Raw])
         return [call.template.codec.decode(bytes(one)) for call, one in zip(calls, payloads, strict=True)]
+
+    def _members(self, key: str, calls: Sequence[JobCall[Any]]) -> Plan[list[_Member]]:
+        """The jobs of a gather, enqueued once; suspends the flow until their queues have room."""
+        stored = self.memory.stored(f"{key}!1")
+        if stored is None:
+            jobs = [self._member(key, n, call) for n, call in enumerate(calls)]
+            members = (yield from self._enqueued(jobs)) if jobs else []
+            stored = yield from self.memory.record(f"{key}!1", msgspec.json.encode(members))
+        return _members_of(stored.value or b"[]")
 
     def _member(self, key: str, n: int, call: JobCall[Any]) -> NewJob:
         job = self.memory.attempt.job
         origin = f"{job.queue}/{job.id}/{job.generation}/{key}/{n}"
         id = call.given_id or f"{job.id[:60]}.{hashlib.blake2b(origin.encode(), digest_size=12).hexdigest()}"
         new = call.template.new(id, call.payload)
-        headers = {**(job.spec.headers or {}), **(new.headers or {})} or None
-        return replace(new, headers=headers, retention=max(new.retention, _MEMBERS_KEPT))
+        new = replace(new, headers={**(job.spec.headers or {}), **(new.headers or {})} or None)
+        if call.template.client is not None:
+            new = call.template.client.rewritten(new)
+        return replace(new, retention=max(new.retention, _MEMBERS_KEPT))
 
-    def _gathered(self, key: str, jobs: list[NewJob]) -> Plan[StoredStep]:
-        memory, refs = self.memory, [job.ref for job in jobs]
-        looked = memory.count(f"{key}!")
-        if not looked and jobs:
-            yield VerbCall("enqueue", (jobs,))  # again after a crash: the store has those of the same id
+    def _enqueued(self, jobs: list[NewJob]) -> Plan[list[_Member]]:
+        """Enqueue jobs; when this comes again, the store has those of the same id."""
+        try:
+            answers: list[Enqueued] = yield VerbCall("enqueue", (jobs,))
+        except EnqueueUnknown:
+            yield from self.memory.suspend(_LOOKS[0])
+            raise
+        members, wait = [], 0
+        for job, answer in zip(jobs, answers, strict=True):
+            match answer.status:
+                case EnqueueStatus.CLOSED:
+                    raise QueueClosed(job.queue)
+                case EnqueueStatus.FAILED:
+                    raise StoreUnavailable(f"the job {job.id} was not stored: {answer.cause}")
+                case EnqueueStatus.FULL | EnqueueStatus.UNKNOWN:
+                    wait = max(wait, min(answer.retry_after or _LOOKS[0], _LOOKS[-1]))
+                case EnqueueStatus.DUPLICATE | EnqueueStatus.REPLACED:
+                    members.append(_Member(job.queue, answer.id, False))
+                case _:
+                    members.append(_Member(job.queue, job.id, True))
+        if wait:
+            yield from self.memory.suspend(wait)
+        return members
+
+    def _gathered(self, key: str, members: list[_Member]) -> Plan[StoredStep]:
+        memory, refs = self.memory, [Ref(one.queue, one.id) for one in members]
+        looked = memory.count(f"{key}!") - 1
         ended: list[Job | None] = (
-            (yield VerbCall("wait_for_end", (refs,), {"timeout": SHORT_WAIT})) if jobs else []
+            (yield VerbCall("wait_for_end", (refs,), {"timeout": SHORT_WAIT})) if refs else []
         )
         if any(job is not None and not job.ended for job in ended):
             # the number of looks is stored, so that a long wait costs few of them
             wait = _LOOKS[min(looked, len(_LOOKS) - 1)]
             if looked < len(_LOOKS):
-                yield from memory.record(f"{key}!{looked + 1}", b"1")
+                yield from memory.record(f"{key}!{looked + 2}", b"1")
             yield from memory.suspend(wait)
         failed = [ref.id for ref, job in zip(refs, ended, strict=True) if not _completed(job)]
         if failed:
-            raise MemberFailed(
-                f"{len(failed)} of {len(refs)} jobs did not complete: {', '.join(failed[:5])}", failed
-            )
+            return (yield from memory.record(key, msgspec.json.encode(_Failed(failed, len(refs)))))
         results = [msgspec.Raw((job.result if job is not None else None) or b"null") for job in ended]
         found = yield from memory.record(key, msgspec.json.encode(results))
-        if refs:
-            yield VerbCall("delete", (refs,))
+        own = [ref for ref, one in zip(refs, members, strict=True) if one.own]
+        if own:
+            yield VerbCall("delete", (own,))
         return found
 
     # ── the end of the attempt ───────────────────────────────────────────────────────────────────
@@ -201,18 +257,38 @@ class StepPlans:
     def finish(self) -> None:
         """Check the end of a function that has returned: it may have swallowed what ends the attempt."""
         memory = self.memory
-        if memory.suspended is not None:
-            raise memory.suspended
+        memory.over = True
+        if memory.ending is not None:
+            raise memory.ending
         if memory.stored(FAILED) is not None:
             raise StepsFailed
 
+    def settled(self, error: BaseException) -> BaseException:
+        """The error with which an attempt ends after `failed`, if middleware has raised this one."""
+        memory = self.memory
+        memory.over = True
+        if memory.ending is not None:
+            return memory.ending
+        return self._ended_with or Discard("undone") if isinstance(error, StepsFailed) else error
+
     def failed(self, error: BaseException) -> Plan[BaseException]:
         """Undo the steps if the flow has failed for good; returns the error with which the attempt ends."""
+        try:
+            self._ended_with = yield from self._failed(error)
+        except BaseException as wrong:  # boundary: a user's undo function
+            self._ended_with = wrong
+            raise
+        return self._ended_with
+
+    def _failed(self, error: BaseException) -> Plan[BaseException]:
         memory = self.memory
-        if memory.suspended is not None:
-            return memory.suspended
+        memory.over = True
+        if memory.ending is not None:
+            return memory.ending
         if isinstance(error, (FlowSuspended, Interrupted)) or not isinstance(error, (Exception, StepsFailed)):
             return error
+        while memory.active:  # branches: their steps must not run beside the undos or the next attempt
+            yield Pause(None)
         marked = memory.stored(FAILED)
         if marked is None:
             if not self._undo or not self._is_final(error):
@@ -220,7 +296,7 @@ class StepPlans:
             marked = yield from memory.record(FAILED, text_of(error, "the flow failed")[:300].encode())
         for key, undo, value in reversed(self._undo):
             if memory.stored(f"undo!{key}") is None:
-                yield UserCall(undo, (value,), {})
+                yield UserCall(undo, (value,), {}, "an undo function")
                 yield from memory.record(f"undo!{key}", b"null")
         why = (marked.value or b"").decode(errors="replace")
         return Discard(f"undone after: {why}") if isinstance(error, StepsFailed) else error
@@ -229,6 +305,11 @@ class StepPlans:
         job, now = self.memory.attempt.job, self.memory.now()
         outcome = outcome_of(job, now, error, self.memory.access.options)
         return decide(job, outcome, now).state in (State.DEAD, State.CANCELLED)
+
+
+def _member_failed(found: _Failed) -> MemberFailed:
+    ids = found.failed
+    return MemberFailed(f"{len(ids)} of {found.of} jobs did not complete: {', '.join(ids[:5])}", ids)
 
 
 def _completed(job: Job | None) -> bool:

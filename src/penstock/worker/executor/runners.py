@@ -127,12 +127,12 @@ class Runners:
             running.set(attempt)
             if plan.run_in == "async":
                 value = await run_async(leased)
-                if attempt.flow is not None:
-                    attempt.flow.finish()
             elif plan.around:
                 value = await run_in_middleware(leased, partial(self._run_off_loop, leased, attempt))
             else:
                 value = await self._run_off_loop(leased, attempt)
+            if attempt.flow is not None:  # middleware may have swallowed what ends the attempt
+                attempt.flow.finish()
             result = None if plan.encode is None else _encoded(plan, value)
         except BaseException as error:  # noqa: BLE001  # boundary: any error of user code is its outcome
             self._ended(leased, await _undone(leased, error), None)
@@ -147,10 +147,14 @@ class Runners:
 
 async def _undone(leased: LeasedJob, error: BaseException) -> BaseException:
     """Let a flow undo its steps if it has failed for good; returns the error with which the attempt ends."""
-    flow = None if leased.attempt is None or leased.plan.run_in != "async" else leased.attempt.flow
+    flow = None if leased.attempt is None else leased.attempt.flow
     if flow is None:
         return error
-    found: BaseException = await flow.failed(error)
+    found: BaseException
+    if leased.plan.run_in == "async":
+        found = await flow.failed(error)
+    else:  # its thread has undone what there was
+        found = flow.settled(error)
     return found
 
 
