@@ -60,6 +60,8 @@ class _Delivery(NamedTuple):
     ref: Ref
     generation: bytes
     step: bytes
+    name: bytes
+    key: bytes
     data: bytes
 
 
@@ -70,13 +72,23 @@ def record_steps(context: Context, records: Sequence[StepRecord]) -> CallPlan[li
     """Append steps to the memory of jobs; end the waits with their names."""
     items = [(one.lease, one.by, one.name, b"=" + one.value) for one in records]
     answers = yield from _record(context, items)
-    ended: list[bytes | str | int] = []
-    for one, (code, text) in zip(records, answers, strict=True):
-        if code == b"e" and (signal := _step(text).signal) is not None:
-            ended += (_bytes(signal[0]), _bytes(signal[1]), _bytes(one.lease.id), _wait(one.lease, one.name))
-    if ended:
-        raise_errors((yield [_shared(context, "end_waits", ended)]))
+    ended = [
+        (one.lease, one.name, text)
+        for one, (code, text) in zip(records, answers, strict=True)
+        if code == b"e"
+    ]
+    yield from _end_waits(context, ended)
     return [_recorded(code, text) for code, text in answers]
+
+
+def _end_waits(context: Context, ended: Sequence[tuple[Lease, str, bytes]]) -> CallPlan[None]:
+    """Note that jobs wait no more for the signals of these steps (lease, name, the stored step)."""
+    args: list[bytes | str | int] = []
+    for lease, name, text in ended:
+        if (signal := _step(text).signal) is not None:
+            args += (_bytes(signal[0]), _bytes(signal[1]), _bytes(lease.id), _wait(lease, name))
+    if args:
+        raise_errors((yield [_shared(context, "end_waits", args)]))
 
 
 def _record(
@@ -143,10 +155,13 @@ def await_signals(context: Context, waits: Sequence[SignalWait]) -> CallPlan[lis
     answers = yield from _record(context, items)
     open_ = [n for n, (code, _) in enumerate(answers) if code == b"s"]
     recorded = [_recorded(code, text) for code, text in answers]
+    enqueued = {n: answers[n][1].partition(b":") for n in open_}
+    others = [(waits[n].lease, waits[n].step, before) for n, (_, _, before) in enqueued.items() if before]
+    yield from _end_waits(context, others)
     for part in chunks(open_, HEAVY):
         args: list[bytes | str | int] = []
         for n in part:
-            wait, since = waits[n], int(answers[n][1]) - SIGNAL_GRACE
+            wait, since = waits[n], int(enqueued[n][0]) - SIGNAL_GRACE
             signal = (_bytes(wait.name), _bytes(wait.key), _bytes(wait.lease.id))
             args += (*signal, since, wait.keep, _wait(wait.lease, wait.step))
         (found,) = raise_errors((yield [_shared(context, "await_signals", args)]))
@@ -239,7 +254,7 @@ def _refused(context: Context, deliveries: Sequence[_Delivery]) -> CallPlan[set[
         here = [one for one in deliveries if one.ref.queue == queue]
         args: list[bytes | str | int] = []
         for one in here:
-            args += (packed(one.ref.id), one.generation, one.step, one.number, one.data)
+            args += (packed(one.ref.id), one.generation, one.step, one.number, one.name, one.key, one.data)
         calls.append((queue, context.call("deliver_signals", [queue], args)))
         parts.append(here)
     answers = (yield from each(context, calls)) if calls else []
@@ -258,10 +273,10 @@ def _refused(context: Context, deliveries: Sequence[_Delivery]) -> CallPlan[set[
 def _delivery(number: bytes, text: bytes) -> _Delivery:
     size, _ = _OUT.unpack_from(text)
     queue, id, generation, step = _texts(text, _OUT.size, 4)
-    data = text[_OUT.size + size :]
-    for _ in range(3):
-        data = data[2 + int.from_bytes(data[:2], "little") :]
-    return _Delivery(number, Ref(_text(queue), _text(id)), generation, step, data[24:])
+    begins = _OUT.size + size
+    name, key, flow = _texts(text, begins, 3)
+    data = text[begins + 6 + len(name) + len(key) + len(flow) + 24 :]
+    return _Delivery(number, Ref(_text(queue), _text(id)), generation, step, name, key, data)
 
 
 def _texts(text: bytes, at: int, n: int) -> list[bytes]:

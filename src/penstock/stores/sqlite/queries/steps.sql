@@ -1,10 +1,10 @@
 -- Durable steps: what jobs remember, and the signals that they wait for.
 
 -- name: holder
--- The queue's running job of a lease.  ?1 seq  ?2 qid  ?3 id  ?4 token  ?5 lease until
+-- The queue's running job of a lease, and when it was enqueued (0: the job is a node of a flow).  ?1 seq  ?2 qid  ?3 id  ?4 token  ?5 lease until
 UPDATE penstock_job SET lease_until = ?5, has_steps = 1
 WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = {running}
-RETURNING enqueued_at
+RETURNING CASE WHEN flow IS NULL THEN enqueued_at ELSE 0 END
 
 -- name: memory
 -- ?1 seq
@@ -26,6 +26,10 @@ INSERT INTO penstock_step (job, name, at, value, namespace, signal, key) VALUES 
 -- name: fill
 -- The signal of a wait has come.  ?1 number  ?2 now  ?3 value
 UPDATE penstock_step SET at = ?2, value = ?3 WHERE number = ?1
+
+-- name: change_wait
+-- A wait is repeated with another signal.  ?1 number  ?2 signal  ?3 key
+UPDATE penstock_step SET signal = ?2, key = ?3 WHERE number = ?1
 
 -- name: end_wait
 -- A wait ends without its signal.  ?1 number  ?2 now  ?3 value
@@ -70,9 +74,10 @@ DELETE FROM penstock_step WHERE job IN (SELECT value FROM json_each(?1))
 DELETE FROM penstock_memory WHERE job IN (SELECT value FROM json_each(?1))
 
 -- name: take_signal
--- Consume a stored signal.  ?1 namespace  ?2 name  ?3 key  ?4 flow
+-- Consume a stored signal.  ?1 namespace  ?2 name  ?3 key  ?4 flow  ?5 the earliest time of sending  ?6 now
 DELETE FROM penstock_stored_signal WHERE namespace = ?1 AND name = ?2 AND key = ?3 AND flow = ?4
-RETURNING data, sent_at, keep_until
+  AND sent_at >= ?5 AND keep_until > ?6
+RETURNING data
 
 -- name: signal
 -- ?1 namespace  ?2 name  ?3 key  ?4 flow
