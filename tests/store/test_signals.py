@@ -292,6 +292,35 @@ async def test_a_step_takes_a_stored_signal_instead_of_its_first(store: Store) -
     assert (step.value, step.signal) == (b"data", ("packed", "7"))
 
 
+async def test_signals_for_flows_in_several_queues(store: Store) -> None:
+    jobs = []
+    for queue in ("default", "other"):
+        for id in "ab":
+            await add(store, new(f"{queue}-{id}", queue=queue))
+            job = await take_one(store, queue)
+            assert await wait(store, job) == WAITS
+            await end(store, job, suspended())
+            jobs.append(job)
+    signals = [Signal("packed", "7", job.id.encode(), job.id) for job in reversed(jobs)]
+    assert await store.send_signals(signals) == [RECEIVED] * 4
+    for job in jobs:
+        assert await remembered(store, job.ref) == {"packed": job.id.encode()}
+    assert await send(store, flow="other-a") is STORED
+
+
+async def test_the_waits_of_ended_jobs_take_no_signals(store: Store) -> None:
+    gone = [await waiting(store, f"gone{n}") for n in range(20)]
+    last = await waiting(store, "last")
+    await store.cancel([job.ref for job in gone])
+    assert await send(store, flow="gone3") is STORED
+    assert await send(store) is RECEIVED
+    assert await remembered(store, last.ref) == {"packed": b"data"}
+    assert await send(store) is STORED
+    await store.retry([gone[0].ref])
+    again = await take_one(store)
+    assert await wait(store, again) == received()
+
+
 async def test_signals_are_kept_for_a_time(store: Store, clock: ManualClock) -> None:
     await add(store, new("a"))
     job = await take_one(store)

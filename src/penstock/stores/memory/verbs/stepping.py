@@ -95,7 +95,7 @@ def _await(memory: MemoryState, wait: SignalWait) -> RecordedStep:
     at = now if before is None or data is not None else before.at
     known.stored[wait.step] = StoredStep(wait.step, at, data, signal)
     if data is None:
-        memory.signals.waiting.setdefault(signal, {})[row.generation, wait.step] = None
+        memory.signals.watch(signal, row.generation, wait.step, row.job.id)
         return _STORED
     known.bytes += len(wait.step.encode()) + len(data)
     return RecordedStep(RecordStatus.EXISTS, data, signal)
@@ -117,16 +117,14 @@ def send_signals(memory: MemoryState, signals: Sequence[Signal]) -> list[SignalS
 
 def _send(memory: MemoryState, signal: Signal) -> SignalStatus:
     now, box = memory.clock.now(), memory.signals
-    for generation, step in list(box.waiting.get((signal.name, signal.key), ())):
-        row = memory.rows.get(generation)
-        if row is not None and signal.flow is not None and row.job.id != signal.flow:
-            continue
-        if row is not None and row.job.ended:
-            continue  # it may be retried
-        box.unwatch((signal.name, signal.key), generation, step)
-        if row is not None and _deliver(memory, row, step, signal, now):
-            return SignalStatus.RECEIVED
     name = signal.name, signal.key, signal.flow
+    while waits := box.waiting.get(name):
+        generation, step = next(iter(waits))
+        box.unwatch((signal.name, signal.key), generation, step)
+        row = memory.rows.get(generation)
+        # the code of a job that has ended waits again if the job is retried
+        if row is not None and not row.job.ended and _deliver(memory, row, step, signal, now):
+            return SignalStatus.RECEIVED
     if (found := box.stored.get(name)) is not None and found.keep_until > now:
         return SignalStatus.EXISTS
     if len(box.stored) >= signal.most:

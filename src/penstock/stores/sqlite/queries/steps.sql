@@ -41,12 +41,19 @@ SELECT s.number, s.name, s.at, s.value, s.signal, s.key FROM penstock_job AS j J
 WHERE j.queue = ?1 AND j.id = ?2
 
 -- name: waiting
--- The first job that waits for a signal.  ?1 namespace  ?2 signal  ?3 key  ?4 id of the job, or NULL
+-- The first job that waits for a signal.  ?1 namespace  ?2 signal  ?3 key
 SELECT s.number, s.name, j.seq, j.state, q.name
 FROM penstock_step AS s INDEXED BY penstock_step_wait
 CROSS JOIN penstock_job AS j ON j.seq = s.job CROSS JOIN penstock_queue AS q ON q.qid = j.queue
 WHERE s.namespace = ?1 AND s.signal = ?2 AND s.key = ?3 AND s.value IS NULL AND (j.state <= {running} OR j.state > {dead})
-  AND (?4 IS NULL OR j.id = ?4)
+ORDER BY s.number LIMIT 1
+
+-- name: waiting_one
+-- The step of a job that waits for a signal.  ?1 namespace  ?2 signal  ?3 key  ?4 id of the job
+SELECT s.number, s.name, j.seq, j.state, q.name
+FROM penstock_queue AS q CROSS JOIN penstock_job AS j ON j.queue = q.qid AND j.id = ?4
+CROSS JOIN penstock_step AS s INDEXED BY penstock_step_name ON s.job = j.seq
+WHERE q.namespace = ?1 AND s.signal = ?2 AND s.key = ?3 AND s.value IS NULL AND (j.state <= {running} OR j.state > {dead})
 ORDER BY s.number LIMIT 1
 
 -- name: wake

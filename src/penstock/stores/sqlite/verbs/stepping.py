@@ -35,6 +35,7 @@ _CHANGE_WAIT = SQL["steps.change_wait"]
 _END_WAIT = SQL["steps.end_wait"]
 _ALL = SQL["steps.all"]
 _WAITING = SQL["steps.waiting"]
+_WAITING_ONE = SQL["steps.waiting_one"]
 _WAKE = SQL["steps.wake"]
 _WOKEN = SQL["steps.woken"]
 _STARTED_IN_TIME = SQL["steps.started_in_time"]
@@ -167,7 +168,11 @@ def send_signals(tx: TransactionContext, signals: Sequence[Signal]) -> list[Sign
 
 
 def _send(tx: TransactionContext, signal: Signal, stored: list[int]) -> SignalStatus:
-    row = tx.execute(_WAITING, (tx.namespace, signal.name, signal.key, signal.flow)).fetchone()
+    name = (tx.namespace, signal.name, signal.key)
+    if signal.flow is None:
+        row = tx.execute(_WAITING, name).fetchone()
+    else:
+        row = tx.execute(_WAITING_ONE, (*name, signal.flow)).fetchone()
     if row is not None:
         number, step, seq, state, queue = row
         tx.execute(_FILL, (number, tx.now, signal.data))
