@@ -35,6 +35,7 @@ from tests.store.facts import (
     take_one,
     token,
 )
+from tests.store.flow_facts import advance, run_one, started
 from tests.store.test_steps import record, remembered, state_of
 
 WAITS = RecordedStep(RecordStatus.STORED)
@@ -238,6 +239,86 @@ async def test_an_earlier_signal_is_not_for_a_later_job(store: Store, clock: Man
     await end(store, job, suspended())
     assert await send(store, data=b"new") is RECEIVED
     assert await remembered(store, job.ref) == {"packed": b"new"}
+
+
+async def test_an_earlier_signal_stays_for_the_job_that_it_is_for(store: Store, clock: ManualClock) -> None:
+    await add(store, new("a"))
+    earlier = await take_one(store)
+    clock.advance(SECOND)
+    assert await send(store) is STORED
+    clock.advance(10 * SECOND)
+    await add(store, new("b"))
+    later = await take_one(store)
+    assert await wait(store, later) == WAITS
+    assert await wait(store, earlier) == received()
+    assert await send(store, data=b"next") is RECEIVED
+    assert await remembered(store, later.ref) == {"packed": b"next"}
+
+
+async def test_a_later_node_of_a_flow_receives_an_earlier_signal(store: Store, clock: ManualClock) -> None:
+    flow = await started(store, 2, [(0, 1)])
+    assert await send(store) is STORED
+    clock.advance(MINUTE)
+    await run_one(store, flow, 0)
+    await advance(store)
+    assert await wait(store, await take_one(store)) == received()
+
+
+@pytest.mark.parametrize(("name", "key"), [("packed", "8"), ("sent", "7")])
+async def test_a_step_waits_for_its_last_signal_alone(store: Store, name: str, key: str) -> None:
+    job = await waiting(store)
+    await store.retry([job.ref])
+    again = await take_one(store)
+    assert await wait(store, again, key, name=name) == WAITS
+    (step,) = await store.steps(job.ref)
+    assert (step.value, step.signal) == (None, (name, key))
+    await end(store, again, suspended())
+    assert await send(store) is STORED
+    assert await send(store, key, b"new", name) is RECEIVED
+    assert await send(store, key, b"late", name) is STORED
+    (step,) = await store.steps(job.ref)
+    assert (step.value, step.signal) == (b"new", (name, key))
+    assert (await take_one(store)).id == "a"
+
+
+async def test_a_step_takes_a_stored_signal_instead_of_its_first(store: Store) -> None:
+    await add(store, new("a"))
+    job = await take_one(store)
+    assert await wait(store, job, "8") == WAITS
+    assert await send(store) is STORED
+    assert await wait(store, job) == received()
+    assert await send(store, "8") is STORED
+    (step,) = await store.steps(job.ref)
+    assert (step.value, step.signal) == (b"data", ("packed", "7"))
+
+
+async def test_signals_for_flows_in_several_queues(store: Store) -> None:
+    jobs = []
+    for queue in ("default", "other"):
+        for id in "ab":
+            await add(store, new(f"{queue}-{id}", queue=queue))
+            job = await take_one(store, queue)
+            assert await wait(store, job) == WAITS
+            await end(store, job, suspended())
+            jobs.append(job)
+    signals = [Signal("packed", "7", job.id.encode(), job.id) for job in reversed(jobs)]
+    assert await store.send_signals(signals) == [RECEIVED] * 4
+    for job in jobs:
+        assert await remembered(store, job.ref) == {"packed": job.id.encode()}
+    assert await send(store, flow="other-a") is STORED
+
+
+async def test_the_waits_of_ended_jobs_take_no_signals(store: Store) -> None:
+    gone = [await waiting(store, f"gone{n}") for n in range(20)]
+    last = await waiting(store, "last")
+    await store.cancel([job.ref for job in gone])
+    assert await send(store, flow="gone3") is STORED
+    assert await send(store) is RECEIVED
+    assert await remembered(store, last.ref) == {"packed": b"data"}
+    assert await send(store) is STORED
+    await store.retry([gone[0].ref])
+    again = await take_one(store)
+    assert await wait(store, again) == received()
 
 
 async def test_signals_are_kept_for_a_time(store: Store, clock: ManualClock) -> None:

@@ -11,11 +11,11 @@ import pytest
 from penstock.core.clock import ManualClock
 from penstock.core.job import Ref, State
 from penstock.core.lifecycle import Transition
-from penstock.stores.contract import RecordStatus, Signal, SignalStatus, SignalWait
+from penstock.stores.contract import LARGEST_SIGNAL, RecordStatus, Signal, SignalStatus, SignalWait
 from penstock.stores.redis.store import RedisStore
 from penstock.stores.redis.verbs import stepping
 from tests import servers
-from tests.store.facts import LEASE, MINUTE, SECOND, add, end, new, suspended, take_one
+from tests.store.facts import LEASE, MINUTE, SECOND, add, end, new, suspended, take, take_one
 
 
 class Killed(BaseException):
@@ -145,3 +145,69 @@ async def test_steps_leave_no_keys_behind(store: RedisStore) -> None:
     await end(store, await take_one(store), Transition(State.COMPLETED))
     assert await store.get([ref]) == [None]
     assert await store.steps(ref) == []
+
+
+async def cancelled(store: RedisStore, n: int) -> None:
+    """Cancel `n` jobs that wait for the same signal; half of them are deleted too."""
+    await store.enqueue([new(f"gone{i}") for i in range(n)])
+    jobs = await take(store, n)
+    await store.await_signals([SignalWait(job.lease, "packed", "packed", "7", LEASE) for job in jobs])
+    for job in jobs:
+        await end(store, job, suspended())
+    await store.cancel([job.ref for job in jobs])
+    await store.delete([job.ref for job in jobs[::2]])
+
+
+@pytest.fixture
+def calls() -> Iterator[list[str]]:
+    """The scripts that are called in the slot of the signals."""
+    shared, names = stepping._shared, []
+
+    def noted(context: Any, script: str, args: Any) -> Any:
+        names.append(script)
+        return shared(context, script, args)
+
+    with pytest.MonkeyPatch.context() as patch:  # `dies` undoes all of the other one
+        patch.setattr(stepping, "_shared", noted)
+        yield names
+
+
+@pytest.mark.parametrize("flow", [None, "gone1"])
+async def test_a_signal_passes_many_waits_of_ended_jobs_at_once(
+    store: RedisStore, calls: list[str], flow: str | None
+) -> None:
+    await cancelled(store, 100)
+    calls.clear()
+    assert await store.send_signals([Signal("packed", "7", b"1", flow)]) == [SignalStatus.STORED]
+    assert calls.count("send_signals") == 2
+    assert len(calls) <= 4
+
+
+async def test_prune_removes_the_waits_of_ended_jobs(store: RedisStore, calls: list[str]) -> None:
+    await cancelled(store, 200)
+    ref = await waiting(store)
+    await store.prune()
+    calls.clear()
+    assert await store.send_signals([Signal("packed", "7", b"1")]) == [SignalStatus.RECEIVED]
+    assert calls == ["send_signals"]
+    assert await value(store, ref) == b"1"
+
+
+async def test_prune_repeats_many_large_deliveries(
+    store: RedisStore, clock: ManualClock, dies: Any, calls: list[str]
+) -> None:
+    await store.enqueue([new(f"large{n}") for n in range(30)])
+    jobs = await take(store, 30)
+    waits = [SignalWait(job.lease, "packed", "packed", job.id, LEASE) for job in jobs]
+    await store.await_signals(waits)
+    dies("deliver")
+    for job in jobs:
+        with pytest.raises(Killed):
+            await store.send_signals([Signal("packed", job.id, bytes(LARGEST_SIGNAL))])
+    dies.over()
+    clock.advance(2 * SECOND)
+    calls.clear()
+    await store.prune()
+    assert calls.count("prune_signals") > 2
+    for job in jobs:
+        assert await value(store, job.ref) == bytes(LARGEST_SIGNAL)

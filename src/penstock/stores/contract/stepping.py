@@ -41,6 +41,7 @@ LARGEST_SIGNAL = 256 * 1024
 #: Defaults: how long a signal that no job waits for is kept (ms), and how many of them per namespace.
 SIGNAL_KEPT, MOST_SIGNALS = 7 * 86_400_000, 10_000
 #: A job gets no signal that was sent more than this (ms) before its enqueue: it was meant for an earlier job.
+#: A node of a flow gets every kept signal, because it may be enqueued long after its flow.
 SIGNAL_GRACE = 1_000
 
 
@@ -155,7 +156,8 @@ class Stepping(Protocol):
         - Otherwise the job waits: the first signal with this name and key becomes the value of the step. If
           the job is suspended then, it becomes available; if it still runs, its next suspension makes it
           available at once.
-        - Repeating a wait changes nothing. The waits of a job that has ended take no signal.
+        - Repeating a wait changes nothing; with another name or key, the step waits for this signal instead
+          of the first. The waits of a job that has ended take no signal.
 
         Answer: one `RecordedStep` per wait, in order.
         """

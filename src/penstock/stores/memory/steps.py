@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 
 from penstock.stores.contract import StoredStep
@@ -40,21 +41,34 @@ class StoredSignal:
 
 
 class MemorySignals:
-    """The signals that no job waits for, and the jobs that wait: (generation, step) by name and key."""
+    """The signals that no job waits for, and the jobs that wait.
+
+    A wait is (generation, step), with the id of its job. It is listed twice: with the signals for any job,
+    and with those for this job.
+    """
 
     __slots__ = ("stored", "waiting")
 
     def __init__(self) -> None:
         self.stored: dict[SignalName, StoredSignal] = {}
-        self.waiting: dict[tuple[str, str], dict[tuple[int, str], None]] = {}
+        self.waiting: dict[SignalName, OrderedDict[tuple[int, str], str]] = {}
+
+    def watch(self, signal: tuple[str, str], generation: int, step: str, id: str) -> None:
+        """Add a wait, after the others; one that exists stays in its place."""
+        for flow in (None, id):
+            self.waiting.setdefault((*signal, flow), OrderedDict())[generation, step] = id
 
     def unwatch(self, signal: tuple[str, str], generation: int, step: str) -> None:
         """Remove a wait."""
-        waits = self.waiting.get(signal)
-        if waits is not None:
-            waits.pop((generation, step), None)
-            if not waits:
-                del self.waiting[signal]
+        waits = self.waiting.get((*signal, None))
+        id = None if waits is None else waits.get((generation, step))
+        if id is None:
+            return
+        for flow in (None, id):
+            name = (*signal, flow)
+            del self.waiting[name][generation, step]
+            if not self.waiting[name]:
+                del self.waiting[name]
 
     def drop_expired(self, now: int) -> None:
         """Remove the signals that have been kept long enough."""

@@ -89,13 +89,13 @@ def _await(memory: MemoryState, wait: SignalWait) -> RecordedStep:
         return _FULL
     now, signal = memory.clock.now(), (wait.name, wait.key)
     data = _sent_before(memory, signal, row, now)
-    if data is not None and before is not None:
-        memory.signals.unwatch(signal, row.generation, wait.step)
+    if before is not None and before.signal is not None and (data is not None or before.signal != signal):
+        memory.signals.unwatch(before.signal, row.generation, wait.step)
     memory.steps[row.generation] = known
-    if before is None or data is not None:
-        known.stored[wait.step] = StoredStep(wait.step, now, data, signal)
+    at = now if before is None or data is not None else before.at
+    known.stored[wait.step] = StoredStep(wait.step, at, data, signal)
     if data is None:
-        memory.signals.waiting.setdefault(signal, {})[row.generation, wait.step] = None
+        memory.signals.watch(signal, row.generation, wait.step, row.job.id)
         return _STORED
     known.bytes += len(wait.step.encode()) + len(data)
     return RecordedStep(RecordStatus.EXISTS, data, signal)
@@ -103,12 +103,11 @@ def _await(memory: MemoryState, wait: SignalWait) -> RecordedStep:
 
 def _sent_before(memory: MemoryState, signal: tuple[str, str], row: Row, now: int) -> bytes | None:
     """Consume the stored signal that this job may receive, if there is one."""
+    since = 0 if row.job.spec.flow is not None else row.job.enqueued_at - SIGNAL_GRACE
     for name in ((*signal, row.job.id), (*signal, None)):
-        found = memory.signals.stored.pop(name, None)
-        if found is None or found.keep_until <= now:
-            continue
-        if found.sent_at >= row.job.enqueued_at - SIGNAL_GRACE:
-            return found.data
+        found = memory.signals.stored.get(name)
+        if found is not None and found.keep_until > now and found.sent_at >= since:
+            return memory.signals.stored.pop(name).data
     return None
 
 
@@ -118,16 +117,14 @@ def send_signals(memory: MemoryState, signals: Sequence[Signal]) -> list[SignalS
 
 def _send(memory: MemoryState, signal: Signal) -> SignalStatus:
     now, box = memory.clock.now(), memory.signals
-    for generation, step in list(box.waiting.get((signal.name, signal.key), ())):
-        row = memory.rows.get(generation)
-        if row is not None and signal.flow is not None and row.job.id != signal.flow:
-            continue
-        if row is not None and row.job.ended:
-            continue  # it may be retried
-        box.unwatch((signal.name, signal.key), generation, step)
-        if row is not None and _deliver(memory, row, step, signal, now):
-            return SignalStatus.RECEIVED
     name = signal.name, signal.key, signal.flow
+    while waits := box.waiting.get(name):
+        generation, step = next(iter(waits))
+        box.unwatch((signal.name, signal.key), generation, step)
+        row = memory.rows.get(generation)
+        # the code of a job that has ended waits again if the job is retried
+        if row is not None and not row.job.ended and _deliver(memory, row, step, signal, now):
+            return SignalStatus.RECEIVED
     if (found := box.stored.get(name)) is not None and found.keep_until > now:
         return SignalStatus.EXISTS
     if len(box.stored) >= signal.most:
@@ -139,8 +136,11 @@ def _send(memory: MemoryState, signal: Signal) -> SignalStatus:
 
 
 def _deliver(memory: MemoryState, row: Row, step: str, signal: Signal, now: int) -> bool:
-    """Give the signal to a job that waits for it, and wake the job if it is suspended."""
+    """Give the signal to a job if its step waits for it, and wake the job if it is suspended."""
     known = memory.steps[row.generation]
+    before = known.stored[step]
+    if before.value is not None or before.signal != (signal.name, signal.key):
+        return False
     known.stored[step] = StoredStep(step, now, signal.data, (signal.name, signal.key))
     known.bytes += len(step.encode()) + len(signal.data)
     known.woken = True

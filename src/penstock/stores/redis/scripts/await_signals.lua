@@ -9,9 +9,9 @@ local function stored(name, key, flow, since)
   local box = box_of(name, key, flow)
   local text = redis.call('HGET', base, box)
   if not text then return nil end
-  forget_signal(box)
   local sent_at, keep_until, from = struct.unpack('<dd', text)
-  if keep_until <= now or sent_at < since then return nil end
+  if keep_until <= now or sent_at < since then return nil end    -- an older one may be for a job that waits later
+  forget_signal(box)
   return pack_signal(name, key, flow, sent_at, keep_until, 2 ^ 31, string.sub(text, from))
 end
 

@@ -2,8 +2,9 @@
 -- KEYS: the queue.  ARGV: clock, the most bytes and the most steps of a job, then per item: id, prefix of the lease
 -- (generation and token), by (ms), name of the step, and "=" and its value, or "?" for a wait, the size of the signal's
 -- name (2 bytes), its name and its key.
--- Returns 2 entries per item: STORED (for a wait: with when the job was enqueued), EXISTS (with the stored step), ENDED
--- (as STORED; the step was a wait, which is returned), LOST or FULL.
+-- Returns 2 entries per item: STORED (for a wait: with when the job was enqueued; 0 for a node of a flow; then ':', and the
+-- step before, if it was a wait for another signal), EXISTS (with the stored step), ENDED (as STORED; the step was a wait,
+-- which is returned), LOST or FULL.
 -- include: clock states status_codes queue record lease steps
 local STORED, ENDED = 's', 'e'
 local queue, most_bytes, most_steps, answer = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), {}
@@ -45,17 +46,21 @@ local function store(id, held, steps, name, value)
   if count == 0 or waits then
     local ok, job = pcall(mark, id, held, steps)
     if not ok then return LOST, '' end    -- an unreadable record is found when the job is settled
-    enqueued = string.format('%.0f', job.enqueued)
+    enqueued = job.flow and '0' or string.format('%.0f', job.enqueued)
   end
   if waits then
     step.signal = struct.unpack('<I2c0', value, 2)
     step.key, step.value = string.sub(value, 4 + #step.signal), '?'
   end
-  if not (waits and before) then
-    write_step(steps, name, step)
-    set_memory(steps, bytes + (waits and 0 or size), before and count or count + 1)
+  if waits and before then
+    local changed = before.signal ~= step.signal or before.key ~= step.key
+    before.signal, before.key = step.signal, step.key
+    if changed then write_step(steps, name, before) end
+    return STORED, enqueued .. ':' .. (changed and text or '')
   end
-  if waits then return STORED, enqueued end
+  write_step(steps, name, step)
+  set_memory(steps, bytes + (waits and 0 or size), before and count or count + 1)
+  if waits then return STORED, enqueued .. ':' end
   if before then return ENDED, text end
   return STORED, ''
 end

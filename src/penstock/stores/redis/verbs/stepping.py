@@ -24,7 +24,7 @@ from penstock.stores.contract import (
     StepRecord,
     StoredStep,
 )
-from penstock.stores.redis.batching import HEAVY, chunks, in_bytes
+from penstock.stores.redis.batching import HEAVY, MOST_BYTES, chunks, in_bytes
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
 from penstock.stores.redis.isolation import AWAY, each
 from penstock.stores.redis.keys import packed
@@ -42,6 +42,8 @@ _STORED, _LOST, _FULL = (
 _SENT = {b"s": SignalStatus.STORED, b"x": SignalStatus.EXISTS, b"f": SignalStatus.FULL}
 #: The most signals and waits that one prune removes, and the age (ms) from which it repeats a delivery.
 _PRUNED, _UNCONFIRMED = 1_000, 1_000
+#: The length of the digest that begins a wait in the slot of the signals (`scripts/lib/signals.lua`).
+_DIGEST = 40
 
 
 class _Step(NamedTuple):
@@ -60,6 +62,9 @@ class _Delivery(NamedTuple):
     ref: Ref
     generation: bytes
     step: bytes
+    name: bytes
+    key: bytes
+    flow: bytes
     data: bytes
 
 
@@ -70,13 +75,23 @@ def record_steps(context: Context, records: Sequence[StepRecord]) -> CallPlan[li
     """Append steps to the memory of jobs; end the waits with their names."""
     items = [(one.lease, one.by, one.name, b"=" + one.value) for one in records]
     answers = yield from _record(context, items)
-    ended: list[bytes | str | int] = []
-    for one, (code, text) in zip(records, answers, strict=True):
-        if code == b"e" and (signal := _step(text).signal) is not None:
-            ended += (_bytes(signal[0]), _bytes(signal[1]), _bytes(one.lease.id), _wait(one.lease, one.name))
-    if ended:
-        raise_errors((yield [_shared(context, "end_waits", ended)]))
+    ended = [
+        (one.lease, one.name, text)
+        for one, (code, text) in zip(records, answers, strict=True)
+        if code == b"e"
+    ]
+    yield from _end_waits(context, ended)
     return [_recorded(code, text) for code, text in answers]
+
+
+def _end_waits(context: Context, ended: Sequence[tuple[Lease, str, bytes]]) -> CallPlan[None]:
+    """Note that jobs wait no more for the signals of these steps (lease, name, the stored step)."""
+    args: list[bytes | str | int] = []
+    for lease, name, text in ended:
+        if (signal := _step(text).signal) is not None:
+            args += (_bytes(signal[0]), _bytes(signal[1]), _bytes(lease.id), _wait(lease, name))
+    if args:
+        raise_errors((yield [_shared(context, "end_waits", args)]))
 
 
 def _record(
@@ -143,10 +158,13 @@ def await_signals(context: Context, waits: Sequence[SignalWait]) -> CallPlan[lis
     answers = yield from _record(context, items)
     open_ = [n for n, (code, _) in enumerate(answers) if code == b"s"]
     recorded = [_recorded(code, text) for code, text in answers]
+    enqueued = {n: answers[n][1].partition(b":") for n in open_}
+    others = [(waits[n].lease, waits[n].step, before) for n, (_, _, before) in enqueued.items() if before]
+    yield from _end_waits(context, others)
     for part in chunks(open_, HEAVY):
         args: list[bytes | str | int] = []
         for n in part:
-            wait, since = waits[n], int(answers[n][1]) - SIGNAL_GRACE
+            wait, since = waits[n], int(enqueued[n][0]) - SIGNAL_GRACE
             signal = (_bytes(wait.name), _bytes(wait.key), _bytes(wait.lease.id))
             args += (*signal, since, wait.keep, _wait(wait.lease, wait.step))
         (found,) = raise_errors((yield [_shared(context, "await_signals", args)]))
@@ -202,6 +220,9 @@ def _send(
             if code == b"r":
                 going.append((n, _delivery(number, text)))
         refused = yield from _refused(context, [delivery for _, delivery in going])
+        if refused:
+            of_these = {(one.name, one.key, one.flow) for _, one in going if one.number in refused}
+            yield from _drop_ended_waits(context, sorted(of_these))
         places = [n for n, delivery in going if delivery.number in refused]
         args = []
         for _, delivery in going:
@@ -211,12 +232,53 @@ def _send(
 
 def prune_signals(context: Context) -> CallPlan[None]:
     """Remove old signals and waits, and repeat the deliveries that nobody has confirmed."""
-    call = _shared(context, "prune_signals", [_PRUNED, _UNCONFIRMED])
-    (found,) = yield from each(context, [(SHARED, call)])
+    cursor = b"0"
+    while True:
+        call = _shared(context, "prune_signals", [_PRUNED, _UNCONFIRMED, cursor, MOST_BYTES])
+        (found,) = yield from each(context, [(SHARED, call)])
+        if found is AWAY:
+            return
+        cursor, *texts = found
+        lying = [_delivery(number, text) for number, text in zip(texts[0::2], texts[1::2], strict=True)]
+        yield from _deliver(context, lying)
+        if cursor == b"0":
+            break
+    while (yield from _drop_ended_waits(context, [])) * 4 > HEAVY:
+        pass  # more than a quarter of a random sample had ended: there are others
+
+
+def _drop_ended_waits(context: Context, signals: Sequence[tuple[bytes, bytes, bytes]]) -> CallPlan[int]:
+    """Remove waits of jobs that wait no more; returns their number.
+
+    It looks at waits for these signals (name, key, flow), or without any at a random sample.
+    """
+    args = [part for signal in signals for part in signal]
+    most = max(8, HEAVY // max(1, len(signals)))
+    (found,) = yield from each(context, [(SHARED, _shared(context, "find_waits", [most, *args]))])
     if found is AWAY:
-        return
-    lying = [_delivery(number, text) for number, text in zip(found[0::2], found[1::2], strict=True)]
-    yield from _deliver(context, lying)
+        return 0
+    waits = [
+        (_texts(member, _DIGEST, 4), member, end) for member, end in zip(found[::2], found[1::2], strict=True)
+    ]
+    calls: list[tuple[str, Call]] = []
+    parts: list[Sequence[tuple[list[bytes], bytes, bytes]]] = []
+    for queue in dict.fromkeys(texts[0] for texts, _, _ in waits):
+        for part in chunks([wait for wait in waits if wait[0][0] == queue], 2 * HEAVY):
+            ofs: list[bytes | str | int] = []
+            for (_, id, generation, step), member, _ in part:
+                ofs += (packed(_text(id)), id, generation, step, member[:_DIGEST])
+            calls.append((_text(queue), context.call("check_waits", [_text(queue)], ofs)))
+            parts.append(part)
+    answers = (yield from each(context, calls)) if calls else []
+    over: list[bytes | str | int] = []
+    for part, answer in zip(parts, answers, strict=True):
+        for (_, member, end), code in zip(part, answer if answer is not AWAY else (), strict=False):
+            if code == ord("g"):
+                over += (member, end)
+    if not over:
+        return 0
+    (gone,) = yield from each(context, [(SHARED, _shared(context, "drop_waits", over))])
+    return 0 if gone is AWAY else int(gone)
 
 
 def _deliver(context: Context, deliveries: Sequence[_Delivery]) -> CallPlan[set[bytes]]:
@@ -239,7 +301,7 @@ def _refused(context: Context, deliveries: Sequence[_Delivery]) -> CallPlan[set[
         here = [one for one in deliveries if one.ref.queue == queue]
         args: list[bytes | str | int] = []
         for one in here:
-            args += (packed(one.ref.id), one.generation, one.step, one.number, one.data)
+            args += (packed(one.ref.id), one.generation, one.step, one.number, one.name, one.key, one.data)
         calls.append((queue, context.call("deliver_signals", [queue], args)))
         parts.append(here)
     answers = (yield from each(context, calls)) if calls else []
@@ -258,10 +320,10 @@ def _refused(context: Context, deliveries: Sequence[_Delivery]) -> CallPlan[set[
 def _delivery(number: bytes, text: bytes) -> _Delivery:
     size, _ = _OUT.unpack_from(text)
     queue, id, generation, step = _texts(text, _OUT.size, 4)
-    data = text[_OUT.size + size :]
-    for _ in range(3):
-        data = data[2 + int.from_bytes(data[:2], "little") :]
-    return _Delivery(number, Ref(_text(queue), _text(id)), generation, step, data[24:])
+    begins = _OUT.size + size
+    name, key, flow = _texts(text, begins, 3)
+    data = text[begins + 6 + len(name) + len(key) + len(flow) + 24 :]
+    return _Delivery(number, Ref(_text(queue), _text(id)), generation, step, name, key, flow, data)
 
 
 def _texts(text: bytes, at: int, n: int) -> list[bytes]:

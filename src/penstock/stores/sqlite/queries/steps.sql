@@ -1,10 +1,10 @@
 -- Durable steps: what jobs remember, and the signals that they wait for.
 
 -- name: holder
--- The queue's running job of a lease.  ?1 seq  ?2 qid  ?3 id  ?4 token  ?5 lease until
+-- The queue's running job of a lease, and when it was enqueued (0: the job is a node of a flow).  ?1 seq  ?2 qid  ?3 id  ?4 token  ?5 lease until
 UPDATE penstock_job SET lease_until = ?5, has_steps = 1
 WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = {running}
-RETURNING enqueued_at
+RETURNING CASE WHEN flow IS NULL THEN enqueued_at ELSE 0 END
 
 -- name: memory
 -- ?1 seq
@@ -27,6 +27,10 @@ INSERT INTO penstock_step (job, name, at, value, namespace, signal, key) VALUES 
 -- The signal of a wait has come.  ?1 number  ?2 now  ?3 value
 UPDATE penstock_step SET at = ?2, value = ?3 WHERE number = ?1
 
+-- name: change_wait
+-- A wait is repeated with another signal.  ?1 number  ?2 signal  ?3 key
+UPDATE penstock_step SET signal = ?2, key = ?3 WHERE number = ?1
+
 -- name: end_wait
 -- A wait ends without its signal.  ?1 number  ?2 now  ?3 value
 UPDATE penstock_step SET at = ?2, value = ?3, signal = NULL, key = NULL WHERE number = ?1
@@ -37,12 +41,19 @@ SELECT s.number, s.name, s.at, s.value, s.signal, s.key FROM penstock_job AS j J
 WHERE j.queue = ?1 AND j.id = ?2
 
 -- name: waiting
--- The first job that waits for a signal.  ?1 namespace  ?2 signal  ?3 key  ?4 id of the job, or NULL
+-- The first job that waits for a signal.  ?1 namespace  ?2 signal  ?3 key
 SELECT s.number, s.name, j.seq, j.state, q.name
 FROM penstock_step AS s INDEXED BY penstock_step_wait
 CROSS JOIN penstock_job AS j ON j.seq = s.job CROSS JOIN penstock_queue AS q ON q.qid = j.queue
 WHERE s.namespace = ?1 AND s.signal = ?2 AND s.key = ?3 AND s.value IS NULL AND (j.state <= {running} OR j.state > {dead})
-  AND (?4 IS NULL OR j.id = ?4)
+ORDER BY s.number LIMIT 1
+
+-- name: waiting_one
+-- The step of a job that waits for a signal.  ?1 namespace  ?2 signal  ?3 key  ?4 id of the job
+SELECT s.number, s.name, j.seq, j.state, q.name
+FROM penstock_queue AS q CROSS JOIN penstock_job AS j ON j.queue = q.qid AND j.id = ?4
+CROSS JOIN penstock_step AS s INDEXED BY penstock_step_name ON s.job = j.seq
+WHERE q.namespace = ?1 AND s.signal = ?2 AND s.key = ?3 AND s.value IS NULL AND (j.state <= {running} OR j.state > {dead})
 ORDER BY s.number LIMIT 1
 
 -- name: wake
@@ -70,9 +81,10 @@ DELETE FROM penstock_step WHERE job IN (SELECT value FROM json_each(?1))
 DELETE FROM penstock_memory WHERE job IN (SELECT value FROM json_each(?1))
 
 -- name: take_signal
--- Consume a stored signal.  ?1 namespace  ?2 name  ?3 key  ?4 flow
+-- Consume a stored signal.  ?1 namespace  ?2 name  ?3 key  ?4 flow  ?5 the earliest time of sending  ?6 now
 DELETE FROM penstock_stored_signal WHERE namespace = ?1 AND name = ?2 AND key = ?3 AND flow = ?4
-RETURNING data, sent_at, keep_until
+  AND sent_at >= ?5 AND keep_until > ?6
+RETURNING data
 
 -- name: signal
 -- ?1 namespace  ?2 name  ?3 key  ?4 flow

@@ -31,9 +31,11 @@ _GROW = SQL["steps.grow"]
 _ONE = SQL["steps.one"]
 _INSERT = SQL["steps.insert"]
 _FILL = SQL["steps.fill"]
+_CHANGE_WAIT = SQL["steps.change_wait"]
 _END_WAIT = SQL["steps.end_wait"]
 _ALL = SQL["steps.all"]
 _WAITING = SQL["steps.waiting"]
+_WAITING_ONE = SQL["steps.waiting_one"]
 _WAKE = SQL["steps.wake"]
 _WOKEN = SQL["steps.woken"]
 _STARTED_IN_TIME = SQL["steps.started_in_time"]
@@ -78,13 +80,13 @@ def _exists(value: bytes, signal: str | None, key: str) -> RecordedStep:
 
 
 def _held(tx: TransactionContext, lease: Lease, by: int) -> int | None:
-    """Extend the lease and return when its job was enqueued, if the lease is held."""
+    """Extend the lease and return the earliest time of a signal for its job, if the lease is held."""
     queue = tx.queue(lease.queue)
     if queue is None:
         return None
     terms = (lease.generation, queue.qid, lease.id, lease.token, tx.lease_now + by)
     row = tx.execute(_HOLDER, terms).fetchone()
-    return None if row is None else int(row[0])
+    return None if row is None else int(row[0]) - SIGNAL_GRACE
 
 
 def _full(tx: TransactionContext, seq: int, size: int, *, new: bool) -> bool:
@@ -129,8 +131,8 @@ def await_signals(tx: TransactionContext, waits: Sequence[SignalWait]) -> list[R
 
 
 def _await(tx: TransactionContext, wait: SignalWait) -> RecordedStep:
-    enqueued_at = _held(tx, wait.lease, wait.by)
-    if enqueued_at is None:
+    since = _held(tx, wait.lease, wait.by)
+    if since is None:
         return _LOST
     seq, size = wait.lease.generation, len(wait.step.encode())
     before = tx.execute(_ONE, (seq, wait.step)).fetchone()
@@ -138,20 +140,24 @@ def _await(tx: TransactionContext, wait: SignalWait) -> RecordedStep:
         return _exists(*before[1:])
     if _full(tx, seq, size, new=before is None):
         return _FULL
-    data = _sent_before(tx, wait, enqueued_at)
+    data = _sent_before(tx, wait, since)
     if before is None:
         tx.execute(_INSERT, (seq, wait.step, tx.now, data, tx.namespace, wait.name, wait.key))
-    elif data is not None:
-        tx.execute(_FILL, (before[0], tx.now, data))
+    else:
+        if before[2:] != (wait.name, wait.key):
+            tx.execute(_CHANGE_WAIT, (before[0], wait.name, wait.key))
+        if data is not None:
+            tx.execute(_FILL, (before[0], tx.now, data))
     tx.execute(_GROW, (seq, 0 if data is None else size + len(data), int(before is None)))
     return _STORED if data is None else _exists(data, wait.name, wait.key)
 
 
-def _sent_before(tx: TransactionContext, wait: SignalWait, enqueued_at: int) -> bytes | None:
+def _sent_before(tx: TransactionContext, wait: SignalWait, since: int) -> bytes | None:
     """Consume the stored signal that this job may receive, if there is one."""
     for flow in (wait.lease.id, ""):
-        row = tx.execute(_TAKE_SIGNAL, (tx.namespace, wait.name, wait.key, flow)).fetchone()
-        if row is not None and row[2] > tx.now and row[1] >= enqueued_at - SIGNAL_GRACE:
+        terms = (tx.namespace, wait.name, wait.key, flow, since, tx.now)
+        row = tx.execute(_TAKE_SIGNAL, terms).fetchone()
+        if row is not None:
             return bytes(row[0])
     return None
 
@@ -162,7 +168,11 @@ def send_signals(tx: TransactionContext, signals: Sequence[Signal]) -> list[Sign
 
 
 def _send(tx: TransactionContext, signal: Signal, stored: list[int]) -> SignalStatus:
-    row = tx.execute(_WAITING, (tx.namespace, signal.name, signal.key, signal.flow)).fetchone()
+    name = (tx.namespace, signal.name, signal.key)
+    if signal.flow is None:
+        row = tx.execute(_WAITING, name).fetchone()
+    else:
+        row = tx.execute(_WAITING_ONE, (*name, signal.flow)).fetchone()
     if row is not None:
         number, step, seq, state, queue = row
         tx.execute(_FILL, (number, tx.now, signal.data))
