@@ -107,7 +107,7 @@ class AdminApi:
         parts = path.split("/")[1:]
         found = self._route(exchange, parts)
         if found is None and not parts[-1] and self._route(exchange, parts[:-1]) is not None:
-            exchange.answer(moved(exchange, path[:-1]))
+            exchange.answer(moved(exchange))
             return
         if found is None:
             exchange.answer(plain_reply(404, b"404 page not found", b"text/plain"))
