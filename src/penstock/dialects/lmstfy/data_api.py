@@ -329,9 +329,7 @@ def _check_names(route: Route) -> None:
     refusal = _refusal(route.namespace, route.queue, route.action is Action.CONSUME)
     if refusal:
         raise RefusedError(400, refusal)
-    if not is_utf8(
-        route.job_id
-    ):  # stores keep text, and one of them would refuse the requests beside this one
+    if not is_utf8(route.job_id):  # else the store would refuse the whole group of requests
         raise RefusedError(400, "job id contains forbidden characters")
 
 
@@ -356,13 +354,20 @@ async def _with_entry(
     answering: Coroutine[Any, Any, bytes],
 ) -> bytes:
     """The answer of an act of an operator, after the act has got its entry in the audit log."""
-    done = await answering
     to = store_queue(route.namespace, route.queue)
     facts = {name: text for name, text in given.items() if name in _FACTS}
     if route.job_id:
         facts["job"] = route.job_id
     who = exchange.caller or "anonymous"
-    await backend.audit_log.write(who, act, to, address=exchange.address, status=status_of(done), facts=facts)
+    write = partial(backend.audit_log.write, who, act, to, address=exchange.address, facts=facts)
+    try:
+        done = await answering
+    except RefusedError:
+        raise
+    except Exception:  # boundary: an act that failed midway may have done something
+        await write(status=500)
+        raise
+    await write(status=status_of(done))
     return done
 
 

@@ -63,7 +63,7 @@ PATTERNS = {
 
 
 class Route(NamedTuple):
-    """An action and the parts of its path. `queue` of a consume request is a list; a redirect has no parts."""
+    """An action and the parts of its path. `queue` of a consume request is a list."""
 
     action: Action
     namespace: str
