@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import click
 import pytest
 
+from penstock.cli.lmstfy_pools import Pools, make_service
 from penstock.cli.main import cli
+from penstock.stores.memory import MemoryStore
 
 
 @pytest.mark.parametrize(
@@ -36,3 +41,32 @@ def test_a_missing_extra_is_named(command: list[str], monkeypatch: pytest.Monkey
     monkeypatch.setattr(session, "find_spec", lambda _: None)
     with pytest.raises(MissingExtra, match=r"pip install 'penstock\[web\]'"):
         cli.main(command, standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("changed", "data", "admin"),
+    [
+        ({}, False, False),
+        ({"host": "0.0.0.0", "admin_host": "0.0.0.0", "admin_tokens": True}, True, True),
+        ({"host": "0.0.0.0", "admin_host": "0.0.0.0", "no_tokens": True}, False, False),
+        ({"unix": Path("a"), "admin_unix": Path("b"), "no_tokens": True}, True, True),
+    ],
+)
+def test_every_host_is_accepted_only_where_a_secret_is_needed(
+    changed: dict[str, Any], data: bool, admin: bool
+) -> None:
+    store = MemoryStore()
+    options: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "admin_host": "127.0.0.1",
+        "unix": None,
+        "admin_unix": None,
+    }
+    options |= dict.fromkeys(
+        ("no_tokens", "admin_tokens", "asynq_names", "public_sizes", "public_info"), False
+    )
+    options |= {"tokens": (), "hosts": (), **changed}
+    service = make_service(Pools({"default": store}, {}, store), options, {})
+    assert service._data._hosts.accepts("rebound.example", None) is data
+    assert service._admin._hosts.accepts("rebound.example", None) is admin
+    store.close()

@@ -177,3 +177,31 @@ async def test_a_file_does_not_open_the_admin_listener_to_everyone(home: Path) -
     (home / "c.toml").write_text("AdminHost = '0.0.0.0'\n[Pool.default]\nAddr='sqlite:///jobs.db'")
     code, said = await run_to_end(home, "--config", "c.toml")
     assert (code, said.count("everyone who reaches 0.0.0.0 could make tokens")) == (2, 1)
+
+
+OPEN = """
+AdminHost = "0.0.0.0"
+Port = 0
+AdminPort = 0
+TriesNum = {tries}
+{accounts}
+[Pool.default]
+Addr = "sqlite:///{home}/jobs.db"
+"""
+
+
+async def test_a_reload_does_not_open_the_admin_listener_to_everyone(home: Path) -> None:
+    file = home / "config.toml"
+    file.write_text(OPEN.format(home=home, tries=1, accounts='[Accounts]\nroot = "first"'))
+    options = ("--config", str(file), "--no-tokens", "--allow-anyone")
+    async with running(home, *options, with_url=False) as program:
+        admin = program.admin()
+        file.write_text(OPEN.format(home=home, tries=2, accounts=""))
+        refused = await admin.request("POST", "/reload", b"", [basic("first")])
+        assert refused.status == 400
+        assert "the old accounts stay" in refused.json["error"]
+        program.process.send_signal(signal.SIGHUP)
+        await program.logged("the old settings stay")
+        assert (await admin.request("POST", "/token/ns?description=d")).status == 401
+        assert (await admin.request("POST", "/token/ns?description=d", b"", [basic("first")])).status == 201
+        assert (await admin.get("/info")).status == 401

@@ -9,7 +9,7 @@ import socket
 import ssl
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from penstock.core.errors import ConfigError
 from penstock.web.sockets import UnixSocket, bind_tcp
 from penstock.web.tls import Tls
 from tests.servers.certificates import certificates
+from tests.servers.programs import server_or_skip
 from tests.web.conftest import Served
 from tests.web.programs import SOON, running
 from tests.web.wire import Client
@@ -84,6 +85,50 @@ async def test_a_reload_replaces_the_certificate_and_drops_no_connection(
         assert await new.certificate() not in (before, b"")
         await new.put("/api/ns/q", b"x")
         assert (await waiting).data == b"x"
+
+
+def _loops() -> list[Callable[[], asyncio.AbstractEventLoop]]:
+    try:
+        import uvloop
+    except ImportError:
+        return [asyncio.new_event_loop]
+    return [asyncio.new_event_loop, uvloop.new_event_loop]
+
+
+@pytest.mark.parametrize("new_loop", _loops())
+@pytest.mark.parametrize("types", [("ec", "rsa"), ("rsa", "ec")])
+def test_a_reload_takes_a_key_of_another_type(
+    home: Path, new_loop: Callable[[], asyncio.AbstractEventLoop], types: tuple[str, str]
+) -> None:
+    certificate, key = home / "cert.pem", home / "key.pem"
+
+    def make(kind: str) -> bytes:
+        new = {"rsa": ["rsa:2048"], "ec": ["ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]}[kind]
+        command = [server_or_skip("openssl"), "req", "-x509", "-newkey", *new, "-nodes", "-subj", "/CN=x"]
+        subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+        return ssl.PEM_cert_to_DER_cert(certificate.read_text())
+
+    async def shown(port: int) -> bytes:
+        trust = ssl.create_default_context()
+        trust.check_hostname, trust.verify_mode = False, ssl.CERT_NONE
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
+        found: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        return found
+
+    async def check() -> None:
+        first = make(types[0])
+        tls = Tls(certificate, key)
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=tls.context)
+        port = server.sockets[0].getsockname()[1]
+        assert await shown(port) == first
+        second = make(types[1])
+        tls.reload()
+        assert await shown(port) == second
+        server.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(check())
 
 
 def test_files_that_are_no_certificate_are_refused(home: Path, pair: tuple[Path, Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from functools import partial
@@ -205,6 +206,30 @@ async def test_a_slash_too_many_is_redirected(local: Served, method: str, path: 
     answer = await local.client().request(method, f"{path}?a=b")
     assert (answer.status, answer.headers["Location"]) == (status, f"{path[:-1]}?a=b")
     assert "X-Request-Id" not in answer.headers
+
+
+@pytest.mark.parametrize("line_break", ["%0d%0a", "%0D%0A", "%0a"])
+async def test_a_redirect_keeps_escapes(local: Served, line_break: str) -> None:
+    path = f"/api/x{line_break}Set-Cookie:%20e=1"
+    for slash in ("/", "%2F", "%2f"):
+        answer = await local.client().get(path + slash)
+        assert (answer.status, answer.headers["Location"]) == (301, path)
+        assert "Set-Cookie" not in answer.headers
+    token = f"/token/x{line_break}Set-Cookie:%20e=1"
+    answer = await local.admin().get(f"{token}/")
+    assert (answer.status, answer.headers["Location"]) == (301, token)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", ""), ("DELETE", ""), ("PUT", ""), ("POST", "/touch?lease=1-a"), ("POST", "/release?lease=1-a")],
+)
+async def test_an_id_that_is_no_text_is_refused_alone(local: Served, method: str, path: str) -> None:
+    bad, good = await asyncio.gather(
+        local.client().request(method, f"/api/ns/q/job/%ff{path}"),
+        local.client().request("DELETE", "/api/ns/q/job/none"),
+    )
+    assert (bad.status, good.status) == (400, 204)
 
 
 async def test_half_an_escape_is_a_bad_request(local: Served) -> None:

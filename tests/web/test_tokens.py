@@ -8,6 +8,8 @@ from urllib.parse import quote
 import pytest
 
 from penstock.core.clock import ManualClock
+from penstock.core.errors import StoreUnavailable
+from penstock.dialects.lmstfy.defaults import LmstfySettings
 from penstock.dialects.lmstfy.names import MOST_NAME
 from penstock.encryption import Cipher, Keyring
 from penstock.stores.contract import Store
@@ -250,3 +252,48 @@ async def test_tokens_and_jobs_are_encrypted_if_the_store_has_a_key(clock: Manua
     finally:
         await one.stop()
         store.close()
+
+
+@pytest.mark.parametrize("public", [True, False])
+async def test_names_of_queues_may_need_an_account(clock: ManualClock, public: bool) -> None:
+    store = MemoryStore("info", clock=clock)
+    one = Served(store, clock, accounts={"admin": "secret"}, public_info=public)
+    await one.start()
+    try:
+        account = [("Authorization", "Basic YWRtaW46c2VjcmV0")]
+        for path in ("/info", "/pools", "/migrations"):
+            assert (await one.admin().get(path)).status == (200 if public else 401)
+            assert (await one.admin().request("GET", path, b"", account)).status == 200
+        for path in ("/debug/pprof/", "/debug/pprof/heap"):
+            assert (await one.admin().get(path)).status == 401
+            assert (await one.admin().request("GET", path, b"", account)).status == 200
+        for path in ("/metrics", "/version", "/livez"):
+            assert (await one.admin().get(path)).status == 200
+    finally:
+        await one.stop()
+        store.close()
+
+
+async def test_an_act_that_fails_midway_is_in_the_audit_log(
+    local: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(local.service.limits, "remove", fail)
+    monkeypatch.setattr(local.service.backends["default"].store, "purge", fail)
+    assert (await local.admin().request("DELETE", "/token/ns/t")).status == 500
+    assert (await local.client().request("DELETE", "/api/ns/q")).status == 500
+    log = local.service.backends["default"].audit_log
+    found = [(one.entry.act, one.entry.status) async for one in log.newest_first()]
+    assert found == [("queue.destroy", 500), ("lmstfy.token.delete", 500)]
+
+
+async def test_a_reload_leaves_the_switch_of_the_access_log(local: Served) -> None:
+    local.service.apply(LmstfySettings())
+    await local.admin().request("POST", "/accesslog?status=enable")
+    local.service.apply(LmstfySettings())
+    assert (await local.admin().get("/accesslog")).json == {"status": "enabled"}
+    local.service.apply(LmstfySettings(access_log=True))
+    local.service.apply(LmstfySettings(access_log=False))
+    assert (await local.admin().get("/accesslog")).json == {"status": "disabled"}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.worker.pools import ChildDied, ProcessPool
+from penstock.worker.pools.calls import ChildBroken
 from tests.worker import process_tasks as tasks
 from tests.worker.test_processes import run, text_of, until_gone
 
@@ -96,6 +97,33 @@ async def test_a_preloaded_child_shares_the_import_of_the_app(
         with pytest.raises(ChildDied):
             await run(pool, tasks.die, "kill")
     assert log.read_text() == "x"
+    pool.close(5)
+
+
+async def test_a_preload_that_ends_the_process_fails_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "app_that_exits.py").write_text("import os\nos._exit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    pool = ProcessPool(1, "app_that_exits:app", start="preload")
+    async with asyncio.timeout(30):
+        with pytest.raises(ChildBroken, match="has ended"):
+            await run(pool, tasks.add, 1, 2)
+    pool.close(5)
+
+
+async def test_a_preload_that_hangs_is_replaced_after_its_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "app_that_hangs.py"
+    module.write_text("import time\ntime.sleep(3600)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    pool = ProcessPool(2, "app_that_hangs:app", start="preload", start_timeout=0.5)
+    assert await pool.prestart(2) == 0
+    module.write_text("from penstock import App\napp = App('memory://')\n")
+    pool._start_timeout = 30.0
+    assert await pool.prestart(1) == 1
     pool.close(5)
 
 

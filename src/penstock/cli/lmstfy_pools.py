@@ -114,15 +114,17 @@ def _upstream(name: str, pool: PoolConfig) -> Any:
     return OldLmstfy(pool.upstream, tokens, admin_url=pool.upstream_admin, account=pool.upstream_account)
 
 
-def make_service(pools: Pools, options: Mapping[str, Any]) -> LmstfyService:
-    """The service over these pools. Raises click.UsageError."""
+def make_service(pools: Pools, options: Mapping[str, Any], accounts: Mapping[str, str]) -> LmstfyService:
+    """The service over these pools, with these accounts. Raises click.UsageError."""
     tokens: dict[str, frozenset[str]] = {}
     for namespace, token in _pairs(options["tokens"], "--token"):
         tokens[namespace] = tokens.get(namespace, frozenset()) | {token}
     beyond = options["unix"] is None and not is_loopback(options["host"])
-    admin_beyond = options["admin_unix"] is not None or not is_loopback(options["admin_host"])
-    # beyond loopback a request needs a token, which no page of another site knows, and no page can reach a
-    # Unix socket
+    admin_beyond = options["admin_unix"] is None and not is_loopback(options["admin_host"])
+    # every name may stand in `Host` if a request needs a secret, which no page of another site knows, and at
+    # a Unix socket, which no page can reach
+    tokens_needed = beyond and not options["no_tokens"]
+    account_needed = admin_beyond and bool(accounts or options["admin_tokens"])
     return LmstfyService(
         pools.stores,
         migrations=pools.migrations,
@@ -131,9 +133,11 @@ def make_service(pools: Pools, options: Mapping[str, Any]) -> LmstfyService:
         fixed_tokens=tokens,
         need_admin=options["admin_tokens"],
         asynq_names=options["asynq_names"],
-        hosts=_host_rule(options, open_to_all=beyond or options["unix"] is not None),
-        admin_hosts=_host_rule(options, open_to_all=admin_beyond),
+        accounts=accounts,
+        hosts=_host_rule(options, open_to_all=tokens_needed or options["unix"] is not None),
+        admin_hosts=_host_rule(options, open_to_all=account_needed or options["admin_unix"] is not None),
         public_sizes=options["public_sizes"] or not beyond,
+        public_info=options["public_info"] or not admin_beyond,
     )
 
 

@@ -122,9 +122,10 @@ async def serve(
     tasks: set[asyncio.Task[Any]] = set()
 
     async def reloaded() -> list[str]:
+        certificate = None if tls is None else tls.read()  # nothing is applied if either is wrong
         notes = reload()
-        if tls is not None:
-            tls.reload()
+        if tls is not None and certificate is not None:
+            tls.use(certificate)
         _log.info("reloaded%s", "".join(f"; {note}" for note in notes))
         return notes
 

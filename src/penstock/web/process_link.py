@@ -75,17 +75,17 @@ class ProcessLink:
         else:
             self._writer.close()
 
-    async def ask(self, what: str, value: Any = None) -> Any:
-        """Ask the other end, and return its answer. Raises PenstockError with its error."""
+    async def ask(self, what: str, value: Any = None, timeout: float = _TIMEOUT) -> Any:
+        """Ask the other end, and return its answer. Raises PenstockError, also after `timeout` (s)."""
         self._numbers += 1
         number = self._numbers
         self._asked[number] = asyncio.get_running_loop().create_future()
         try:
             self._send(_LinkMessage(number, what, value))
-            async with asyncio.timeout(_TIMEOUT):
+            async with asyncio.timeout(timeout):
                 return await self._asked[number]
         except TimeoutError:
-            raise PenstockError(f"no answer within {_TIMEOUT:g} s") from None
+            raise PenstockError(f"no answer within {timeout:g} s") from None
         finally:
             del self._asked[number]
 

@@ -32,6 +32,10 @@ _CONTROL = "control"
 _HEALTHY = 30.0
 #: How long (s) a stopping process may take longer than the time that requests in flight have.
 _KILL_AFTER = 5.0
+#: How long (s) an answer of a process is waited for: less than the one that asks for all of them waits.
+_ANSWER_WITHIN = 7.0
+#: Acts whose answers may be incomplete, and how long (s) they are waited for.
+_MAY_MISS = {"counted": 2.0}
 
 
 def inherited_listeners() -> tuple[socket.socket, dict[str, list[socket.socket]]] | None:
@@ -85,39 +89,58 @@ class ServerProcesses:
         return self._code
 
     async def ask_all(self, request: Sequence[Any]) -> list[Any]:
-        """Ask each process that serves; `request` is the name of an act and its value."""
+        """Ask each process that serves; `request` is the name of an act and its value.
+
+        Raises PenstockError with the first error, after all have answered. A process that has ended is left
+        out, and for some acts one that does not answer.
+        """
         what, value = request
+        timeout = _MAY_MISS.get(what, _ANSWER_WITHIN)
         ready = [one for one in self._running.values() if one.ready]
-        answers = await asyncio.gather(*(one.link.ask(what, value) for one in ready), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException):
+        asked = [one.link.ask(what, value, timeout) for one in ready]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        found: list[Any] = []
+        for one, answer in zip(ready, answers, strict=True):
+            if not isinstance(answer, BaseException):
+                found.append(answer)
+            elif not isinstance(answer, PenstockError):
                 raise answer
-        return list(answers)
+            elif what in _MAY_MISS:
+                _log.warning("server process %d: %s: %s", one.pid, what, answer)
+            elif one.ready:
+                raise PenstockError(f"server process {one.pid}: {answer}") from answer
+        return found
 
     async def _keep_alive(self, position: int) -> None:
         failures = 0
         while not self._stopping.is_set():
             began = time.monotonic()
-            process = _ServerProcess(self._command, self._listeners[position], self._acts(position))
+            try:
+                process = _ServerProcess(self._command, self._listeners[position], self._acts(position))
+            except OSError as error:
+                failures += 1
+                _log.error("a server process cannot be started: %s; the start is repeated", error)
+                await self._unless_stopped(_pause(failures))
+                continue
             self._running[position] = process
             code = await process.ended()
             if self._stopping.is_set():
                 # a signal at its very start ends it before it has a handler
-                if code not in (0, -signal.SIGTERM) or (code and process.ready):
+                if code not in (0, -signal.SIGTERM) or (code and process.served):
                     self._code = self._code or 1
                 return
-            if not self._began and not process.ready:  # it has said why
+            if not self._began and not process.served:  # it has said why
                 self._code = code if code > 0 else 1
                 self._stop()
                 return
             _log.error("server process %d ended (%s); it is started again", process.pid, _how(code))
             failures = 0 if time.monotonic() - began > _HEALTHY else failures + 1
             if failures > 1:
-                await self._unless_stopped(min(10.0, 0.1 * 2 ** min(failures, 7)))
+                await self._unless_stopped(_pause(failures))
 
     def _acts(self, position: int) -> dict[str, Act]:
         async def is_ready(_: Any) -> None:
-            self._running[position].ready = True
+            self._running[position].ready = self._running[position].served = True
             count = sum(one.ready for one in self._running.values())
             if not self._began and count == len(self._listeners):
                 self._began = True
@@ -171,18 +194,24 @@ class _ServerProcess:
     def __init__(
         self, command: list[str], listeners: Mapping[str, Sequence[socket.socket]], acts: Mapping[str, Act]
     ) -> None:
+        #: Whether it serves now, and whether it ever has.
+        self.ready = self.served = False
         own, theirs = socket.socketpair()
         given = {name: [one.fileno() for one in sockets] for name, sockets in listeners.items()}
         given[_CONTROL] = [theirs.fileno()]
-        self.ready = False
-        self._process = subprocess.Popen(  # noqa: S603  # our own command line
-            command,
-            env={**os.environ, LISTENERS: json.dumps(given)},
-            pass_fds=[fd for fds in given.values() for fd in fds],
-            stdin=subprocess.DEVNULL,
-            process_group=0,  # signals of a terminal are for the supervisor, which passes them on
-        )
-        theirs.close()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  # our own command line
+                command,
+                env={**os.environ, LISTENERS: json.dumps(given)},
+                pass_fds=[fd for fds in given.values() for fd in fds],
+                stdin=subprocess.DEVNULL,
+                process_group=0,  # signals of a terminal are for the supervisor, which passes them on
+            )
+        except OSError:
+            own.close()
+            raise
+        finally:
+            theirs.close()
         self.link = ProcessLink(own, acts)
 
     @property
@@ -201,8 +230,14 @@ class _ServerProcess:
         """Wait until the process has ended; returns its exit code, negative for a signal."""
         await self.link.connect()
         await self.link.run()  # its end closes the connection
+        self.ready = False
         waiting: Awaitable[int] = asyncio.to_thread(self._process.wait)
         return await waiting
+
+
+def _pause(failures: int) -> float:
+    """How long (s) to wait before a process is started again."""
+    return min(10.0, 0.1 * 2.0 ** min(failures, 7))
 
 
 def _how(code: int) -> str:

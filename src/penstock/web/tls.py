@@ -16,17 +16,29 @@ class Tls:
     def __init__(self, certificate: Path, key: Path) -> None:
         self._certificate = certificate
         self._key = key
-        self.context = self._loaded()
+        self.context = self._now = self.read()
+        # called also for clients that name no server; a context that gets a certificate with a key of another
+        # type would keep both
+        self.context.sni_callback = self._use_newest
 
     def reload(self) -> None:
         """Read the files again; new connections get the new certificate.
 
         Raises ConfigError if the files do not fit; the old certificate stays.
         """
-        self._loaded()
-        self._load_into(self.context)
+        self.use(self.read())
 
-    def _loaded(self) -> ssl.SSLContext:
+    def use(self, context: ssl.SSLContext) -> None:
+        """Give new connections the certificate of this context, which `read` has returned."""
+        self._now = context
+
+    def _use_newest(
+        self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _: ssl.SSLContext
+    ) -> None:
+        connection.context = self._now
+
+    def read(self) -> ssl.SSLContext:
+        """What the files have now. Raises ConfigError if they do not fit."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])

@@ -11,6 +11,7 @@ import click
 
 from penstock.cli.session import Command, Session, require_web
 from penstock.cli.show import emit, note
+from penstock.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.cli.lmstfy_pools import Pools
@@ -73,6 +74,11 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
     "--public-sizes",
     is_flag=True,
     help="Answer the sizes of queues without a token, as lmstfy does, also beyond loopback.",
+)
+@click.option(
+    "--public-info",
+    is_flag=True,
+    help="Answer /info, /pools and /migrations of the admin API without an account, also beyond loopback.",
 )
 @click.option(
     "--processes",
@@ -147,6 +153,15 @@ def _check(options: dict[str, Any], accounts: Mapping[str, str]) -> None:
             f"--no-tokens would let everyone who reaches {options['host']} take and delete jobs: "
             "leave it out, and give tokens with --token or the admin API, or allow it with --allow-anyone"
         )
+    _check_admin(options, accounts)
+    if bool(options["tls_cert"]) != bool(options["tls_key"]):
+        raise click.UsageError("--tls-cert and --tls-key: give both, or none")
+
+
+def _check_admin(options: dict[str, Any], accounts: Mapping[str, str]) -> None:
+    """Refuse to let everyone beyond loopback make tokens."""
+    from penstock.web.hosts import is_loopback
+
     guarded = options["accounts"] or accounts or options["admin_tokens"]
     alone = options["admin_unix"] or is_loopback(options["admin_host"])
     if not guarded and not alone and not options["allow_anyone"]:
@@ -154,8 +169,6 @@ def _check(options: dict[str, Any], accounts: Mapping[str, str]) -> None:
             f"everyone who reaches {options['admin_host']} could make tokens: "
             "give --account NAME:PASSWORD or --admin-tokens, or allow it with --allow-anyone"
         )
-    if bool(options["tls_cert"]) != bool(options["tls_key"]):
-        raise click.UsageError("--tls-cert and --tls-key: give both, or none")
 
 
 def _run(
@@ -166,8 +179,9 @@ def _run(
     from penstock.web.tls import Tls
 
     tls = Tls(options["tls_cert"], options["tls_key"]) if options["tls_cert"] else None
-    service = make_service(pools, options)
-    service.apply(read_settings(options, config))
+    settings = read_settings(options, config)
+    service = make_service(pools, options, settings.accounts)
+    service.apply(settings)
     processes = 1 if inherited else options["processes"]
     for store in pools.stores.values():
         check_processes(processes, store.url)
@@ -224,10 +238,17 @@ def _reload(service: LmstfyService, before: LmstfyConfig | None, options: dict[s
     from penstock.cli.lmstfy_pools import read_settings
     from penstock.dialects.lmstfy.config_file import read_config
 
-    config = None if before is None else read_config(options["config"])
-    service.apply(read_settings(options, config))
-    if before is None or config is None:
+    if before is None:
+        service.apply(read_settings(options, None))
         return []
+    config = read_config(options["config"])
+    try:
+        # the listener has taken its rules for `Host` from the accounts that it had at the start
+        had = {"allow_anyone": False} if before.settings.accounts else {}
+        _check_admin({**options, **had}, config.settings.accounts)
+    except click.UsageError as error:
+        raise ConfigError(f"{error.message}; the old accounts stay until a restart") from None
+    service.apply(read_settings(options, config))
     fields = {"pools": "Pool", "admin_url": "AdminRedis", "host": "Host", "port": "Port"}
     fields |= {"admin_host": "AdminHost", "admin_port": "AdminPort", "log_level": "LogLevel"}
     changed = [shown for name, shown in fields.items() if getattr(config, name) != getattr(before, name)]

@@ -64,6 +64,7 @@ class AdminApi:
     - `operations`: the routes of operators.
     - `accounts`: name → password, for the routes of tokens; or a native token with the right `admin`.
     - `need_admin`: these routes need such a token also if there are no accounts.
+    - `public_info=False`: `/info`, `/pools` and `/migrations` need what the routes of tokens need.
     """
 
     def __init__(
@@ -77,9 +78,11 @@ class AdminApi:
         operations: Operations,
         accounts: Mapping[str, str] | None = None,
         need_admin: bool = False,
+        public_info: bool = True,
     ) -> None:
         self._audit_log = pools[DEFAULT_POOL].audit_log
         self._need_admin = need_admin
+        self._public_info = public_info
         self._pools = pools
         self._tokens = tokens
         self._limits = limits
@@ -107,7 +110,7 @@ class AdminApi:
         parts = path.split("/")[1:]
         found = self._route(exchange, parts)
         if found is None and not parts[-1] and self._route(exchange, parts[:-1]) is not None:
-            exchange.answer(moved(exchange, path[:-1]))
+            exchange.answer(moved(exchange))
             return
         if found is None:
             exchange.answer(plain_reply(404, b"404 page not found", b"text/plain"))
@@ -117,15 +120,16 @@ class AdminApi:
     def _route(self, exchange: Exchange, parts: list[str]) -> _AdminRoute | None:
         """The route of a request; None if lmstfy has no such route."""
         given = read_query(exchange.query)
+        private = not self._public_info
         match exchange.method, parts:
             case "GET", ["version"]:
                 return _AdminRoute(lambda: _done(indented(200, _UNKNOWN)))
             case "GET", ["pools"]:
-                return _AdminRoute(lambda: _done(indented(200, list(self._pools))))
+                return _AdminRoute(lambda: _done(indented(200, list(self._pools))), guarded=private)
             case "GET", ["migrations"]:
-                return _AdminRoute(self._migrations)
+                return _AdminRoute(self._migrations, guarded=private)
             case "GET", ["info"]:
-                return _AdminRoute(lambda: self._info(given.get("pool") or DEFAULT_POOL))
+                return _AdminRoute(lambda: self._info(given.get("pool") or DEFAULT_POOL), guarded=private)
             case "GET", ["metrics"]:
                 return _AdminRoute(self._shown_metrics)
             case "GET", ["livez"]:
@@ -157,11 +161,13 @@ class AdminApi:
         return None
 
     def _debug(self, exchange: Exchange, name: str, given: Mapping[str, str]) -> _AdminRoute | None:
-        """A profile, for those on the same machine; None for everyone else."""
+        """A profile, for administrators on the same machine; None for those on another one."""
         if not comes_from_here(exchange):
             return None
         if not name:
-            return _AdminRoute(lambda: _done(plain_reply(200, self._profiles.index().encode(), TEXT)))
+            return _AdminRoute(
+                lambda: _done(plain_reply(200, self._profiles.index().encode(), TEXT)), guarded=True
+            )
         profile = self._profiles.profiles.get(name)
         if profile is None:
             return None
@@ -170,7 +176,7 @@ class AdminApi:
             seconds = number(dict(given), "seconds", _PROFILE_SECONDS)
             return plain_reply(200, (await profile(seconds)).encode("utf-8", "replace"), TEXT)
 
-        return _AdminRoute(shown)
+        return _AdminRoute(shown, guarded=True)
 
     def _limiter(self, exchange: Exchange, namespace: str, token: str) -> _AdminRoute | None:
         limits, to = self._limits, _shown_token(namespace, token)
@@ -192,11 +198,18 @@ class AdminApi:
             realm = b'WWW-Authenticate: Basic realm="Authorization Required"\r\n'
             return plain_reply(401, b"", b"").replace(b"\r\n\r\n", b"\r\n" + realm + b"\r\n", 1)
         exchange.caller = caller
-        done = await route.act()
-        if route.entry is not None:
-            act, to = route.entry
-            address = exchange.address
-            await self._audit_log.write(caller, act, to, address=address, status=status_of(done))
+        if route.entry is None:
+            return await route.act()
+        act, to = route.entry
+        write = partial(self._audit_log.write, caller, act, to, address=exchange.address)
+        try:
+            done = await route.act()
+        except RefusedError:
+            raise
+        except Exception:  # boundary: an act that failed midway may have done something
+            await write(status=500)
+            raise
+        await write(status=status_of(done))
         return done
 
     async def _caller(self, exchange: Exchange) -> str | None:

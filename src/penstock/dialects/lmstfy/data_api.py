@@ -20,7 +20,7 @@ from penstock.dialects.lmstfy.counters import HttpMetrics
 from penstock.dialects.lmstfy.defaults import Defaults
 from penstock.dialects.lmstfy.jobs import exists, shown
 from penstock.dialects.lmstfy.limits import CONSUME, PRODUCE, Permit, TokenLimits
-from penstock.dialects.lmstfy.names import MOST_NAME, is_name, is_queue_list, store_queue
+from penstock.dialects.lmstfy.names import MOST_NAME, is_name, is_queue_list, is_utf8, store_queue
 from penstock.dialects.lmstfy.parameters import RefusedError, number, read_query
 from penstock.dialects.lmstfy.poll import Poll
 from penstock.dialects.lmstfy.queue_requests import destroyed, head, size
@@ -129,7 +129,7 @@ class DataApi:
             exchange.answer(error(404, "api not found"))
             return
         if route.action is Action.REDIRECT:
-            exchange.answer(moved(exchange, route.queue))
+            exchange.answer(moved(exchange))
             return
         try:
             self._authorise(exchange, route)
@@ -329,6 +329,8 @@ def _check_names(route: Route) -> None:
     refusal = _refusal(route.namespace, route.queue, route.action is Action.CONSUME)
     if refusal:
         raise RefusedError(400, refusal)
+    if not is_utf8(route.job_id):  # else the store would refuse the whole group of requests
+        raise RefusedError(400, "job id contains forbidden characters")
 
 
 @functools.lru_cache(maxsize=4_096)
@@ -352,13 +354,20 @@ async def _with_entry(
     answering: Coroutine[Any, Any, bytes],
 ) -> bytes:
     """The answer of an act of an operator, after the act has got its entry in the audit log."""
-    done = await answering
     to = store_queue(route.namespace, route.queue)
     facts = {name: text for name, text in given.items() if name in _FACTS}
     if route.job_id:
         facts["job"] = route.job_id
     who = exchange.caller or "anonymous"
-    await backend.audit_log.write(who, act, to, address=exchange.address, status=status_of(done), facts=facts)
+    write = partial(backend.audit_log.write, who, act, to, address=exchange.address, facts=facts)
+    try:
+        done = await answering
+    except RefusedError:
+        raise
+    except Exception:  # boundary: an act that failed midway may have done something
+        await write(status=500)
+        raise
+    await write(status=status_of(done))
     return done
 
 

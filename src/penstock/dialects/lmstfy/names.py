@@ -6,7 +6,7 @@ import functools
 import hashlib
 import re
 
-__all__ = ["MOST_NAME", "is_name", "is_ours", "is_queue_list", "split_queue", "store_queue"]
+__all__ = ["MOST_NAME", "is_name", "is_ours", "is_queue_list", "is_utf8", "split_queue", "store_queue"]
 
 #: Maximum length of the name of a namespace and of a queue.
 MOST_NAME = 255
@@ -15,6 +15,7 @@ _MOST_STORED = 255
 _HASH = 40
 _PART = (_MOST_STORED - _HASH - 2) // 2
 _NAME = re.compile(r"[-_A-Za-z0-9]+")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _LIST = re.compile(r"[-_A-Za-z0-9,]+")
 
 
@@ -26,6 +27,11 @@ def is_name(text: str) -> bool:
 def is_queue_list(text: str) -> bool:
     """Whether lmstfy allows this as the list of queues of a consume request."""
     return _LIST.fullmatch(text) is not None
+
+
+def is_utf8(text: str) -> bool:
+    """Whether the bytes of a path's part were UTF-8; others are surrogates in its text."""
+    return text.isascii() or _SURROGATE.search(text) is None
 
 
 @functools.lru_cache(maxsize=4_096)

@@ -52,11 +52,14 @@ class Operations:
         return _status(any(log.enabled for log in self._access_logs))
 
     async def access_log_switched(self, status: str) -> bytes:
-        """Switch the access log of all processes, until their end."""
+        """Switch the access log of all processes, until their end. 503: one of them does not answer."""
         enabled = _SWITCH.get(status)
         if enabled is None:
             raise RefusedError(400, "invalid status")
-        await self.siblings.ask_all("access_log", enabled)
+        try:
+            await self.siblings.ask_all("access_log", enabled)
+        except PenstockError as wrong:
+            return error(503, str(wrong))
         return _status(enabled)
 
     async def reloaded(self) -> bytes:

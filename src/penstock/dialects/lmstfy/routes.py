@@ -13,6 +13,7 @@ from penstock.web.replies import TEXT, reply
 
 __all__ = ["PATTERNS", "Action", "Route", "find_route", "is_malformed", "moved", "refused"]
 
+_LAST_SLASH = re.compile(rb"(?:/|%2[Ff])\Z")
 _HALF_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
@@ -62,7 +63,7 @@ PATTERNS = {
 
 
 class Route(NamedTuple):
-    """An action and the parts of its path. `queue` of a consume request is a list, of a redirect a path."""
+    """An action and the parts of its path. `queue` of a consume request is a list."""
 
     action: Action
     namespace: str
@@ -90,9 +91,12 @@ def is_malformed(path: bytes) -> bool:
     return b"%" in path and _HALF_ESCAPE.search(path) is not None
 
 
-def moved(exchange: Exchange, path: str) -> bytes:
-    """The answer to a path with a slash too many, as Go's `http.Redirect` gives it."""
-    where = path.encode("utf-8", "surrogateescape") + (b"?" + exchange.query if exchange.query else b"")
+def moved(exchange: Exchange) -> bytes:
+    """The answer to a path with a slash too many, as Go's `http.Redirect` gives it.
+
+    The new path stays escaped: an escaped line break would end the header.
+    """
+    where = _LAST_SLASH.sub(b"", exchange.path) + (b"?" + exchange.query if exchange.query else b"")
     location = b"Location: %b\r\n" % where
     if exchange.method != "GET":
         return reply(307, b"", b"", location)
@@ -121,7 +125,7 @@ def _find(method: str, path: bytes) -> Route | None:
         return None
     found = _leaf(method, parts)
     if found is None and not parts[-1] and _is_redirected(method, parts):
-        return Route(Action.REDIRECT, "", "/".join(parts[:-1]))
+        return Route(Action.REDIRECT, "", "")
     return found
 
 

@@ -49,6 +49,7 @@ class LmstfyService:
     - `fixed_tokens`: tokens by namespace that are valid besides those in the store.
     - `accounts`: names and passwords for the routes that manage tokens; empty: these need none.
     - `need_admin`: without accounts, these routes need a native token with the right `admin`.
+    - `public_info=False`: the names of pools and queues, and the state of migrations, need an account, too.
     - `public_sizes=False`: the sizes of queues need a token, too.
     - `asynq_names`: the metrics of queues also under asynq's names.
     - `asgi`, `admin_asgi`: both APIs as ASGI applications, which work inside `async with service`.
@@ -66,6 +67,7 @@ class LmstfyService:
         accounts: Mapping[str, str] | None = None,
         need_admin: bool = False,
         public_sizes: bool = True,
+        public_info: bool = True,
         hosts: HostRule | None = None,
         admin_hosts: HostRule | None = None,
         defaults: Defaults | None = None,
@@ -74,6 +76,7 @@ class LmstfyService:
     ) -> None:
         data_log, admin_log = AccessLog("data"), AccessLog("admin", shown_path)
         self.operations = Operations([data_log, admin_log], self._counted)
+        self._access_log = False  # as the settings say; operators may have switched it since
         self._http_metrics = HttpMetrics()
         self._asynq_names = asynq_names
         self.backends = _backends(stores, migrations or {})
@@ -103,6 +106,7 @@ class LmstfyService:
             operations=self.operations,
             accounts=accounts,
             need_admin=need_admin,
+            public_info=public_info,
         )
         self._data, self._admin = data, admin
         self.asgi = AsgiApp(data.handle, data.body_limit, bounds=bounds, access_log=data_log)
@@ -155,7 +159,9 @@ class LmstfyService:
         """Use these settings from now on."""
         self._data.defaults = settings.defaults
         self._admin.accounts = dict(settings.accounts)
-        self.operations.log_requests(settings.access_log)
+        if settings.access_log != self._access_log:
+            self._access_log = settings.access_log
+            self.operations.log_requests(settings.access_log)
 
     async def start(self, host: str, port: int) -> int:
         """Serve the data API at this address, and start the timers; returns the port."""

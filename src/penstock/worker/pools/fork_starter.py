@@ -40,7 +40,13 @@ class ForkStarter:
             server = self._server
             if server is None or server.lost:
                 server = self._server = _ForkServer(hello, self._preload)
-            why = await asyncio.shield(server.ready)
+            try:
+                why = await asyncio.shield(server.ready)
+            except asyncio.CancelledError:
+                if server.ready.cancelled() and not _is_cancelled():
+                    continue  # another start has given this server up
+                server.give_up()
+                raise
             if not why:
                 return await server.fork(connection, stderr)
             if self._server is server:
@@ -51,6 +57,12 @@ class ForkStarter:
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
+
+
+def _is_cancelled() -> bool:
+    """Whether the current task was cancelled, not what it awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class _ForkServer:
@@ -104,6 +116,11 @@ class _ForkServer:
         if not self.ready.done():
             self.ready.cancel()
 
+    def give_up(self) -> None:
+        """End the server if it is not ready: its import may hang, and the next one's need not."""
+        if not self.ready.done():
+            self.close()
+
     def _read(self) -> None:
         while not self.lost:
             try:
@@ -150,13 +167,13 @@ class _ForkServer:
 
     def _on_lost(self) -> None:
         """Report that the server has ended; its children are killed with it."""
-        self.close()
         error = ChildBroken("the process that forks children has ended")
+        if not self.ready.done():
+            self.ready.set_exception(error)  # before `close`, which cancels it
+        self.close()
         for forked in self._forks:
             if not forked.done():
                 forked.set_exception(error)
-        if not self.ready.done():
-            self.ready.set_exception(error)
         for child in list(self._children.values()):
             child.on_exit(-signal.SIGKILL)
 

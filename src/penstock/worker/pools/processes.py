@@ -372,6 +372,7 @@ class ProcessPool:
             self._refuse(charged, NoChild(broken.why, broken.traceback))
         except asyncio.CancelledError:
             child.end(0.0)
+            self._no_longer_starting()
             raise
         else:
             self._no_longer_starting()

@@ -188,7 +188,13 @@ class Supervisor:
         failures, began = 0, False
         death: Death | None = None
         while self._forked or not self._stopping:
-            child = self._forked.pop() if self._forked else self._start_child(death)
+            try:
+                child = self._forked.pop() if self._forked else self._start_child(death)
+            except OSError as error:
+                failures += 1
+                _log.error("a worker process cannot be started: %s; the start is repeated", error)
+                await self._unless_stopped(_pause(failures))
+                continue
             started = time.monotonic()
             code = await child.wait(self._on_hello)
             self._children.remove(child)
@@ -209,7 +215,7 @@ class Supervisor:
             if self._is_quiet:
                 await self._stopped.wait()
             elif not self._stopping and failures > 1:
-                await self._unless_stopped(min(10.0, 0.1 * 2 ** min(failures, 7)))
+                await self._unless_stopped(_pause(failures))
 
     def _new_child(self, death: Death | None) -> WorkerProcess:
         return process_class(self._app, self._config, self._queues, self._burst, death)
@@ -346,3 +352,8 @@ class Supervisor:
     def _kill_all(self, cause: str) -> None:
         for child in self._children:
             child.kill(cause)
+
+
+def _pause(failures: int) -> float:
+    """How long (s) to wait before a child is started again."""
+    return min(10.0, 0.1 * 2.0 ** min(failures, 7))

@@ -66,9 +66,14 @@ class WorkerProcess:
         self._process: StartedProcess
 
     def start(self) -> None:
-        """Start it as a new program."""
-        self._process = spawn(self._orders)
-        self._child_end.close()
+        """Start it as a new program. Raises OSError if the system has no room for another process."""
+        try:
+            self._process = spawn(self._orders)
+        except OSError:
+            self.close_in_fork()
+            raise
+        finally:
+            self._child_end.close()
 
     def fork(self) -> Orders | None:
         """Start it as a fork of this process: returns None here, and its orders in the child.
