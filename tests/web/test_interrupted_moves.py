@@ -1,4 +1,7 @@
-"""Moves between pools that break off: the new store is away or full, jobs end meanwhile, and keys repeat."""
+"""Moves between pools that break off: the new store is away or full, jobs end meanwhile, and keys repeat.
+
+Tokens of the old store stay valid during a migration and after it.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,17 @@ from penstock.core.job import Job, NewJob, Ref
 from penstock.core.limits import LimitChange
 from penstock.dialects.lmstfy.job_ids import mint_job_id
 from penstock.dialects.lmstfy.jobs import acknowledged, new_job, request_key
+from penstock.dialects.lmstfy.limits import Limiter, TokenLimits
 from penstock.dialects.lmstfy.migration import MigratingBackend
 from penstock.dialects.lmstfy.old_pools import OldStore, TakenJob
-from penstock.stores.contract import Enqueued, Settled, Settlement, Share
+from penstock.dialects.lmstfy.service import LmstfyService, PoolMigration
+from penstock.dialects.lmstfy.taking_over import ACCESS_TOKENS, LMSTFY_TOKENS, TokenCopy
+from penstock.dialects.lmstfy.tokens import Tokens
+from penstock.stores.contract import Enqueued, Settled, Settlement, Share, Store
 from penstock.stores.memory import MemoryStore
+from penstock.web.access import AccessTokens
+from penstock.web.access_tokens import TokenScope
+from tests.web.wire import Client
 
 Q = "ns.q"
 
@@ -161,3 +171,35 @@ async def test_a_job_whose_key_was_repeated_meanwhile_ends_the_migration(pools: 
     assert not any((await pools.old.left()).values())
     assert [one.id for one in await pools.fetch()] == [stored.id]
     assert pools.backend.problem == ""
+
+
+async def test_tokens_of_the_old_store_are_valid_during_a_migration_and_after_it(pools: Pools) -> None:
+    old, new = pools.old_store, pools.new
+    access = AccessTokens(old)
+    _, native = await access.create("app", [TokenScope.of("produce")])
+    _, revoked = await access.create("gone", [TokenScope.of("produce")])
+    tokens = Tokens(old)
+    plain = await tokens.create("default", "ns", "d")
+    assert plain is not None
+    await TokenLimits(old).put("default", "ns", plain, Limiter(write=100, interval=1))
+
+    async def statuses(stores: dict[str, Store], **options: Any) -> list[int]:
+        service = LmstfyService(stores, **options)
+        port = await service.start("127.0.0.1", 0)
+        found = []
+        for token in (native, revoked, plain):
+            client = Client(port, token)
+            found.append((await client.put("/api/ns/q", b"x")).status)
+            await client.close()
+        await service.stop(1.0)
+        return found
+
+    migrations = {"default": PoolMigration("new")}
+    assert await statuses({"default": old, "new": new}, migrations=migrations) == [201, 201, 201]
+    await TokenCopy(old, new, [*ACCESS_TOKENS, *LMSTFY_TOKENS]).tick()
+    await access.revoke("gone")
+    await AccessTokens(new).create("own", [TokenScope.of("read")])
+    await TokenCopy(old, new, [*ACCESS_TOKENS, *LMSTFY_TOKENS]).tick()  # of the next server
+    assert [one.name for one in await AccessTokens(new).all()] == ["app", "own"]
+    assert await statuses({"default": new}) == [201, 401, 201]
+    assert await TokenLimits(new).get("default", "ns", plain) == Limiter(write=100, interval=1)

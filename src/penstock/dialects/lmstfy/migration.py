@@ -20,6 +20,8 @@ from penstock.dialects.lmstfy.old_pools import OldPool, TakenJob
 from penstock.dialects.lmstfy.poll import Poll
 from penstock.maintenance.service import Service
 from penstock.stores.contract import Enqueued, EnqueueStatus, Replacement, Settled, Settlement, Store
+from penstock.web.access import AccessTokens
+from penstock.web.audit import AuditLog
 from penstock.web.group_commit import GroupCommit
 
 __all__ = ["MigratingBackend"]
@@ -50,10 +52,26 @@ _MANY = 10_000
 
 
 class MigratingBackend(Backend):
-    """The new store of a pool, with what the `old` one still has. `moved` counts the moved jobs."""
+    """The new store of a pool, with what the `old` one still has. `moved` counts the moved jobs.
 
-    def __init__(self, store: Store, pool: str, old: OldPool, *, target: str) -> None:
+    - `tokens`: the store that has the access tokens and the audit log, if it is not the new one.
+    - `services`: run as long as this one.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        pool: str,
+        old: OldPool,
+        *,
+        target: str,
+        tokens: Store | None = None,
+        services: Sequence[Service] = (),
+    ) -> None:
         super().__init__(store, pool)
+        if tokens is not None:
+            self.access_tokens, self.audit_log = AccessTokens(tokens), AuditLog(tokens)
+        self._services += services
         self._old = old
         self.target = target
         self.moved = 0
