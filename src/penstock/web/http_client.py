@@ -15,6 +15,8 @@ __all__ = ["HttpAnswer", "HttpClient"]
 
 #: The largest answer that is read.
 _MOST = 256 * 1024 * 1024
+#: Requests that are sent again if an open connection ends before it has brought a part of the answer.
+_REPEATABLE = ("GET", "HEAD", "DELETE")
 
 
 @dataclass
@@ -57,8 +59,7 @@ class HttpClient:
         async with self._slots:
             try:
                 async with asyncio.timeout(within):
-                    stream = self._free.pop() if self._free else await self._open()
-                    return await self._exchange(stream, data, method)
+                    return await self._answered(method, data)
             except TimeoutError:
                 raise TimeoutError(f"{self._authority} did not answer within {within:g} s") from None
             except (EOFError, httptools.HttpParserError) as error:
@@ -69,11 +70,26 @@ class HttpClient:
         while self._free:
             self._free.pop().close()
 
+    async def _answered(self, method: str, data: bytes) -> HttpAnswer:
+        """Send a request on a free connection, and once more if that one was closed while it was idle."""
+        while self._free:
+            stream = self._free.pop()
+            if stream.closed:
+                stream.close()
+                continue
+            try:
+                return await self._exchange(stream, data)
+            except (EOFError, ConnectionError):
+                if stream.answering or method not in _REPEATABLE:
+                    raise
+                break
+        return await self._exchange(await self._open(), data)
+
     async def _open(self) -> _Stream:
         reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
         return _Stream(reader, writer)
 
-    async def _exchange(self, stream: _Stream, data: bytes, method: str) -> HttpAnswer:
+    async def _exchange(self, stream: _Stream, data: bytes) -> HttpAnswer:
         done = False
         try:
             answer = await stream.exchange(data)
@@ -96,21 +112,29 @@ class _Stream:
         self._parts: list[bytes] = []
         self._done = False
         self._size = 0
+        self._parser: Any = None
         self.reusable = False
+        self.answering = False  # whether a part of the answer has come
+
+    @property
+    def closed(self) -> bool:
+        """Whether the server is known to have closed the connection."""
+        return self._reader.at_eof() or self._writer.is_closing()
 
     async def exchange(self, data: bytes) -> HttpAnswer:
         self._answer, self._parts, self._done, self._size = HttpAnswer(), [], False, 0
-        parser: Any = httptools.HttpResponseParser(self)
+        self.reusable = self.answering = False
+        parser = self._parser = httptools.HttpResponseParser(self)
         self._writer.write(data)
         await self._writer.drain()
         while not self._done:
             received = await self._reader.read(65_536)
             if not received:
                 raise EOFError("the connection was closed")
+            self.answering = True
             parser.feed_data(received)
         self._answer.status = parser.get_status_code()
         self._answer.body = b"".join(self._parts)
-        self.reusable = parser.should_keep_alive()
         return self._answer
 
     def close(self) -> None:
@@ -126,4 +150,5 @@ class _Stream:
         self._parts.append(part)
 
     def on_message_complete(self) -> None:
+        self.reusable = self._parser.should_keep_alive()  # after this call the parser says no
         self._done = True

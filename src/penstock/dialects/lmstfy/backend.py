@@ -134,7 +134,7 @@ class Backend:
             self._stored([new])
         return answer
 
-    async def _replace_all(self, replacements: list[Replacement]) -> Sequence[Enqueued]:
+    async def _replace_all(self, replacements: list[Replacement]) -> Sequence[Enqueued | BaseException]:
         return await self.store.replace_jobs(replacements)
 
     async def _enqueue_groups(

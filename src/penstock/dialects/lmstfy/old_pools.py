@@ -36,7 +36,12 @@ class TakenJob(NamedTuple):
 
 
 class OldPool(Protocol):
-    """What a migration needs of the pool that it drains. All verbs raise StoreError."""
+    """What a migration needs of the pool that it drains. All verbs raise StoreError.
+
+    `kept_for`: how long (s) a taken job is ours in a pool that takes none back; 0: `give_back` does that.
+    """
+
+    kept_for: float
 
     def start(self) -> None:
         """Start what happens by time there."""
@@ -97,6 +102,8 @@ class OldPool(Protocol):
 
 class OldStore:
     """A store that is drained. Its timers run here: delayed jobs become due, and TTRs end."""
+
+    kept_for = 0.0
 
     def __init__(self, store: Store, pool: str) -> None:
         self._backend = Backend(store, pool)

@@ -16,7 +16,7 @@ from penstock.dialects.lmstfy.metrics import metrics_text
 from penstock.dialects.lmstfy.migration import MigratingBackend
 from penstock.dialects.lmstfy.old_pools import OldPool, OldStore
 from penstock.dialects.lmstfy.operations import Operations
-from penstock.dialects.lmstfy.taking_over import take_over_tokens
+from penstock.dialects.lmstfy.taking_over import ACCESS_TOKENS, LMSTFY_TOKENS, TokenCopy, take_over_tokens
 from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens
 from penstock.dialects.lmstfy.upstream import OldLmstfy
 from penstock.stores.contract import Store
@@ -79,13 +79,14 @@ class LmstfyService:
         self._access_log = False  # as the settings say; operators may have switched it since
         self._http_metrics = HttpMetrics()
         self._asynq_names = asynq_names
-        self.backends = _backends(stores, migrations or {})
+        kept_in = admin_store or stores.get(DEFAULT_POOL)
+        self.backends = _backends(stores, migrations or {}, kept_in)
         self._upstreams = {
             name: one.upstream
             for name, one in (migrations or {}).items()
             if isinstance(one.upstream, OldLmstfy)
         }
-        kept_in = admin_store or self.backends[DEFAULT_POOL].store
+        kept_in = kept_in or self.backends[DEFAULT_POOL].store
         self.tokens = Tokens(kept_in, fixed_tokens)
         self.limits = TokenLimits(kept_in)
         data = DataApi(
@@ -184,11 +185,26 @@ class LmstfyService:
             await backend.stop()
 
 
-def _backends(stores: Mapping[str, Store], migrations: Mapping[str, PoolMigration]) -> dict[str, Backend]:
+def _backends(
+    stores: Mapping[str, Store], migrations: Mapping[str, PoolMigration], kept_in: Store | None
+) -> dict[str, Backend]:
+    """The backends by pool. The tokens of a drained store stay there, and their copies are in the new one."""
     backends: dict[str, Backend] = {
         name: Backend(store, name) for name, store in stores.items() if name not in migrations
     }
     for name, migration in migrations.items():
-        old = migration.upstream or OldStore(stores[name], name)
-        backends[name] = MigratingBackend(stores[migration.to], name, old, target=migration.to)
+        new = stores[migration.to]
+        if migration.upstream is not None:
+            backends[name] = MigratingBackend(new, name, migration.upstream, target=migration.to)
+            continue
+        old = stores[name]
+        kinds = (*ACCESS_TOKENS, *LMSTFY_TOKENS) if old is kept_in else ACCESS_TOKENS
+        backends[name] = MigratingBackend(
+            new,
+            name,
+            OldStore(old, name),
+            target=migration.to,
+            tokens=old,
+            services=[TokenCopy(old, new, kinds)],
+        )
     return backends

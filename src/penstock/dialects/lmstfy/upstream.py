@@ -53,6 +53,9 @@ class OldLmstfy:
     - `account`: NAME:PASSWORD of the admin listener.
     """
 
+    #: A job may be stored until shortly before its TTR ends.
+    kept_for = _TTR - 5.0
+
     def __init__(
         self, url: str, tokens: Mapping[str, str], *, admin_url: str = "", account: str = "", pool: str = ""
     ) -> None:
@@ -88,7 +91,12 @@ class OldLmstfy:
         for namespace, wanted in by_namespace.items():
             for start in range(0, len(wanted), _MOST_QUEUES):
                 some = wanted[start : start + _MOST_QUEUES]
-                taken += await self._take(namespace, some, limit - len(taken))
+                try:
+                    taken += await self._take(namespace, some, limit - len(taken))
+                except StoreError:
+                    if taken:  # these are consumed
+                        return taken
+                    raise
         return taken
 
     async def _take(self, namespace: str, names: list[str], limit: int) -> list[TakenJob]:
