@@ -18,7 +18,7 @@ from penstock.core.limits import LimitChange
 from penstock.dialects.lmstfy.job_ids import mint_job_id
 from penstock.dialects.lmstfy.jobs import acknowledged, new_job, request_key
 from penstock.dialects.lmstfy.limits import Limiter, TokenLimits
-from penstock.dialects.lmstfy.migration import MigratingBackend
+from penstock.dialects.lmstfy.migration import DrainService, MigratingBackend
 from penstock.dialects.lmstfy.old_pools import OldStore, TakenJob
 from penstock.dialects.lmstfy.service import LmstfyService, PoolMigration
 from penstock.dialects.lmstfy.taking_over import ACCESS_TOKENS, LMSTFY_TOKENS, TokenCopy
@@ -203,3 +203,23 @@ async def test_tokens_of_the_old_store_are_valid_during_a_migration_and_after_it
     assert [one.name for one in await AccessTokens(new).all()] == ["app", "own"]
     assert await statuses({"default": new}) == [201, 401, 201]
     assert await TokenLimits(new).get("default", "ns", plain) == Limiter(write=100, interval=1)
+
+
+async def test_many_queues_are_asked_in_turn(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"ns.q{n}" for n in range(1_200)]
+    asked: list[list[str]] = []
+
+    async def queues() -> list[str]:
+        return names
+
+    async def take(queues: Sequence[str], limit: int) -> list[TakenJob]:
+        asked.append(list(queues))
+        return []
+
+    monkeypatch.setattr(pools.old, "queues", queues)
+    monkeypatch.setattr(pools.old, "take", take)
+    service = DrainService(pools.backend)
+    for _ in range(4):
+        await service.tick()
+    assert [len(part) for part in asked] == [500, 500, 200, 500]
+    assert asked[0] + asked[1] + asked[2] == names

@@ -47,6 +47,8 @@ _THERE = (
 _FIRST_STEP = 16
 #: A queue that the new store refuses is not tried again for this long (s).
 _AFTER_REFUSAL = 1.0
+#: The most queues that one look of the drain service names; the next look continues after them.
+_MOST_ASKED = 500
 #: The most queues whose emptiness is remembered.
 _MANY = 10_000
 
@@ -360,6 +362,7 @@ class DrainService(Service):
     def __init__(self, backend: MigratingBackend) -> None:
         super().__init__()
         self._backend = backend
+        self._start = 0  # of the next look, among the queues
 
     async def tick(self) -> float:
         backend = self._backend
@@ -369,6 +372,14 @@ class DrainService(Service):
             backend.note_problem(error)
             await backend.retry_held()
             raise
-        if await backend.draw(queues, _STEP) and backend.more:
+        if await backend.draw(self._next_part(queues), _STEP) and backend.more:
             return 0.0
         return _WHILE_WAITING if backend.dispatcher.waited_for else _ELSE
+
+    def _next_part(self, queues: list[str]) -> list[str]:
+        """All queues in turn: an old server is asked about 50 in a request, most of them empty."""
+        if len(queues) <= _MOST_ASKED:
+            return queues
+        start = self._start if self._start < len(queues) else 0
+        self._start = start + _MOST_ASKED
+        return queues[start : start + _MOST_ASKED]
