@@ -1,4 +1,7 @@
-"""What follows from the end of a node: the rules of flows. docs/concepts/flows.md explains them."""
+"""What follows from the end of a node: the rules of flows, for all stores.
+
+docs/concepts/flows.md explains them.
+"""
 
 from __future__ import annotations
 

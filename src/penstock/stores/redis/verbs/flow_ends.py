@@ -10,19 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.core.flow import FlowState, NodeState, outcome_of
+from penstock.core.flow import NodeState, outcome_of
 from penstock.core.job import Ref, State
 from penstock.stores.redis.context import CallPlan, Context, command
 from penstock.stores.redis.isolation import AWAY, alone, each
 from penstock.stores.redis.keys import id_of
 from penstock.stores.redis.layout import STATES
-from penstock.stores.redis.verbs.flow_store import (
-    commit,
-    note_missing,
-    open_flow,
-    proceed,
-    read_nodes,
-)
+from penstock.stores.redis.verbs.flow_store import commit, note_missing, open_flow, proceed, read_nodes
 from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["deliver_ends"]
@@ -81,10 +75,8 @@ def _count(context: Context, flow: Ref, ends: list[_End]) -> CallPlan[bool]:
         if session is None:
             return True
         yield from read_nodes(context, flow, session, [end.node for end in ends])
-        if session.head.state is FlowState.RUNNING or any(end.outcome is None for end in ends):
-            # only then is a cancelled job retried
-            cancelled = [end.node for end in ends if end.outcome is NodeState.CANCELLED]
-            yield from note_missing(context, session, cancelled)
+        cancelled = [end.node for end in ends if end.outcome is NodeState.CANCELLED]
+        yield from note_missing(context, session, cancelled)  # a job that its flow cancelled may be retried
         for end in ends:
             if not session.is_news(end.node, end.job, end.stamp):
                 continue
