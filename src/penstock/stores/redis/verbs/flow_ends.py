@@ -80,10 +80,8 @@ def _count(context: Context, flow: Ref, ends: list[_End]) -> CallPlan[bool]:
         if session is None:
             return True
         yield from read_nodes(context, flow, session, [end.node for end in ends])
-        if session.head.state is FlowState.RUNNING or any(end.outcome is None for end in ends):
-            # only then is a cancelled job retried
-            cancelled = [end.node for end in ends if end.outcome is NodeState.CANCELLED]
-            yield from note_missing(context, session, cancelled)
+        cancelled = [end.node for end in ends if end.outcome is NodeState.CANCELLED]
+        yield from note_missing(context, session, cancelled)  # a job that its flow cancelled may be retried
         for end in ends:
             if not session.is_news(end.node, end.job, end.stamp):
                 continue
