@@ -32,6 +32,7 @@ from penstock.stores.contract import (
 
 __all__ = [
     "FAILED",
+    "UNDO",
     "FlowMemory",
     "Pause",
     "Request",
@@ -52,6 +53,8 @@ LONGEST_WAIT = 86_400_000
 _TURNS = 5
 #: The step that marks a flow that is being undone; its value is the reason.
 FAILED = "failed!"
+#: The step that marks a flow with steps that can be undone.
+UNDO = "undo!"
 _VERSION = "version!"
 _RESERVED = "!#"
 
@@ -154,12 +157,16 @@ class FlowMemory:
         if inside is not None and inside[0] is self:
             raise FlowError(f"a flow cannot be used inside {inside[1]}: call it in the task's function")
         self.check()
+        yield from self.read()
+        self.check()
+
+    def read(self) -> Plan[None]:
+        """Read the steps, once, and check the version of the flow."""
         if self._known is None:
             steps: list[StoredStep] = yield VerbCall("steps", (self.ref,))
             if self._known is None:  # another task of the flow may have read them meanwhile
                 self._known = {step.name: step for step in steps}
                 yield from self._check_version()
-            self.check()
 
     @property
     def ending(self) -> FlowVersionMismatch | FlowSuspended | None:
@@ -177,6 +184,11 @@ class FlowMemory:
         """The stored step with this key, if it has a value."""
         step = (self._known or {}).get(key)
         return None if step is None or step.value is None else step
+
+    def unreached(self) -> bool:
+        """Whether steps are stored that the function has not used in this attempt."""
+        names = (key.partition("#") for key in self._known or () if "!" not in key)
+        return any(self._uses[name] < int(n or 1) for name, _, n in names)
 
     def count(self, prefix: str) -> int:
         """The number of stored steps `prefix1`, `prefix2` …, up to the first that is missing."""

@@ -33,6 +33,7 @@ from penstock.stores.contract import Enqueued, EnqueueStatus, StoredStep
 from penstock.workflows.flow_memory import (
     FAILED,
     SHORT_WAIT,
+    UNDO,
     FlowMemory,
     Pause,
     Plan,
@@ -46,6 +47,8 @@ __all__ = ["StepPlans"]
 
 #: The largest result of one step (bytes).
 LARGEST_STEP = 1024 * 1024
+#: A flow whose last attempt failed before its stored steps runs once more after this (ms), to undo them.
+_UNDO_AFTER = 1_000
 #: The results of the jobs of a gather are kept this long (ms), if the flow does not take them before.
 _MEMBERS_KEPT = 30 * 86_400_000
 #: A gather first looks for the ends of its jobs after these waits (ms), then each minute.
@@ -99,6 +102,8 @@ class StepPlans:
             found = memory.stored(key)
             if found is None:
                 memory.reach()
+                if undo is not None and memory.stored(UNDO) is None:
+                    yield from memory.record(UNDO, b"null")
                 found = yield from self._run(key, call, codec, attempts, retry_delay)
             value = codec.decode(found.value or b"null")
             if undo is not None:
@@ -289,17 +294,30 @@ class StepPlans:
             return error
         while memory.active:  # branches: their steps must not run beside the undos or the next attempt
             yield Pause(None)
+        yield from memory.read()  # the function may have failed before its first step
         marked = memory.stored(FAILED)
         if marked is None:
-            if not self._undo or not self._is_final(error):
+            if not self._is_final(error):
+                return error
+            early = memory.stored(UNDO) is not None and memory.unreached()
+            if not self._undo and not early:
                 return error
             marked = yield from memory.record(FAILED, text_of(error, "the flow failed")[:300].encode())
+            if early:  # one more run tells how the steps that this one did not reach are undone
+                memory.suspended = FlowSuspended(_UNDO_AFTER)
+                return memory.suspended
         for key, undo, value in reversed(self._undo):
             if memory.stored(f"undo!{key}") is None:
                 yield UserCall(undo, (value,), {}, "an undo function")
                 yield from memory.record(f"undo!{key}", b"null")
         why = (marked.value or b"").decode(errors="replace")
-        return Discard(f"undone after: {why}") if isinstance(error, StepsFailed) else error
+        if isinstance(error, StepsFailed):
+            return Discard(f"undone after: {why}")
+        if memory.unreached() and self._is_final(error):
+            return Discard(
+                f"not undone, as the function did not reach its stored steps: {text_of(error)[:300]}"
+            )
+        return error
 
     def _is_final(self, error: BaseException) -> bool:
         job, now = self.memory.attempt.job, self.memory.now()

@@ -317,6 +317,28 @@ def test_a_flow_call_inside_an_undo_is_refused(app: App) -> None:
         assert "inside an undo function" in asyncio.run(reason_of(handle))
 
 
+@pytest.mark.parametrize("last", [2, 3])
+def test_steps_are_undone_after_a_last_attempt_that_did_not_reach_them(
+    app: App, ran: list[Any], last: int
+) -> None:
+    @app.task(max_attempts=2)
+    async def work() -> None:
+        flow = current_flow()
+        ran.append("begin")
+        if 2 <= ran.count("begin") <= last:
+            raise OSError("the database is down")
+        await flow.step("charge", lambda: ran.append("charge"), undo=lambda _: ran.append("undo"))
+        raise OSError("no")
+
+    with inline(app, raises=False) as box:
+        handle = work.enqueue()
+        box.run_all()
+        assert handle.status() is State.DEAD
+        reason = asyncio.run(reason_of(handle))
+        assert ("not undone" in reason and "is down" in reason) is (last == 3)
+    assert ran == ["begin", "charge", "begin", "begin", *(["undo"] if last == 2 else [])]
+
+
 # ── child jobs ──
 
 
