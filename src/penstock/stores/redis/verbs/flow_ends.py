@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.core.flow import FlowState, NodeState, outcome_of
+from penstock.core.flow import NodeState, outcome_of
 from penstock.core.flow_engine import Sweep
 from penstock.core.job import Ref, State
 from penstock.stores.redis.context import CallPlan, Context, command
