@@ -34,6 +34,7 @@ MAY_SORT = {
     "list.find",
     "prune.silent",
     "batches.show",
+    "steps.waiting_one",  # only steps of one job that wait for one signal and key
     "list_next.of_priority",  # only those that share a place, in a queue with a fair share
     "list_next.below_priority",
 }
