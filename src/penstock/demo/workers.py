@@ -120,8 +120,9 @@ class Killer:
                 os.kill(pid, signal.SIGKILL)
             else:
                 self._ledger.kill(pid)
-        for one in stopped:
-            _signal(one, signal.SIGCONT)
+        if not held:  # else the children die stopped: awake, one could start a job after the recorded kill
+            for one in stopped:
+                _signal(one, signal.SIGCONT)
         return held
 
 
