@@ -29,9 +29,9 @@ __all__ = [
     "outcome_of",
 ]
 
-#: Retention (ms) of a flow that has failed or was cancelled: it can be retried for so long.
+#: Retention (ms) of a flow that has failed or was cancelled: until then it can be retried.
 FAILED_KEPT = 90 * 86_400_000
-#: A flow that was not started is removed so long (ms) after its first nodes were stored.
+#: Time (ms) from the storing of its first nodes to the removal of a flow that was not started.
 BUILDING_KEPT = 3_600_000
 #: The reasons of jobs that are cancelled with their flow.
 FLOW_CANCELLED = "cancelled with its flow"

@@ -11,7 +11,7 @@ __all__ = ["FlowAdvancer"]
 
 #: Interval (s) of the checks: while this worker runs jobs of flows, and otherwise.
 _SOON, _LATER = 0.5, 5.0
-#: For so long (s) after a job of a flow the checks are frequent.
+#: How long (s) the checks are frequent after a job of a flow.
 _ACTIVE = 10.0
 
 

@@ -50,7 +50,7 @@ class HttpClient:
         *,
         within: float = 10.0,
     ) -> HttpAnswer:
-        """Send a request and read its answer, within so many seconds."""
+        """Send a request and read its answer. Raises TimeoutError after `within` seconds."""
         lines = [f"{method} {self._prefix}{target} HTTP/1.1", f"Host: {self._authority}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         if body or method in ("PUT", "POST"):

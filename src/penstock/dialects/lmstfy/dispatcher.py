@@ -85,7 +85,7 @@ class Dispatcher:
         self._start()
 
     def work(self, queues: Iterable[str], jobs: int = _FEW_POLLS) -> None:
-        """Note that these queues may have got so many available jobs each."""
+        """Note how many available jobs each of these queues may have got."""
         for queue in queues:
             if self._flight is not None or queue in self._waiting:
                 self._with_work[queue] = self._with_work.get(queue, 0) + jobs

@@ -79,7 +79,7 @@ def proceed(context: Context, ref: Ref, session: FlowChangeSet, budget: int = FL
 
 
 def note_missing(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
-    """Note which jobs of failed nodes do not exist any more: they cannot be retried."""
+    """Note which jobs of failed or cancelled nodes cannot be retried: they are gone, or unreadable."""
     nodes = [session.node(index) for index in indexes]
     failed = (NodeState.DEAD, NodeState.CANCELLED)
     refs = [
