@@ -26,9 +26,9 @@ from benchmarks.machine import cpu_seconds, describe, memory_of
 from benchmarks.server import Server, describe_redis
 
 _HERE = Path(__file__).resolve().parent
-_LMSTFY = "github.com/bitleak/lmstfy@v1.0.15"
+LMSTFY = "github.com/bitleak/lmstfy@v1.0.15"
 _TOKEN = "the-token-of-the-benchmarks"
-_CONFIG = """
+LMSTFY_CONFIG = """
 Host = "127.0.0.1"
 Port = {port}
 AdminHost = "127.0.0.1"
@@ -63,7 +63,7 @@ def build(folder: Path) -> tuple[Path, Path]:
     _go("build", "-buildvcs=false", "-o", str(load), ".", cwd=_HERE / "http_load")
     if not lmstfy.exists():
         source = folder / "source"
-        found = json.loads(_go("mod", "download", "-json", _LMSTFY, cwd=folder))
+        found = json.loads(_go("mod", "download", "-json", LMSTFY, cwd=folder))
         shutil.copytree(found["Dir"], source, copy_function=shutil.copyfile)
         for path in [source, *source.rglob("*")]:
             path.chmod(path.stat().st_mode | 0o200)
@@ -112,7 +112,9 @@ def served(side: str, lmstfy: Path, redis: Server, folder: Path) -> Iterator[tup
     port, admin_port = ports = _free_ports()
     if side == "lmstfy":
         config = folder / f"lmstfy.{port}.toml"
-        config.write_text(_CONFIG.format(port=port, admin_port=admin_port, redis=f"127.0.0.1:{redis.port}"))
+        config.write_text(
+            LMSTFY_CONFIG.format(port=port, admin_port=admin_port, redis=f"127.0.0.1:{redis.port}")
+        )
         command = [str(lmstfy), "-c", str(config), "-p", str(folder / f"pid.{port}")]
     else:
         command = [sys.executable, "-m", "penstock", "--url", redis.url, "serve", "--lmstfy"]

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.http import LMSTFY
 from tests.servers import redis_server
 from tests.test_house import SRC
 
-LMSTFY = "github.com/bitleak/lmstfy@v1.0.15"
 CHECKOUT = os.environ.get("PENSTOCK_GO_LMSTFY_CLIENT", "")
 #: What that suite expects of the server: see its scripts/setup.sh.
 NAMESPACE, TOKEN = "test-ns", "01F4CKPFY8XYVH6WVEQB3747CW"

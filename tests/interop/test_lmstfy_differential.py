@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.http import LMSTFY_CONFIG
 from tests.fuzz import FACTOR
 from tests.interop.lmstfy_cases import (
     TOKEN,
@@ -29,17 +30,6 @@ from tests.interop.test_lmstfy_clients import go, lmstfy, pytestmark, serving, u
 from tests.servers import redis_server, until
 from tests.web.wire import Client, Reply
 
-CONFIG = """
-Host = "127.0.0.1"
-Port = {port}
-AdminHost = "127.0.0.1"
-AdminPort = {admin_port}
-LogLevel = "error"
-[AdminRedis]
-Addr = "{redis}"
-[Pool.default]
-Addr = "{redis}"
-"""
 #: Headers that are different in each answer.
 VARIABLE = {"Date", "X-Request-Id", "Content-Length"}
 SEEDS = 8
@@ -64,7 +54,7 @@ def original(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with redis_server(appendonly=True) as redis:
         address = f"127.0.0.1:{redis.port}"
         config = home / "config.toml"
-        config.write_text(CONFIG.format(port=ports[0], admin_port=ports[1], redis=address))
+        config.write_text(LMSTFY_CONFIG.format(port=ports[0], admin_port=ports[1], redis=address))
         with subprocess.Popen([program, "-c", config, "-p", home / "pid"], cwd=home) as server:
             try:
                 until(lambda: answers(ports[0]) and answers(ports[1]), "lmstfy listens")

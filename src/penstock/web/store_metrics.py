@@ -109,10 +109,15 @@ def asynq_metrics(report: StoreReport) -> Iterable[str]:
         yield exposed(f"asynq_tasks_{name}_total", "counter", f"Attempts {name}.", names, samples)
 
 
+def cpu_metric() -> str:
+    """CPU time of this process."""
+    cpu: Samples = [((), time.process_time())]
+    return exposed("process_cpu_seconds_total", "counter", "CPU time of this process (s).", (), cpu)
+
+
 def process_metrics() -> Iterable[str]:
     """CPU time, start and memory of this process, under the names that all Prometheus clients use."""
-    cpu: Samples = [((), time.process_time())]
-    yield exposed("process_cpu_seconds_total", "counter", "CPU time of this process (s).", (), cpu)
+    yield cpu_metric()
     started: Samples = [((), round(_STARTED, 3))]
     help = "Start of this process, Unix time (s)."
     yield exposed("process_start_time_seconds", "gauge", help, (), started)

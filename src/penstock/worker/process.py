@@ -24,6 +24,7 @@ from penstock.app.app import App
 from penstock.app.loading import load_app
 from penstock.config import Config
 from penstock.core.errors import PenstockError, StoreError, StoreFull, StoreUnavailable
+from penstock.worker.event_loop import loop_runner
 from penstock.worker.logs import configure_logs, report_refusal
 from penstock.worker.metrics_page import MetricsPage
 from penstock.worker.orders import (
@@ -76,7 +77,7 @@ def _work(orders: Orders) -> int:
         app = load_app(orders.app)
         gc.collect()
         gc.freeze()  # what is imported now stays: full collections skip it
-        runner = _runner()
+        runner = loop_runner()
         with runner:
             return runner.run(_serve(orders, app, control))
     except PenstockError as error:
@@ -96,14 +97,6 @@ def _refuse(control: socket.socket, config: Config, why: str) -> None:
         _send(control, Refusal(why))
     except OSError:  # the supervisor is gone: report it here
         report_refusal(config, why)
-
-
-def _runner() -> asyncio.Runner:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.Runner()
-    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
 async def _serve(orders: Orders, app: App, control: socket.socket) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from penstock.cli.options import limit_option
 from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, note, table
 from penstock.core.formats import instant
@@ -19,15 +20,7 @@ __all__ = ["command"]
 
 
 @click.command("audit", cls=Command, short_help="Show who did what as an operator or administrator.")
-@click.option(
-    "--limit",
-    "-n",
-    type=click.IntRange(1, 10_000),
-    default=50,
-    show_default=True,
-    metavar="N",
-    help="Maximum number of entries to show.",
-)
+@limit_option("entries", most=10_000)
 @click.option("--who", metavar="TEXT", default="", help="Filter by the begin of WHO, e.g. token:deploy.")
 @click.option("--act", metavar="TEXT", default="", help="Filter by the begin of ACT, e.g. tokens.")
 def command(limit: int, who: str, act: str) -> None:

@@ -8,6 +8,7 @@ import click
 
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import not_found
+from penstock.cli.options import limit_option
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, emit, say, table
 
@@ -24,15 +25,7 @@ def command() -> None:
 
 @command.command("list", cls=Command)
 @click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Filter by queue.")
-@click.option(
-    "--limit",
-    "-n",
-    metavar="N",
-    type=click.IntRange(1, 1_000),
-    default=50,
-    show_default=True,
-    help="Maximum number of batches to show.",
-)
+@limit_option("batches")
 def list_(queue: str | None, limit: int) -> None:
     """List batches that are still collecting, ordered by when they are due."""
     session = Session.current()

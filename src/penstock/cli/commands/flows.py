@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.faults import not_found
+from penstock.cli.options import limit_option
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, emit, facts, say, table
 
@@ -29,15 +30,7 @@ def command() -> None:
 
 
 @command.command("list", cls=Command)
-@click.option(
-    "--limit",
-    "-n",
-    metavar="N",
-    type=click.IntRange(1, 1_000),
-    default=50,
-    show_default=True,
-    help="Maximum number of flows.",
-)
+@limit_option("flows")
 @click.option("--after", metavar="CURSOR", help="Continue a list: the `next` of the previous page.")
 def list_(limit: int, after: str | None) -> None:
     """List flows, newest first."""

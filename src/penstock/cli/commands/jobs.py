@@ -13,6 +13,7 @@ import msgspec
 from penstock.cli.audited_acts import AuditedAct
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import CommandError, Exit, not_found
+from penstock.cli.options import limit_option
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, ask, counted, emit, facts, note, say, say_lines, span, table
 from penstock.core.duration import format_ms
@@ -65,15 +66,7 @@ def _filters(function: Callable[..., Any]) -> Callable[..., Any]:
 @command.command("list", cls=Command)
 @_filters
 @click.option("--worker", "-w", metavar="ID", help="Filter by the worker that runs the job.")
-@click.option(
-    "--limit",
-    "-n",
-    metavar="N",
-    type=click.IntRange(1, 1_000),
-    default=50,
-    show_default=True,
-    help="Maximum number of jobs to show.",
-)
+@limit_option("jobs")
 @click.option(
     "--after", metavar="CURSOR", help="Show the next page: the cursor that the page before printed."
 )

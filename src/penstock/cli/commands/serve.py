@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,6 +176,7 @@ def _run(
     from penstock.cli.lmstfy_pools import make_service, read_settings
     from penstock.cli.serving import Listening, check_processes, serve, supervise
     from penstock.web.tls import Tls
+    from penstock.worker.event_loop import loop_runner
 
     tls = Tls(options["tls_cert"], options["tls_key"]) if options["tls_cert"] else None
     settings = read_settings(options, config)
@@ -195,7 +195,7 @@ def _run(
         return supervise(listening, grace=options["grace"], on_ready=show)
     sockets = listening.processes[0] if listening is not None else inherited[1]
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with loop_runner() as runner:
             return runner.run(
                 serve(
                     service,
@@ -264,11 +264,3 @@ def _mode(text: str) -> int:
     if not 0 <= mode <= 0o777:
         raise click.UsageError(f"--unix-mode {text}: write permissions as octal digits, e.g. 0660")
     return mode
-
-
-def _loop_factory() -> Any:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop

@@ -27,7 +27,7 @@ from penstock.dialects.lmstfy.migration import MigratingBackend
 from penstock.dialects.lmstfy.names import MOST_NAME, is_name, split_queue
 from penstock.dialects.lmstfy.operations import Operations
 from penstock.dialects.lmstfy.parameters import RefusedError, checked_text, number, read_query
-from penstock.dialects.lmstfy.routes import is_malformed, moved, refused
+from penstock.dialects.lmstfy.routes import moved, turned_away
 from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens, read_token, token_name
 from penstock.web.access import AccessRefusedError
 from penstock.web.access_tokens import Right
@@ -99,12 +99,7 @@ class AdminApi:
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a request, now or later."""
-        why = self._hosts.refusal(exchange)
-        if why:
-            exchange.answer(error(403, why))
-            return
-        if is_malformed(exchange.path):
-            refused(exchange)
+        if turned_away(exchange, self._hosts):
             return
         path = unquote_to_bytes(exchange.path).decode("utf-8", "surrogateescape")
         parts = path.split("/")[1:]
@@ -213,7 +208,7 @@ class AdminApi:
         return done
 
     async def _caller(self, exchange: Exchange) -> str | None:
-        """Who administrates: an account, or a native token with the right; None: nobody who is known."""
+        """The name of the caller: an account, or a native token with the right; None if it has neither."""
         if not self.accounts and not self._need_admin:
             return "anonymous"
         account = self._account(exchange.header(b"authorization"))

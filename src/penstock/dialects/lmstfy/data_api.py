@@ -24,7 +24,7 @@ from penstock.dialects.lmstfy.names import MOST_NAME, is_name, is_queue_list, is
 from penstock.dialects.lmstfy.parameters import RefusedError, number, read_query
 from penstock.dialects.lmstfy.poll import Poll
 from penstock.dialects.lmstfy.queue_requests import destroyed, head, size
-from penstock.dialects.lmstfy.routes import PATTERNS, Action, Route, find_route, is_malformed, moved, refused
+from penstock.dialects.lmstfy.routes import PATTERNS, Action, Route, find_route, moved, turned_away
 from penstock.dialects.lmstfy.tokens import Tokens, read_token, token_name
 from penstock.web.exchange import Exchange
 from penstock.web.hosts import HostRule
@@ -117,12 +117,7 @@ class DataApi:
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a request, now or later."""
-        why = self._hosts.refusal(exchange)
-        if why:
-            exchange.answer(error(403, why))
-            return
-        if is_malformed(exchange.path):
-            refused(exchange)
+        if turned_away(exchange, self._hosts):
             return
         route = find_route(exchange.method, exchange.path)
         if route is None:

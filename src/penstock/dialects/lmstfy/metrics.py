@@ -19,7 +19,7 @@ from penstock.web.store_metrics import (
     read_stores,
 )
 
-__all__ = ["metrics_text"]
+__all__ = ["metrics_text", "own_counts"]
 
 _BY_QUEUE = ("pool", "namespace", "queue")
 _LATER = (State.SCHEDULED, State.RETRYABLE, State.RUNNING)
@@ -29,18 +29,22 @@ async def metrics_text(
     http: HttpMetrics, pools: Mapping[str, Backend], connections: int, *, asynq: bool = False
 ) -> str:
     """All metrics of the server. A store that is away lacks those that come from it."""
-    parts = [http.exposed()]
     reports = await read_stores({name: backend.store for name, backend in pools.items()})
-    parts += [backend.metrics.exposed() for backend in pools.values()]
-    parts += [*_sizes(reports), *queue_metrics(reports)]
+    parts = [own_counts(http, pools, connections), *_sizes(reports), *queue_metrics(reports)]
     if asynq:
         parts += asynq_metrics(reports[DEFAULT_POOL])
+    return "".join([*parts, *process_metrics()])
+
+
+def own_counts(http: HttpMetrics, pools: Mapping[str, Backend], connections: int) -> str:
+    """What one process of the server counts itself."""
+    parts = [http.exposed(), *(backend.metrics.exposed() for backend in pools.values())]
     waiting: Samples = [((name,), backend.dispatcher.waiting) for name, backend in pools.items()]
     help = "Consume requests that wait for a job."
     parts.append(exposed("penstock_http_waiting_requests", "gauge", help, ("pool",), waiting))
     help = "Open connections of the data listener."
     parts.append(exposed("penstock_http_connections", "gauge", help, (), [((), connections)]))
-    return "".join([*parts, *process_metrics()])
+    return "".join(parts)
 
 
 def _sizes(reports: Mapping[str, StoreReport]) -> Iterable[str]:

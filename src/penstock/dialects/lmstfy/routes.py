@@ -8,10 +8,12 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from penstock.dialects.lmstfy.bodies import error
 from penstock.web.exchange import Exchange
+from penstock.web.hosts import HostRule
 from penstock.web.replies import TEXT, reply
 
-__all__ = ["PATTERNS", "Action", "Route", "find_route", "is_malformed", "moved", "refused"]
+__all__ = ["PATTERNS", "Action", "Route", "find_route", "moved", "turned_away"]
 
 _LAST_SLASH = re.compile(rb"(?:/|%2[Ff])\Z")
 _HALF_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -86,9 +88,20 @@ _LEASED = {"touch": Action.TOUCH, "release": Action.RELEASE, "bury": Action.BURY
 _DEAD_JOB = {"PUT": Action.RESPAWN_JOB, "DELETE": Action.DELETE_DEAD_JOB}
 
 
-def is_malformed(path: bytes) -> bool:
-    """Whether a path has a percent sign that begins no escape: Go's server refuses such a request."""
-    return b"%" in path and _HALF_ESCAPE.search(path) is not None
+def turned_away(exchange: Exchange, hosts: HostRule) -> bool:
+    """Answer a request that no route may see, of a wrong host or with a malformed path; whether it is one.
+
+    A malformed path has a percent sign that begins no escape; Go's server ends its connection, too.
+    """
+    why = hosts.refusal(exchange)
+    if why:
+        exchange.answer(error(403, why))
+        return True
+    if b"%" in exchange.path and _HALF_ESCAPE.search(exchange.path) is not None:
+        exchange.last = True
+        exchange.answer(reply(400, b"400 Bad Request", TEXT))
+        return True
+    return False
 
 
 def moved(exchange: Exchange) -> bytes:
@@ -103,12 +116,6 @@ def moved(exchange: Exchange) -> bytes:
     shown = where.replace(b"&", b"&amp;").replace(b"<", b"&lt;").replace(b">", b"&gt;")
     body = b'<a href="%b">Moved Permanently</a>.\n\n' % shown.replace(b'"', b"&#34;")
     return reply(301, body, b"text/html; charset=utf-8", location)
-
-
-def refused(exchange: Exchange) -> None:
-    """Answer a request whose path is malformed, and end its connection."""
-    exchange.last = True
-    exchange.answer(reply(400, b"400 Bad Request", TEXT))
 
 
 def find_route(method: str, path: bytes) -> Route | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import NamedTuple, Self
 
@@ -12,7 +11,7 @@ from penstock.dialects.lmstfy.counters import HttpMetrics
 from penstock.dialects.lmstfy.data_api import DataApi
 from penstock.dialects.lmstfy.defaults import Defaults, LmstfySettings
 from penstock.dialects.lmstfy.limits import TokenLimits
-from penstock.dialects.lmstfy.metrics import metrics_text
+from penstock.dialects.lmstfy.metrics import metrics_text, own_counts
 from penstock.dialects.lmstfy.migration import MigratingBackend
 from penstock.dialects.lmstfy.old_pools import OldPool, OldStore
 from penstock.dialects.lmstfy.operations import Operations
@@ -23,10 +22,10 @@ from penstock.stores.contract import Store
 from penstock.web.access_log import AccessLog
 from penstock.web.asgi import AsgiApp
 from penstock.web.bounds import DEFAULT_BOUNDS, HttpBounds
-from penstock.web.exposition import exposed
 from penstock.web.hosts import HostRule
 from penstock.web.merged_metrics import with_others
 from penstock.web.server import HttpServer
+from penstock.web.store_metrics import cpu_metric
 
 __all__ = ["LmstfyService", "PoolMigration"]
 
@@ -128,14 +127,7 @@ class LmstfyService:
 
     def _counted(self) -> str:
         """What this process counts itself."""
-        parts = [self._http_metrics.exposed(), *(one.metrics.exposed() for one in self.backends.values())]
-        waiting = [((name,), one.dispatcher.waiting) for name, one in self.backends.items()]
-        parts.append(exposed("penstock_http_waiting_requests", "gauge", "", ("pool",), waiting))
-        connections = self.data_server.connections
-        parts.append(exposed("penstock_http_connections", "gauge", "", (), [((), connections)]))
-        cpu = time.process_time()
-        parts.append(exposed("process_cpu_seconds_total", "counter", "", (), [((), cpu)]))
-        return "".join(parts)
+        return own_counts(self._http_metrics, self.backends, self.data_server.connections) + cpu_metric()
 
     async def __aenter__(self) -> Self:
         """Start the timers, for `asgi` and `admin_asgi` in an application of somebody else."""
