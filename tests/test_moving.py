@@ -12,7 +12,7 @@ import click
 import pytest
 
 import penstock
-from penstock import App
+from penstock import App, workflows
 from penstock.app.attempt import Attempt
 from penstock.cli.main import cli
 from penstock.retry import exponential, sidekiq, steps
@@ -26,8 +26,10 @@ OWNERS = {
     "task": penstock.Task,
     "handle": penstock.Handle,
     "current_job()": Attempt,
+    "current_flow()": workflows.StepFlow,
 }
 KNOWN_NAMES = {"App", "Worker", "QueueDefaults", "Retry", "Cancel", "Discard", "current_job"}
+FLOWS = {"chain", "chord", "group", "current_flow"}
 
 
 def rows() -> Iterator[list[str]]:
@@ -39,7 +41,7 @@ def rows() -> Iterator[list[str]]:
 
 OURS = sorted({code for _, ours in rows() for code in re.findall(r"`([^`]+)`", ours)})
 COMMANDS = [code for code in OURS if code.startswith("penstock ")]
-OURS_BEGIN = r"(await |raise |@?app\b|task\b|handle\b|current_job|App\(|Worker\()"
+OURS_BEGIN = r"(await |raise |@?app\b|task\b|handle\b|current_job|App\(|Worker\(|chain\(|chord\(|group\()"
 CODE = [code for code in OURS if re.match(OURS_BEGIN, code)]
 #: Parts of a sentence: names that the cell explains.
 WORDS = set(OURS) - set(COMMANDS) - set(CODE)
@@ -75,6 +77,8 @@ def test_code_names_what_exists(code: str) -> None:
                 owner = penstock.Handle
             if isinstance(node.value, ast.Call) and ast.unparse(node.value).startswith("task.using"):
                 owner = penstock.Task
+            if isinstance(node.value, ast.Call) and ast.unparse(node.value).startswith("group("):
+                owner = workflows.Canvas
             assert owner is not None, ast.unparse(node)
             assert hasattr(owner, node.attr) or node.attr == "state", ast.unparse(node)
             if node.attr == "using":
@@ -82,7 +86,10 @@ def test_code_names_what_exists(code: str) -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "task.using":
             is_accepted_by_using(node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id != "task":
-            assert node.func.id in KNOWN_NAMES | {"exponential", "sidekiq", "steps"}, node.func.id
+            assert node.func.id in KNOWN_NAMES | FLOWS | {"exponential", "sidekiq", "steps"}, node.func.id
+            assert node.func.id not in FLOWS or hasattr(workflows, node.func.id)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("chain", "chord", "group"):
+            is_a_flow(node)
 
 
 def values() -> dict[str, Any]:
@@ -111,6 +118,13 @@ def is_accepted(code: str) -> None:
         made(work)
     else:
         app.task(work)
+
+
+def is_a_flow(node: ast.Call) -> None:
+    @App("memory://").task
+    def task(*numbers: Any) -> None: ...
+
+    assert eval(ast.unparse(node), {**vars(workflows), "task": task}) is not None
 
 
 def is_accepted_by_using(node: ast.Call) -> None:

@@ -256,17 +256,19 @@ def _lay_part(builder: Builder, part: Any, sources: Sequence[Source]) -> int:
         return part.lay(builder, sources)
     link = link_of(part)
     if link is None:
-        raise ConfigError(
-            f"{part!r:.100} is no part of a flow: give task.job(...), a task, chain(), group() or chord()"
-        )
+        raise ConfigError(_no_part(part))
     return builder.job(link, sources)
+
+
+def _no_part(part: object) -> str:
+    return f"{part!r:.100} is no part of a flow: give task.job(...), a task, chain(), group() or chord()"
 
 
 def _flat(parts: tuple[Any, ...]) -> list[Any]:
     """The parts; one iterable stands for its elements."""
     if len(parts) == 1 and not isinstance(parts[0], Canvas) and link_of(parts[0]) is None:
         if not isinstance(parts[0], Iterable):
-            raise ConfigError(f"{parts[0]!r:.100} is no part of a flow")
+            raise ConfigError(_no_part(parts[0]))
         return list(parts[0])
     return list(parts)
 

@@ -23,7 +23,7 @@ _KEPT = "not needed: results are kept in the app's store, for as long as @app.ta
 _MIDDLEWARE = "use app.around_attempt(...) or app.around_enqueue(...)"
 _JSON = "not needed: arguments are stored as JSON, with the types of your annotations"
 _HEADERS = "use @app.task(headers=...) or task.using(headers=...)"
-_AFTER = "there is no such option: enqueue the second job in the first one or in @app.task(on_success=...)"
+_AFTER = "there is no such option: use chain(first, second) or @app.task(on_success=...)"
 _RATE = (
     'use App(queues={"mail": QueueDefaults(rate="5/s")}) or `penstock queues set NAME --rate 5/s`; '
     "per key @app.task(rate_per_key=...)"
