@@ -15,6 +15,7 @@ from penstock.inspector.queue_views import (
 )
 from penstock.inspector.requests import Bulk, Change, Filter, parse_address, parse_state
 from penstock.inspector.worker_views import RunningView, WorkerView
+from penstock.stores.worker_commands import SentCommand, WorkerAct
 
 __all__ = [
     "BatchView",
@@ -37,7 +38,9 @@ __all__ = [
     "QueueStatsView",
     "QueueView",
     "RunningView",
+    "SentCommand",
     "UniqueView",
+    "WorkerAct",
     "WorkerView",
     "iso",
     "parse_address",

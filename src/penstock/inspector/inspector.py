@@ -30,6 +30,7 @@ from penstock.inspector.requests import Bulk, Change, Filter, parse_address
 from penstock.inspector.worker_views import WorkerView, worker_view
 from penstock.stores.contract import Page, Parked, PartitionInfo, Store, Timetable, WorkerInfo
 from penstock.stores.encrypted import unreadable_check
+from penstock.stores.worker_commands import SHARED_ACTS, CommandChannel, SentCommand, parse_act
 
 __all__ = ["Inspector"]
 
@@ -256,6 +257,21 @@ class Inspector:
     async def workers(self, *, jobs: int = 20) -> list[WorkerView]:
         """All workers, each with up to `jobs` of the jobs that it holds."""
         return [await self._worker(info, jobs) for info in await self._store.workers()]
+
+    async def tell_workers(
+        self, workers: Sequence[str], act: str, *, by: str, timeout: float = 10.0
+    ) -> list[SentCommand]:
+        """Tell workers, by id, to quiet, drain, stop, restart, or report their stacks (`WorkerAct`).
+
+        Waits up to `timeout` seconds for their replies; a command without a reply is withdrawn. Raises
+        ConfigError for an unknown act.
+        """
+        told, channel, supervisors = parse_act(act), CommandChannel(self._store), {}
+        if told in SHARED_ACTS:
+            known = await self._store.workers()
+            supervisors = {w.id: f"{w.host} {w.supervisor}" for w in known if w.supervisor is not None}
+        sent = await channel.send(workers, told, by=by, supervisors=supervisors)
+        return await channel.replies(sent, timeout=timeout)
 
     async def stats(self, *, days: int = 7) -> list[QueueStatsView]:
         """Totals and daily counts per queue."""

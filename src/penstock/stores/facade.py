@@ -132,7 +132,7 @@ class VerbTable:
     # documenting
     documents: AsyncOperation[[str, str | None, int], DocumentPage]
     document_versions: AsyncOperation[[Sequence[str]], list[int]]
-    change_documents: AsyncOperation[[str, Sequence[DocumentChange]], list[WrittenDocument]]
+    change_documents: AsyncOperation[[str, Sequence[DocumentChange], bool], list[WrittenDocument]]
     take_quota: AsyncOperation[[Sequence[QuotaRequest]], list[QuotaTaken]]
     append_log: AsyncOperation[[str, Sequence[bytes], int], int]
     read_log: AsyncOperation[[str, int | None, int], LogPage]
@@ -347,10 +347,12 @@ class StoreFacade:
     async def document_versions(self, kinds: Sequence[str]) -> list[int]:
         return await self._verbs.document_versions.run([check_kind(kind) for kind in kinds])
 
-    async def change_documents(self, kind: str, changes: Sequence[DocumentChange]) -> list[WrittenDocument]:
+    async def change_documents(
+        self, kind: str, changes: Sequence[DocumentChange], *, notify: bool = False
+    ) -> list[WrittenDocument]:
         for change in changes:
             check_change(change.name, change.body)
-        return await self._verbs.change_documents.run(check_kind(kind), changes)
+        return await self._verbs.change_documents.run(check_kind(kind), changes, notify)
 
     async def take_quota(self, requests: Sequence[QuotaRequest]) -> list[QuotaTaken]:
         for request in requests:

@@ -65,11 +65,14 @@ class LeasedJobs:
     def __init__(self, table: LeaseTable | None = None) -> None:
         self._table = table
         self._leased: dict[int, LeasedJob] = {}
+        #: Jobs added since the start.
+        self.added = 0
         #: Leased jobs per queue that have not ended: they count against the queue's `slots`.
         self.per_queue: Counter[str] = Counter()
 
     def add(self, batch: Sequence[LeasedJob], until: float) -> None:
         """Add jobs whose leases end at `until` (by `clock.lease_seconds()`)."""
+        self.added += len(batch)
         for leased in batch:
             self._leased[id(leased)] = leased
             self.per_queue[leased.job.spec.queue] += 1

@@ -24,11 +24,13 @@ from penstock.worker.announcer import Announcer
 from penstock.worker.attempt_watch import AttemptWatch
 from penstock.worker.callback_runner import CallbackRunner
 from penstock.worker.checks import Check
+from penstock.worker.command_reader import CommandReader
 from penstock.worker.executor import Executor, Slots
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.leased_jobs import LeasedJobs
 from penstock.worker.listener import Listener
+from penstock.worker.recycler import Recycler
 from penstock.worker.reporter import Reporter
 from penstock.worker.settler import Settler
 from penstock.worker.setup import WorkerSetup
@@ -72,6 +74,9 @@ class Services:
     heartbeat: Heartbeat
     maintenance: Maintenance
     queue_defaults: QueueDefaultsWriter
+    commands: CommandReader
+    recycler: Recycler | None
+    on_settings: Callable[[], None]
     metrics: WorkerMetrics | None = None
     #: The fetcher's task, once it has begun.
     fetching: asyncio.Task[None] | None = None
@@ -113,6 +118,12 @@ class Services:
                     "worker %s could not remove itself from the list of workers: %s", self.setup.id, error
                 )
 
+    def stop_fetching(self) -> None:
+        """Fetch and start no more jobs."""
+        self.fetcher.stop()
+        self.executor.stop_starting()
+        self.slots.started.set()  # the listener watches the store from now on
+
     async def last_fetch(self) -> None:
         """Wait for the fetch in flight: jobs that it still brings are released at once."""
         if self.fetching is not None:
@@ -138,6 +149,7 @@ class Services:
             self.maintenance.pruner,
             self.maintenance.flows,
             self.executor.admission.flow_inputs,
+            self.commands,
             StoreCheckup(store),
             UnknownQueues(store, setup.id, setup.queue_names, setup.app.queues()),
             AttemptWatch(self.executor, self.slots, self.heartbeat),
@@ -145,11 +157,14 @@ class Services:
                 store,
                 self.slots,
                 on_cancel=self.heartbeat.send_now,
-                on_settings=self.maintenance.periodic.wake,
+                on_settings=self.on_settings,
+                fetches=lambda: not self.fetcher.stopped,
             ),
         ]
         for every, call in setup.app.hooks.on_health:
             services.append(Check(self.announcer.announce, self._health, call, every / 1000))
+        if self.recycler is not None:
+            services.append(self.recycler)
         if setup.periodic:
             services.append(self.maintenance.periodic)
         return services
@@ -165,8 +180,7 @@ class Services:
         _log.info(
             "worker %s was cancelled: %d running job(s) are released", self.setup.id, self.slots.running
         )
-        self.fetcher.stop()
-        self.executor.stop_starting()
+        self.stop_fetching()
         self.executor.release_running()
         await self.last_fetch()
         await self.last_outcomes()

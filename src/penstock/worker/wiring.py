@@ -16,15 +16,19 @@ from penstock.stores.contract import Fetched, WorkerInfo
 from penstock.stores.facade import StoreFacade
 from penstock.worker.announcer import Announcer
 from penstock.worker.callback_runner import CallbackRunner
+from penstock.worker.command_reader import CommandReader
 from penstock.worker.executor import Executor, Slots
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.leased_jobs import LeasedJobs
 from penstock.worker.locks import proven_dead, remove_dead
+from penstock.worker.recycler import Recycler
+from penstock.worker.remote_control import Controlled, RemoteControl
 from penstock.worker.reporter import Reporter
 from penstock.worker.services import Maintenance, Services
 from penstock.worker.settler import Settler
 from penstock.worker.setup import WorkerSetup
+from penstock.worker.stack_report import stack_report
 from penstock.worker.unknown_tasks import UnknownTasks
 from penstock.worker.worker_metrics import WorkerMetrics
 
@@ -33,6 +37,7 @@ __all__ = ["wire"]
 
 def wire(
     setup: WorkerSetup,
+    worker: Controlled,
     *,
     info: Callable[[], WorkerInfo],
     on_empty: Callable[[Fetched], bool],
@@ -40,8 +45,8 @@ def wire(
 ) -> Services:
     """Create the services of one worker on the running event loop, without starting them.
 
-    `info` returns what the worker announces. `on_empty` is called after a fetch without jobs and returns
-    whether the worker stops. `on_slot_lost` is called when a slot was given up.
+    `worker` obeys the commands of operators, `info` returns what it announces. `on_empty` is called after a
+    fetch without jobs and returns whether the worker stops, `on_slot_lost` when a slot was given up.
     """
     app, config, store = setup.app, setup.config, setup.app.store
     metrics = None if setup.metrics is None else WorkerMetrics(setup.metrics)
@@ -85,7 +90,15 @@ def wire(
     maintenance = _maintenance(setup, announcer, reporter, metrics)
     executor.admission.on_flow_job = maintenance.flows.noticed
     heartbeat = _heartbeat(setup, leased_jobs, executor, maintenance, reporter)
-    fetcher = _fetcher(setup, executor, slots, settler, leased_jobs, maintenance, heartbeat, on_empty)
+    commands = _commands(setup, worker, leased_jobs, executor)
+
+    def on_settings() -> None:
+        maintenance.periodic.wake()
+        commands.wake()
+
+    fetcher = _fetcher(
+        setup, executor, slots, settler, leased_jobs, maintenance, heartbeat, on_empty, on_settings
+    )
     return Services(
         setup=setup,
         info=info,
@@ -100,6 +113,9 @@ def wire(
         fetcher=fetcher,
         heartbeat=heartbeat,
         maintenance=maintenance,
+        commands=commands,
+        on_settings=on_settings,
+        recycler=_recycler(setup, leased_jobs),
         queue_defaults=QueueDefaultsWriter(store, app.queue_defaults),
         metrics=metrics,
     )
@@ -181,6 +197,7 @@ def _fetcher(
     maintenance: Maintenance,
     heartbeat: Heartbeat,
     on_empty: Callable[[Fetched], bool],
+    on_settings: Callable[[], None],
 ) -> Fetcher:
     config = setup.config
     return Fetcher(
@@ -198,5 +215,28 @@ def _fetcher(
         on_due=maintenance.promoter.expect,
         on_empty=on_empty,
         on_cancel=heartbeat.send_now,
-        on_settings=maintenance.periodic.wake,
+        on_settings=on_settings,
+    )
+
+
+def _commands(
+    setup: WorkerSetup, worker: Controlled, leased_jobs: LeasedJobs, executor: Executor
+) -> CommandReader:
+    control = RemoteControl(
+        worker, setup.ask_supervisor, lambda: stack_report(leased_jobs, executor.thread_of)
+    )
+    return CommandReader(setup.app.store, setup.id, control.obey)
+
+
+def _recycler(setup: WorkerSetup, leased_jobs: LeasedJobs) -> Recycler | None:
+    """The service that replaces this process; None without a limit, or without a supervisor."""
+    config, ask = setup.config, setup.ask_supervisor
+    if ask is None or not (config.max_jobs_per_worker or config.max_memory_per_worker):
+        return None
+    return Recycler(
+        setup.id,
+        leased_jobs,
+        config.max_jobs_per_worker,
+        config.max_memory_per_worker,
+        lambda: ask("restart"),
     )

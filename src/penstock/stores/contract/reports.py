@@ -108,6 +108,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     - `queues`, `tasks`: the queues that the worker serves and the tasks that it knows.
     - `handled`: the queues of which the worker runs the jobs of every task.
     - `state`: running, quiet or draining; "unreadable" if the record cannot be read.
+    - `memory`, `cpu`: the resident bytes of the process, and the CPU seconds that it has used; 0: unknown.
     - `seen_at`: the store's clock at the worker's last announcement.
     """
 
@@ -124,6 +125,8 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     version: str = ""
     seen_at: int = 0
     handled: tuple[str, ...] = ()
+    memory: int = 0
+    cpu: float = 0.0
 
     @classmethod
     def unreadable(cls, id: str, seen_at: int) -> WorkerInfo:

@@ -103,7 +103,9 @@ def verbs_of(store: Store) -> VerbTable:
         tick=_InnerOperation(store.tick),
         documents=_InnerOperation(lambda kind, after, limit: store.documents(kind, after=after, limit=limit)),
         document_versions=_InnerOperation(store.document_versions),
-        change_documents=_InnerOperation(store.change_documents),
+        change_documents=_InnerOperation(
+            lambda kind, changes, notify: store.change_documents(kind, changes, notify=notify)
+        ),
         take_quota=_InnerOperation(store.take_quota),
         append_log=_InnerOperation(lambda log, entries, keep: store.append_log(log, entries, keep=keep)),
         read_log=_InnerOperation(lambda log, before, limit: store.read_log(log, before=before, limit=limit)),

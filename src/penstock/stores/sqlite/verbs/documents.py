@@ -58,7 +58,7 @@ def _version(tx: TransactionContext, kind: str) -> int:
 
 
 def change_documents(
-    tx: TransactionContext, kind: str, changes: Sequence[DocumentChange]
+    tx: TransactionContext, kind: str, changes: Sequence[DocumentChange], notify: bool
 ) -> list[WrittenDocument]:
     before = version = _version(tx, kind)
     answers = []
@@ -67,6 +67,7 @@ def change_documents(
         answers.append(answer)
     if version != before:
         tx.execute(_SET_VERSION, (tx.namespace, kind, version))
+        tx.changes += notify
     return answers
 
 
