@@ -88,7 +88,9 @@ WORKER_ARROWS = {
     "fetcher": {"executor", "settler"},
     "listener": {"executor"},
     "process": {"worker"},
+    "remote_control": {"command_reader"},
     "reporter": {"callback_runner"},
+    "stack_report": {"executor"},
     "supervisor": {"process"},
 }
 

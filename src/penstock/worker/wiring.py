@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from penstock.core.job import Job
@@ -22,6 +23,7 @@ from penstock.worker.fetcher import Fetcher
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.leased_jobs import LeasedJobs
 from penstock.worker.locks import proven_dead, remove_dead
+from penstock.worker.pools.limits import resident
 from penstock.worker.recycler import Recycler
 from penstock.worker.remote_control import Controlled, RemoteControl
 from penstock.worker.reporter import Reporter
@@ -236,7 +238,8 @@ def _recycler(setup: WorkerSetup, leased_jobs: LeasedJobs) -> Recycler | None:
     return Recycler(
         setup.id,
         leased_jobs,
-        config.max_jobs_per_worker,
-        config.max_memory_per_worker,
-        lambda: ask("restart"),
+        jobs=config.max_jobs_per_worker,
+        memory=config.max_memory_per_worker,
+        resident=lambda: resident(os.getpid()),
+        replace=lambda: ask("restart"),
     )
