@@ -18,7 +18,7 @@ _ASK_AGAIN = 60.0
 
 
 class Recycler(Service):
-    """Asks for a replacement once a limit is reached: `jobs` ended, or `memory` bytes `resident`; 0: no limit.
+    """Asks for a replacement once a limit is reached: `jobs` ended, `memory` bytes `resident`; 0: no limit.
 
     A worker is never replaced before a job has ended, so that a limit below what the app needs does not make
     workers replace each other for ever. `replace` asks the supervisor, which starts a new process and then
