@@ -13,6 +13,7 @@ from penstock.inspector.queue_views import (
     QueueStatsView,
     QueueView,
 )
+from penstock.inspector.reasons import Reason, WhyView
 from penstock.inspector.requests import Bulk, Change, Filter, parse_address, parse_state
 from penstock.inspector.worker_views import RunningView, WorkerView
 from penstock.stores.worker_commands import SentCommand, WorkerAct
@@ -37,9 +38,11 @@ __all__ = [
     "PartitionView",
     "QueueStatsView",
     "QueueView",
+    "Reason",
     "RunningView",
     "SentCommand",
     "UniqueView",
+    "WhyView",
     "WorkerAct",
     "WorkerView",
     "iso",

@@ -26,6 +26,7 @@ from penstock.inspector.queue_views import (
     queue_view,
     stats_view,
 )
+from penstock.inspector.reasons import WhyView, why
 from penstock.inspector.requests import Bulk, Change, Filter, parse_address
 from penstock.inspector.worker_views import WorkerView, worker_view
 from penstock.stores.contract import Page, Parked, PartitionInfo, Store, Timetable, WorkerInfo
@@ -87,6 +88,12 @@ class Inspector:
             for job in jobs
             if job is not None
         ]
+
+    async def why(self, address: str) -> list[WhyView]:
+        """Why the jobs at this address do not run now, from the rules of the store."""
+        found = parse_address(address)
+        jobs = await (self._store.get([found]) if isinstance(found, Ref) else self._store.find(found))
+        return [await why(self._store, job) for job in jobs if job is not None]
 
     async def refs(self, address: str) -> list[Ref]:
         """The jobs of an address: one for "queue/id", the jobs with that id in all queues for a bare id."""

@@ -110,6 +110,23 @@ def show(address: str, full: bool) -> None:
         _show(view, None if full else _SHOWN)
 
 
+@command.command("why", cls=Command)
+@click.argument("address", metavar="ID")
+def why(address: str) -> None:
+    """Show why a job does not run now: pauses, limits, workers, partitions, jobs ahead of it."""
+    session = Session.current()
+    views = session.run(lambda i: i.why(address))
+    if not views:
+        raise not_found(f"there is no job {address!r}: it was never enqueued here, or is no longer kept")
+    if session.json:
+        emit({"jobs": views})
+        return
+    for view in views:
+        say(f"{view.queue}/{view.id} is {view.state} since {_instant(view.since)}")
+        for reason in view.reasons:
+            say(f"  {reason.says}")
+
+
 def _act(name: str, says: str, unfiltered: str) -> None:
     """Add a command that calls `name` of the inspector: retry, cancel or delete."""
 

@@ -39,6 +39,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     - `layers`: who has set the limits.
     - `throttled_until`: when the queue's throttle ends; None if the queue is not throttled. A throttled queue
       gives no jobs.
+    - `opens`: when the rate or the throttle lets the next job start; None: now, or when a running job ends.
     - `away`: why the store cannot report on this queue now, though it can report on others; "" if it can.
     """
 
@@ -51,6 +52,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     throttled_until: int | None = None
     away: str = ""
     layers: LimitLayers = NO_LAYERS
+    opens: int | None = None
 
 
 class Parked(msgspec.Struct, frozen=True):

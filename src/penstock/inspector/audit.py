@@ -13,7 +13,7 @@ from penstock.stores.contract import Store
 
 __all__ = ["AuditEntry", "AuditLog", "ShownEntry"]
 
-_log = logging.getLogger("penstock.web")
+_log = logging.getLogger("penstock.audit")
 
 _LOG = "audit"
 #: The newest entries that are kept.
