@@ -64,6 +64,7 @@ NOT_IN_THE_LEDGER = {
         "stream_ends",
         "list_jobs",
         "list_next",
+        "search_jobs",
         "find",
         "queues",
         "parked",

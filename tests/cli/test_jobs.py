@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import datetime, timedelta
 
+import msgspec
 import pytest
 
-from penstock.core.job import Ref, State
+from penstock.cli.job_search import run_search
+from penstock.core.flow_member import FlowMember
+from penstock.core.job import NewJob, Ref, State
 from penstock.core.unique import UniqueKey
+from penstock.inspector import Inspector, JobSearch
 from penstock.retry import exponential, fibonacci, fixed, linear, sidekiq, steps
 from tests.cli.conftest import fetch, kill, put
 
@@ -64,6 +69,59 @@ def test_a_listing_can_be_of_what_a_worker_holds(penstock, store):
     put(store, "a", "b")
     fetch(store, 1, worker="w7")
     assert [job["id"] for job in penstock.json("jobs", "list", "--worker", "w7")["jobs"]] == ["a"]
+
+
+def test_a_listing_can_be_searched(penstock, store):
+    put(store, "a", payload=b'[["Order-4711"]]', headers={"tenant": "ann"})
+    put(store, "b", payload=b'[["order-4712"]]', queue="q2")
+    put(store, "c", delay=3_600_000, flow=FlowMember("q2", "f", 0))
+    put(store, "d", delay=60_000)
+
+    def ids(*filters):
+        return [job["id"] for job in penstock.json("jobs", "list", *filters)["jobs"]]
+
+    assert ids("--text", "ORDER-471") == ["b", "a"]
+    assert ids("-x", "order-471", "-q", "q2") == ["b"]
+    assert ids("-q", "q2", "-q", "default", "--reverse", "-n", "2") == ["a", "b"]
+    assert ids("--header", "tenant=ann") == ["a"]
+    assert ids("--flow", "q2/f") == ["c"]
+    assert ids("--by", "due") == ["d", "c"]
+    assert ids("--by", "due", "--until", "+30m", "--since", "1h") == ["d"]
+    assert ids("--since", "1h", "-s", "available", "-s", "dead") == ["b", "a"]
+    assert ids("--until", "2026-01-02T03:04:05Z") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--header", "x"], "NAME=VALUE"),
+        (["--flow", "f"], "QUEUE/ID"),
+        (["--since", "soon"], "--since"),
+        (["--since", "2026-13-01T00:00:00Z"], "not a time"),
+        (["--by", "due", "-s", "dead"], "no order by due time"),
+    ],
+)
+def test_a_search_that_makes_no_sense_is_a_usage_error(penstock, words, problem):
+    result = penstock("jobs", "list", *words)
+    assert (result.exit_code, problem in result.stderr) == (2, True), result.stderr
+
+
+async def test_a_stopped_search_gives_what_it_has_found(store):
+    await store.enqueue([NewJob("a", "t")])
+    found = asyncio.Event()
+
+    class Endless(Inspector):
+        async def search(self, search, *, after=None, limit=None):
+            async for step in super().search(search, after=after, limit=limit):
+                yield msgspec.structs.replace(step, next="0:7:q")
+            found.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(run_search(Endless(store), JobSearch(), None, 50))
+    await found.wait()
+    task.cancel()
+    jobs, after, stopped = await task
+    assert ([job.id for job in jobs], after, stopped) == (["a"], "0:7:q", True)
 
 
 def test_an_empty_listing_leaves_stdout_empty(penstock):

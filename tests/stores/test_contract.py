@@ -14,6 +14,7 @@ from penstock.stores.contract import (
     Operating,
     Producing,
     Scheduling,
+    Searching,
     Stepping,
     Store,
     SyncFlowing,
@@ -23,7 +24,7 @@ from penstock.stores.contract import (
     SyncStore,
 )
 
-PAGES = (Producing, Consuming, Scheduling, Operating, Documenting, Flowing, Stepping)
+PAGES = (Producing, Consuming, Scheduling, Operating, Searching, Documenting, Flowing, Stepping)
 DOORS = {
     SyncProducing: Producing,
     SyncOperating: Operating,

@@ -11,10 +11,10 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import QUEUED, AttemptError, NewJob, Progress, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.errors import ConfigError
-from penstock.inspector import Filter, Inspector, iso, parse_address, parse_state
+from penstock.inspector import Filter, Inspector, JobSearch, iso, parse_address, parse_state
 from penstock.inspector import inspector as module
 from penstock.inspector.inspector import _QUEUED_ORDER, _WITHOUT_RUNNING
-from penstock.stores.contract import HeartbeatRequest, Settlement, Share, WorkerInfo
+from penstock.stores.contract import HeartbeatRequest, JobFilter, Settlement, Share, WorkerInfo
 from penstock.stores.memory import MemoryStore
 
 NOW = 1_700_000_000_000
@@ -137,6 +137,18 @@ async def test_a_listing_can_be_filtered(store, inspector):
     assert await ids(task="t") == {"a", "c"}
     assert await ids(state=State.SCHEDULED) == {"c"}
     assert await ids(queue="q1", task="t") == {"a"}
+
+
+async def test_a_search_says_what_it_found_and_how_far_it_is(store, inspector):
+    await store.enqueue([NewJob(f"job {n}", "t", payload=b"x" * (n % 1000 == 7)) for n in range(2_500)])
+    search = JobSearch(JobFilter(text="x"))
+    steps = [step async for step in inspector.search(search)]
+    assert [[job.id for job in step.jobs] for step in steps] == [["job 2007"], ["job 1007"], ["job 7"]]
+    assert [(step.seen, step.total) for step in steps] == [(1000, 2500), (2000, 2500), (2500, 2500)]
+    limited = [step async for step in inspector.search(search, limit=1)]
+    assert [job.id for step in limited for job in step.jobs] == ["job 2007"]
+    rest = [step async for step in inspector.search(search, after=limited[-1].next)]
+    assert [job.id for step in rest for job in step.jobs] == ["job 1007", "job 7"]
 
 
 async def test_queues_show_their_counts_in_the_order_of_the_lifecycle(store, inspector, clock):

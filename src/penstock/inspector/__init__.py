@@ -4,6 +4,7 @@ from penstock.core.formats import iso
 from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.flow_views import FlowPageView, FlowView, NodeView
 from penstock.inspector.inspector import Inspector
+from penstock.inspector.job_search import JobSearch, SearchProgress
 from penstock.inspector.job_views import ErrorView, JobPage, JobRow, JobView, PartitionView, UniqueView
 from penstock.inspector.queue_views import (
     BatchView,
@@ -31,6 +32,7 @@ __all__ = [
     "Inspector",
     "JobPage",
     "JobRow",
+    "JobSearch",
     "JobView",
     "LimitsView",
     "NodeView",
@@ -41,6 +43,7 @@ __all__ = [
     "Reason",
     "RunningView",
     "SentCommand",
+    "SearchProgress",
     "UniqueView",
     "WhyView",
     "WorkerAct",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from itertools import islice
 
 from penstock.core.errors import ConfigError
@@ -14,6 +14,8 @@ from penstock.core.limit_layers import LIMIT_NAMES, limits_reset
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
 from penstock.inspector.flow_inspector import FlowInspector
+from penstock.inspector.job_search import JobSearch, SearchProgress
+from penstock.inspector.job_search import search as search_steps
 from penstock.inspector.job_views import JobPage, JobView, job_row, job_view
 from penstock.inspector.queue_views import (
     BatchView,
@@ -70,6 +72,12 @@ class Inspector:
         """A page of the jobs that match the filter, newest first."""
         page = await self._page(filter, filter.state, after, limit)
         return JobPage([job_row(job) for job in page.jobs], page.next)
+
+    def search(
+        self, search: JobSearch, *, after: str | None = None, limit: int | None = None
+    ) -> AsyncGenerator[SearchProgress, None]:
+        """The steps of a search: what each found, and how far it is. Close the generator to stop early."""
+        return search_steps(self._store, search, after=after, limit=limit)
 
     async def job(self, address: str) -> list[JobView]:
         """The job of a "queue/id"; for a bare id, the jobs with that id in all queues.

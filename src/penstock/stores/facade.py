@@ -32,6 +32,8 @@ from penstock.stores.contract import (
     FlowChange,
     FlowPage,
     HeartbeatRequest,
+    JobFilter,
+    JobOrder,
     LeaseStatus,
     LogPage,
     Page,
@@ -44,6 +46,7 @@ from penstock.stores.contract import (
     QuotaTaken,
     RecordedStep,
     Replacement,
+    SearchPage,
     Settled,
     Settlement,
     Share,
@@ -61,6 +64,7 @@ from penstock.stores.contract import (
     check_change,
     check_kind,
     check_replacements,
+    check_search,
 )
 
 __all__ = ["VERBS", "AsyncOperation", "OnCall", "Operation", "StoreFacade", "SyncFacade", "VerbTable"]
@@ -106,6 +110,7 @@ class VerbTable:
     # operating
     list_jobs: AsyncOperation[[str | None, State | None, str | None, str | None, str | None, int], Page]
     list_next: AsyncOperation[[str, State, str | None, int], Page]
+    search_jobs: AsyncOperation[[JobFilter, JobOrder, bool, str | None, int], SearchPage]
     find: Operation[[str], list[Job]]
     queues: Operation[[Sequence[str] | None], list[QueueInfo]]
     parked: AsyncOperation[[], list[Parked]]
@@ -254,6 +259,18 @@ class StoreFacade:
         self, queue: str, *, state: State = State.AVAILABLE, after: str | None = None, limit: int = 50
     ) -> Page:
         return await self._verbs.list_next.run(queue, state, after, limit)
+
+    async def search_jobs(
+        self,
+        filter: JobFilter,
+        *,
+        order: JobOrder = JobOrder.ENQUEUED,
+        descending: bool = True,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> SearchPage:
+        checked = check_search(filter, order)
+        return await self._verbs.search_jobs.run(checked, order, descending, after, limit)
 
     async def find(self, id: str) -> list[Job]:
         return await self._verbs.find.run(id)

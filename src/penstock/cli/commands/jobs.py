@@ -13,7 +13,7 @@ import msgspec
 from penstock.cli.audited_acts import AuditedAct
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import CommandError, Exit, not_found
-from penstock.cli.options import limit_option
+from penstock.cli.job_search import read_search, run_search, search_options
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, ask, counted, emit, facts, note, say, say_lines, span, table
 from penstock.core.duration import format_ms
@@ -32,6 +32,8 @@ _STATES = [state.value for state in State]
 #: Maximum number of characters shown of a payload or result without --full.
 _SHOWN = 4_000
 _AT_ONCE = 500
+#: The exit code of a command that Ctrl-C stopped, as shells have it.
+_INTERRUPTED = 130
 #: Maximum number of steps shown of a retry policy.
 _STEPS = 10
 
@@ -64,28 +66,31 @@ def _filters(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @command.command("list", cls=Command)
-@_filters
-@click.option("--worker", "-w", metavar="ID", help="Filter by the worker that runs the job.")
-@limit_option("jobs")
-@click.option(
-    "--after", metavar="CURSOR", help="Show the next page: the cursor that the page before printed."
-)
-def list_(
-    queue: str | None, state: str | None, task: str | None, worker: str | None, limit: int, after: str | None
-) -> None:
-    """List jobs, newest first."""
+@search_options
+def list_(after: str | None, limit: int, **given: Any) -> int:
+    """List or search jobs, newest first.
+
+    A text is searched in the stored JSON of the arguments, and in errors as "Kind: message". Ctrl-C shows
+    what was found so far.
+    """
     session = Session.current()
-    page = session.run(lambda i: i.jobs(_filter(queue, state, task, worker), after=after, limit=limit))
+    search = read_search(**given)
+    found = session.run(lambda inspector: run_search(inspector, search, after, limit))
     if session.json:
-        emit(page)
-        return
-    table(
-        ("ID", "QUEUE", "TASK", "STATE", "ATTEMPT", "WHEN", "ENQUEUED", "NOTE"),
-        [_line(job) for job in page.jobs],
-        empty="no matching jobs",
-    )
-    if page.next is not None:
-        note(f"more jobs match: continue with --after {page.next}")
+        emit({"jobs": found.jobs, "next": found.next})
+    else:
+        table(
+            ("ID", "QUEUE", "TASK", "STATE", "ATTEMPT", "WHEN", "ENQUEUED", "NOTE"),
+            [_line(job) for job in found.jobs],
+            empty="no matching jobs",
+        )
+    if found.stopped:
+        rest = "" if found.next is None else f"; continue with --after {found.next}"
+        note(f"stopped: not all jobs were searched{rest}")
+        return _INTERRUPTED
+    if found.next is not None and not session.json:
+        note(f"more jobs match: continue with --after {found.next}")
+    return Exit.OK
 
 
 @command.command("show", cls=Command)
@@ -225,10 +230,10 @@ def _all(name: str, filter: Filter, limit: int | None, yes: bool) -> Exit:
     return Exit.FAILED if bulk.refused else Exit.OK
 
 
-def _filter(queue: str | None, state: str | None, task: str | None, worker: str | None = None) -> Filter:
+def _filter(queue: str | None, state: str | None, task: str | None) -> Filter:
     from penstock.inspector import Filter, parse_state
 
-    return Filter(queue, parse_state(state) if state else None, task, worker)
+    return Filter(queue, parse_state(state) if state else None, task)
 
 
 def _in_words(filter: Filter, count: int | None, verb: str) -> str:

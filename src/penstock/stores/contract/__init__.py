@@ -9,6 +9,7 @@
 | `documenting.py` | documents, change_documents, take_quota, append_log … | HTTP, dashboards |
 | `flowing.py` | put_flow, get_flows, change_flow, advance_flows … | workflows |
 | `stepping.py` | record_steps, steps, await_signals, send_signals | durable steps |
+| `searching.py` | search_jobs | operators |
 | `store.py` | all of them, and the sync verbs | |
 
 `reports.py`, `checkup.py` and `set_aside.py` define the values that operators read.
@@ -102,6 +103,19 @@ from penstock.stores.contract.reports import (
     WorkerInfo,
 )
 from penstock.stores.contract.scheduling import Scheduling, Tick, TickResult, TickStatus, Timetable
+from penstock.stores.contract.searching import (
+    DUE_LATER,
+    MOST_FOUND,
+    SEARCH_BYTES,
+    SEARCH_STEP,
+    JobFilter,
+    JobOrder,
+    SearchHit,
+    Searching,
+    SearchPage,
+    TimeRange,
+    check_search,
+)
 from penstock.stores.contract.set_aside import SetAside
 from penstock.stores.contract.stepping import (
     LARGEST_MEMORY,
@@ -124,6 +138,7 @@ from penstock.stores.contract.stepping import (
 from penstock.stores.contract.store import Store, SyncStore
 
 __all__ = [
+    "DUE_LATER",
     "FLOW_STEP",
     "LARGEST_DOCUMENT",
     "LARGEST_MEMORY",
@@ -131,10 +146,13 @@ __all__ = [
     "LONGEST_LOG",
     "LONGEST_STEP_NAME",
     "MOST_DOCUMENTS",
+    "MOST_FOUND",
     "MOST_LISTED",
     "MOST_SIGNALS",
     "MOST_STEPS",
     "PARTITION_SHOWN",
+    "SEARCH_BYTES",
+    "SEARCH_STEP",
     "SIGNAL_GRACE",
     "SIGNAL_KEPT",
     "BatchInfo",
@@ -154,6 +172,8 @@ __all__ = [
     "FlowPage",
     "Flowing",
     "HeartbeatRequest",
+    "JobFilter",
+    "JobOrder",
     "LeaseStatus",
     "Level",
     "LogEntry",
@@ -173,6 +193,9 @@ __all__ = [
     "RecordedStep",
     "Replacement",
     "Scheduling",
+    "SearchHit",
+    "SearchPage",
+    "Searching",
     "SetAside",
     "Settled",
     "Settlement",
@@ -192,6 +215,7 @@ __all__ = [
     "Tick",
     "TickResult",
     "TickStatus",
+    "TimeRange",
     "Timetable",
     "Wake",
     "WorkerInfo",
@@ -200,6 +224,7 @@ __all__ = [
     "check_change",
     "check_kind",
     "check_replacements",
+    "check_search",
     "most_steps",
     "no_outcome",
     "page_size",

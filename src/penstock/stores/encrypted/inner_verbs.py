@@ -71,6 +71,11 @@ def verbs_of(store: Store) -> VerbTable:
         list_next=_InnerOperation(
             lambda queue, state, after, limit: store.list_next(queue, state=state, after=after, limit=limit)
         ),
+        search_jobs=_InnerOperation(
+            lambda filter, order, descending, after, limit: store.search_jobs(
+                filter, order=order, descending=descending, after=after, limit=limit
+            )
+        ),
         find=_AskedBoth(store.find, sync.find),
         queues=_AskedBoth(store.queues, lambda _: sync.queues()),
         parked=_InnerOperation(store.parked),

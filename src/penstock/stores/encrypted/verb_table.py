@@ -19,6 +19,7 @@ from penstock.stores.encrypted.documents import AppendLog, ChangeDocuments, List
 from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.flows import AddToFlow, PutFlow, decrypted
 from penstock.stores.encrypted.inner_verbs import verbs_of
+from penstock.stores.encrypted.searching import SearchJobs
 from penstock.stores.encrypted.steps import AwaitSignals, ReadSteps, RecordSteps, SendSignals
 from penstock.stores.facade import AsyncOperation, Operation, VerbTable
 
@@ -143,6 +144,7 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
         reclaim=_Decrypting(inner.reclaim, cipher.decrypt_fetched),
         list_jobs=_Decrypting(inner.list_jobs, page),
         list_next=_Decrypting(inner.list_next, page),
+        search_jobs=SearchJobs(inner.search_jobs, cipher),
         find=_DecryptingBoth(inner.find, cipher.decrypt_jobs),
         partition=_Decrypting(inner.partition, partition),
         entries=_Decrypting(inner.entries, timetable),
