@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from penstock.core.job import State
-from penstock.inspector import Inspector, SentCommand
+from penstock.inspector import BulkActs, BulkState, Inspector, JobAct, SentCommand
+from penstock.stores.contract import JobFilter
 
 
 def _tell(place, act: str, *ids: str) -> list[SentCommand]:
@@ -77,6 +78,16 @@ def test_a_worker_that_reaches_a_limit_is_replaced_without_a_gap(place, limit):
     assert (job.state, job.attempt, job.lost) == (State.COMPLETED, 1, 0)
     place.until(lambda: first.id not in {info.id for info in place.workers()}, "the first one has ended")
     assert "died" not in worker.log
+
+
+def test_a_worker_does_a_bulk_act_that_nobody_waits_for(place):
+    place.worker()
+    queued = [place.tasks.quick.using(delay="1h").enqueue(n) for n in range(5)]
+    filter = JobFilter(states=(State.SCHEDULED,))
+    acts = BulkActs(place.app.store)
+    started = asyncio.run(acts.start(JobAct.RUN_NOW, filter, by="test"))
+    place.until_ended(queued)
+    place.until(lambda: asyncio.run(acts.get(started.id)).state is BulkState.DONE, "the act has ended")
 
 
 def test_a_restart_whose_replacement_cannot_start_changes_nothing(place):

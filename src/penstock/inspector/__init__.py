@@ -1,9 +1,11 @@
 """The operator's view of a store: queries and operations for the command line, the dashboard and HTTP."""
 
 from penstock.core.formats import iso
+from penstock.inspector.bulk_acts import BulkAct, BulkActs, BulkState
 from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.flow_views import FlowPageView, FlowView, NodeView
 from penstock.inspector.inspector import Inspector
+from penstock.inspector.job_acts import JobAct
 from penstock.inspector.job_search import JobSearch, SearchProgress
 from penstock.inspector.job_views import ErrorView, JobPage, JobRow, JobView, PartitionView, UniqueView
 from penstock.inspector.queue_views import (
@@ -15,13 +17,15 @@ from penstock.inspector.queue_views import (
     QueueView,
 )
 from penstock.inspector.reasons import Reason, WhyView
-from penstock.inspector.requests import Bulk, Change, Filter, parse_address, parse_state
+from penstock.inspector.requests import Change, Filter, parse_address, parse_state
 from penstock.inspector.worker_views import RunningView, WorkerView
 from penstock.stores.worker_commands import SentCommand, WorkerAct
 
 __all__ = [
     "BatchView",
-    "Bulk",
+    "BulkAct",
+    "BulkActs",
+    "BulkState",
     "Change",
     "EntryView",
     "ErrorView",
@@ -30,6 +34,7 @@ __all__ = [
     "FlowPageView",
     "FlowView",
     "Inspector",
+    "JobAct",
     "JobPage",
     "JobRow",
     "JobSearch",
@@ -42,8 +47,8 @@ __all__ = [
     "QueueView",
     "Reason",
     "RunningView",
-    "SentCommand",
     "SearchProgress",
+    "SentCommand",
     "UniqueView",
     "WhyView",
     "WorkerAct",

@@ -17,6 +17,7 @@ from penstock.core.ids import mint
 from penstock.stores.contract import Document, DocumentChange, DocumentStatus, Store
 
 __all__ = [
+    "BULK_ACTS",
     "LONGEST_REPLY",
     "SHARED_ACTS",
     "CommandChannel",
@@ -27,6 +28,8 @@ __all__ = [
     "parse_act",
 ]
 
+#: The kind of the documents that are bulk acts, which workers run (`inspector/bulk_acts.py`).
+BULK_ACTS = "bulk-acts"
 _COMMANDS, _REPLIES = "worker-commands", "worker-replies"
 #: A worker that is away for longer than this (ms) ignores the command: the operator has seen no reply.
 _VALID = 60_000

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from penstock.core.errors import StoreError
 from penstock.core.health import Health
+from penstock.maintenance.bulk_runner import BulkRunner
 from penstock.maintenance.flow_advancer import FlowAdvancer
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 from penstock.maintenance.promoter import Promoter
@@ -75,6 +76,7 @@ class Services:
     maintenance: Maintenance
     queue_defaults: QueueDefaultsWriter
     commands: CommandReader
+    bulk: BulkRunner
     recycler: Recycler | None
     on_settings: Callable[[], None]
     metrics: WorkerMetrics | None = None
@@ -150,6 +152,7 @@ class Services:
             self.maintenance.flows,
             self.executor.admission.flow_inputs,
             self.commands,
+            self.bulk,
             StoreCheckup(store),
             UnknownQueues(store, setup.id, setup.queue_names, setup.app.queues()),
             AttemptWatch(self.executor, self.slots, self.heartbeat),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from penstock.core.job import Job
 from penstock.core.lifecycle import Transition
+from penstock.maintenance.bulk_runner import BulkRunner
 from penstock.maintenance.flow_advancer import FlowAdvancer
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 from penstock.maintenance.promoter import Promoter
@@ -93,10 +94,12 @@ def wire(
     executor.admission.on_flow_job = maintenance.flows.noticed
     heartbeat = _heartbeat(setup, leased_jobs, executor, maintenance, reporter)
     commands = _commands(setup, worker, leased_jobs, executor)
+    bulk = BulkRunner(store, setup.id)
 
     def on_settings() -> None:
         maintenance.periodic.wake()
         commands.wake()
+        bulk.wake()
 
     fetcher = _fetcher(
         setup, executor, slots, settler, leased_jobs, maintenance, heartbeat, on_empty, on_settings
@@ -116,6 +119,7 @@ def wire(
         heartbeat=heartbeat,
         maintenance=maintenance,
         commands=commands,
+        bulk=bulk,
         on_settings=on_settings,
         recycler=_recycler(setup, leased_jobs),
         queue_defaults=QueueDefaultsWriter(store, app.queue_defaults),

@@ -61,7 +61,7 @@ def change_documents(
     tx: TransactionContext, kind: str, changes: Sequence[DocumentChange], notify: bool
 ) -> list[WrittenDocument]:
     before = version = _version(tx, kind)
-    answers, room = [], _Room(tx, kind)
+    answers, room = [], _FreePlaces(tx, kind)
     for change in changes:
         answer, version = _change(tx, kind, change, version, room)
         answers.append(answer)
@@ -72,7 +72,7 @@ def change_documents(
 
 
 def _change(
-    tx: TransactionContext, kind: str, change: DocumentChange, version: int, room: _Room
+    tx: TransactionContext, kind: str, change: DocumentChange, version: int, room: _FreePlaces
 ) -> tuple[WrittenDocument, int]:
     """Apply one change; return its answer, and the version of the kind after it."""
     key = (tx.namespace, kind, _bytes_of(change.name))
@@ -91,8 +91,8 @@ def _change(
     return WrittenDocument(DocumentStatus.APPLIED, version + 1), version + 1
 
 
-class _Room:
-    """How many documents a kind may still get. Counting them takes a while, so one call counts once."""
+class _FreePlaces:
+    """The number of documents that a kind may still get. Counting them takes a while, so one call counts once."""
 
     def __init__(self, tx: TransactionContext, kind: str) -> None:
         self._tx = tx
