@@ -92,7 +92,7 @@ def _change(
 
 
 class _FreePlaces:
-    """The number of documents that a kind may still get. Counting them takes a while, so one call counts once."""
+    """The number of documents that a kind may still get. Counting takes a while: one call counts once."""
 
     def __init__(self, tx: TransactionContext, kind: str) -> None:
         self._tx = tx
