@@ -176,7 +176,7 @@ def _rivals(rng: random.Random) -> PlannedFlow:
     """As many signals as jobs that wait for one of them: each job must get one."""
     key, n = _key(rng), rng.randint(2, 4)
     waits = [t.waits.using(delay=_short(rng)).job(key, 0) for _ in range(n)]
-    sends = [t.sends.using(delay=_short(rng)).job(key, 10 + i) for i in range(n)]
+    sends = [t.sends.using(delay=_short(rng)).job(key, 10 + i, n) for i in range(n)]
     return PlannedFlow("rivals", group([*waits, *sends]), None)
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from penstock.app.attempt import current_job
 from penstock.core.errors import ConfigError, Discard, Snooze
+from penstock.core.flow import OPEN
+from penstock.core.job import Ref
 from penstock.verify.ledger.recording.recorded_step import recorded_step
 from penstock.verify.workload.application import PlannedFailure, app, ledger
 from penstock.workflows import current_flow, current_sync_flow
@@ -184,8 +186,14 @@ async def waits(key: str, n: int, timeout: float | None = None) -> int:
 
 
 @app.task
-async def sends(key: str, n: int) -> int:
-    """Send a signal, and again later while the one before it was not received."""
-    if await app.asignal(SIGNAL, key=key, data=n) == "exists":
-        raise Snooze(0.3)
+async def sends(key: str, n: int, waiters: int = 1) -> int:
+    """Send a signal, and again later while the one before it was not received.
+
+    The first nodes of its flow wait for one. They need none any more if a sender has sent its own twice.
+    """
+    flow = current_job().job.spec.flow
+    if await app.asignal(SIGNAL, key=key, data=n) == "exists" and flow is not None:
+        nodes = await app.store.flow_nodes(Ref(flow.queue, flow.id), range(waiters))
+        if any(node is not None and node.state in OPEN for node in nodes):
+            raise Snooze(0.3)
     return 0
