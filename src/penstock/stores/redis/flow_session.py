@@ -75,7 +75,8 @@ class FlowChangeSet:
 
     def touch(self, node: LiveNode) -> None:
         self._changed.add(node.index)
-        if node.state is not self._states.get(node.index, NodeState.WAITING):
+        changed = node.state is not self._states.get(node.index, NodeState.WAITING)
+        if changed or node.index in self._results:  # a node that is reopened, and ends again as it did before
             self._results[node.index] = node.result
 
     def enqueue(self, job: NewJob) -> bool:
