@@ -1,4 +1,4 @@
-"""Flows of a run end as its reference evaluator computes, and the checker finds the planted bug of each mutant.
+"""Flows of a run end as the reference evaluator says, and the checker finds the planted bug of each mutant.
 
 The tasks are those of a run, on a store in memory, without faults: each bug shows without one.
 """

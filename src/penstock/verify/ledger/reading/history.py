@@ -163,6 +163,8 @@ def build_history(facts: Iterable[Fact], torn: int = 0, *, _in_order: bool = Tru
         ref = Ref(*address)
         # pop frees the facts that have been processed
         history.stories += [_story(ref, life) for life in _lives(of_job.pop(address))]
+    for story in history.stories:
+        _correct_due(history, story.offer)
     _bind_batches(history)
     return history
 
@@ -196,6 +198,12 @@ def _add_outside_facts(history: History, facts: Iterable[Fact]) -> None:
             case SignalSent():
                 history.signals.append(fact)
     history.offset = median_low(offsets.values()) if offsets else None
+
+
+def _correct_due(history: History, offer: Offered | None) -> None:
+    """Correct the due time of a job that a process with a clock ahead of time has enqueued."""
+    if offer is not None and history.at(offer) < offer.at:
+        share(offer, "due", offer.due - offer.at + history.at(offer))
 
 
 def _heal(faults: list[Fault], healed: Healed) -> None:
