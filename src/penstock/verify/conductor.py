@@ -41,6 +41,9 @@ _OVERTIME = 120.0
 _UNFINISHED = frozenset(State) - {State.COMPLETED, State.CANCELLED, State.DEAD}
 #: A job due later than this (ms from now) was delayed by a worker with a wrong clock.
 _LATEST = 60_000
+#: A job that waits for a signal longer than this (ms), although nothing else is left, has waited in vain: by
+#: then it has repeated the wait.
+_LONGEST_WAIT = 90_000
 #: Flows that are listed in one call.
 _PAGE = 1_000
 
@@ -231,8 +234,8 @@ class _Run:
         if self._had_wrong_clock() and (counts[State.SCHEDULED] or counts[State.RETRYABLE]):
             await self._bring_forward(store)
         left = sum(counts[state] for state in _UNFINISHED)
-        if self._had_wrong_clock() and left and left == counts[State.SUSPENDED]:
-            await self._cancel_long_naps(store)
+        if left and left == counts[State.SUSPENDED]:
+            await self._cancel_waits_in_vain(store)
         return left or await self._open_flows(store)
 
     def _had_wrong_clock(self) -> bool:
@@ -252,16 +255,16 @@ class _Run:
         if far:
             await store.reschedule(far, delay=0)
 
-    async def _cancel_long_naps(self, store: Store) -> None:
-        """Cancel jobs whose naps a worker with a wrong clock has made an hour longer.
-
-        A job that waits for a signal without a timeout is due in a day, and is left alone.
-        """
-        suspended = (await store.list_jobs(state=State.SUSPENDED, limit=1_000)).jobs
-        for job in filter(_is_far, suspended):
-            steps = {step.name: step.value for step in await store.steps(job.ref)}
-            waits = [name for name, value in steps.items() if value is None]
-            if all(f"{name}!until" in steps for name in waits):
+    async def _cancel_waits_in_vain(self, store: Store) -> None:
+        """Cancel jobs whose naps a worker with a wrong clock has made an hour longer, and those that wait for
+        a signal which the store was allowed to lose. The ledger's rules decide if that was so."""
+        clock, now = self._had_wrong_clock(), time.time_ns() // 1_000_000
+        for job in (await store.list_jobs(state=State.SUSPENDED, limit=1_000)).jobs:
+            steps = {step.name: step for step in await store.steps(job.ref)}
+            waits = [step for step in steps.values() if step.value is None]
+            timed = all(f"{step.name}!until" in steps for step in waits)
+            lost = self._run.forgiven and any(now - step.at > _LONGEST_WAIT for step in waits)
+            if lost or (clock and timed and _is_far(job)):
                 await store.cancel([job.ref])
 
     async def _open_flows(self, store: Store) -> int:

@@ -11,7 +11,7 @@ from penstock.core.flow import FlowState, NodeState
 from penstock.core.job import State
 from penstock.stores.contract import FlowChange
 from penstock.stores.redis.store import RedisStore
-from penstock.stores.redis.verbs import flow_store
+from penstock.stores.redis.verbs import flow_ends, flow_store
 from tests.store.facts import DEAD, end, new, take_one
 from tests.store.flow_facts import (
     advance,
@@ -87,6 +87,26 @@ async def test_a_member_whose_end_the_server_has_lost_keeps_the_result_of_its_se
     assert node is not None
     assert (node.state, node.result) == (COMPLETED, b"2")
     assert await states(store, flow) == [COMPLETED, ACTIVE]
+
+
+async def test_an_end_is_removed_by_the_step_that_counts_it(
+    store: RedisStore, corruptor: RedisCorruptor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that loses its last moments loses both, or none."""
+    flow = await started(store, 2, [(0, 1)], queues={0: "other"})
+    commit = flow_ends.commit
+
+    def dying(*args: Any) -> Any:
+        yield from commit(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flow_ends, "commit", dying)
+        with pytest.raises(KeyboardInterrupt):
+            await run_one(store, flow, 0, queue="other")
+    assert await states(store, flow) == [COMPLETED, ACTIVE]
+    with corruptor.client() as client:
+        assert client.hlen(corruptor.key("other", "ends")) == 0
 
 
 async def test_that_an_id_is_taken_is_noted_by_the_step_that_starts_the_node(store: RedisStore) -> None:

@@ -56,6 +56,9 @@ class FlowChangeSet:
         self.cancels: list[tuple[Ref, str]] = []
         self.retries: list[Ref] = []
         self.missing: set[Ref] = set()  # jobs that do not exist
+        self.counted: list[tuple[str, int]] = []  # entries of `ends` (queue, number) that the change counts
+        self.removed: set[str] = set()  # the queues whose entries were removed with the change
+        self.unconfirmed = ""  # why too few replicas have the change, once it is stored
         self._nodes: dict[int, LiveNode | None] = {}  # None: it does not exist
         self._states: dict[int, NodeState] = {}  # as stored
         self._stamps: dict[int, int] = {}

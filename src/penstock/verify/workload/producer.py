@@ -120,8 +120,8 @@ class Producer:
 
     def next_flows(self, n: int) -> list[PlannedFlow]:
         """Draw the flows among the next n orders; they depend on the seed alone."""
-        chosen = sum(self._flow_rng.random() < self._flow_share for _ in range(n))
-        return [draw_flow(self._flow_rng) for _ in range(chosen)]
+        rng = self._flow_rng
+        return [draw_flow(rng) for _ in range(n) if rng.random() < self._flow_share]
 
     def enqueue(self, planned: list[PlannedJob]) -> None:
         """Enqueue these jobs in one or two calls, now and then from an event loop."""

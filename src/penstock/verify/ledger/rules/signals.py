@@ -1,4 +1,4 @@
-"""Rule about signals: each is consumed at most once, and only what was sent is received."""
+"""Rules about signals: each is consumed at most once, only what was sent is received, and none is lost."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ class _Content(NamedTuple):
 
 
 def signals(case: Case) -> Iterator[Violation]:
-    """Check that a signal was received at most as often as it was sent and may have been accepted."""
+    """Check that a signal was received at most as often as it was sent and may have been accepted, and that
+    no job has waited in vain for one."""
     received = _received(case)
     sends = _sends(case)
+    yield from _lost(sends, case)
     for content, steps in received.items():
         calls = sends.get(content, [])
         if any(case.forgiven(*call) for call in calls):
@@ -37,6 +39,19 @@ def signals(case: Case) -> Iterator[Violation]:
             jobs = ", ".join(sorted(ref.id for ref, _ in steps))
             says = f"a signal for {content.key!r} was sent {len(calls)} time(s), and received by: {jobs}"
             yield Violation("signals", says, next(iter(steps))[0].queue)
+
+
+def _lost(sends: dict[_Content, list[tuple[int, int]]], case: Case) -> Iterator[Violation]:
+    """Check the waits of jobs that were cancelled because nothing else was left to do."""
+    for ref, kept in case.steps.items():
+        story = case.last.get(ref)
+        if story is None or not any(op.asked.verb == "cancel" and op.accepted for op in story.operations):
+            continue
+        for wait in (step for step in kept if step.value is None and step.signal is not None):
+            of_key = [call for one, calls in sends.items() if one[:2] == wait.signal for call in calls]
+            if of_key and not any(case.forgiven(*call) for call in of_key):
+                says = f"the job waited in vain for {wait.signal}, which was sent {len(of_key)} time(s)"
+                yield Violation("signals", says, ref.queue, ref.id)
 
 
 def _received(case: Case) -> dict[_Content, set[tuple[Ref, str]]]:
