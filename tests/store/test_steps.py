@@ -32,6 +32,7 @@ from tests.store.facts import (
     SECOND,
     add,
     end,
+    member,
     new,
     suspended,
     take,
@@ -221,6 +222,18 @@ async def test_a_suspended_job_waits_until_it_is_due(store: Store, clock: Manual
     assert (await store.promote(["default"], limit=10)).moved == 1
     again = await take_one(store)
     assert (again.id, again.attempt, again.generation) == (job.id, 1, job.generation)
+
+
+async def test_a_suspended_job_is_resumed_beside_a_batch_that_is_due(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, new("a"))
+    await end(store, await take_one(store), suspended(MINUTE))
+    await add(store, member("b", wait=SECOND))
+    clock.advance(MINUTE)
+    await store.promote(["default"], limit=10)
+    await store.promote(["default"], limit=10)
+    assert {job.id for job in await take(store, 2)} == {"a", "b.batch"}
 
 
 async def test_suspending_keeps_the_attempts_and_crashes_of_before(store: Store, clock: ManualClock) -> None:

@@ -218,6 +218,8 @@ def test_a_file_that_was_not_there_before_is_not_there_afterwards(tmp_path: Path
         (["--rate", "nan"], 2, "--rate"),
         (["--process-share", "nan"], 2, "--process-share"),
         (["--process-share", "1.5"], 2, "--process-share"),
+        (["--flow-share", "nan"], 2, "--flow-share"),
+        (["--flow-share", "1.5"], 2, "--flow-share"),
         (["--report", "nowhere/report.json"], 2, "cannot be written"),
         (["--html", "nowhere/report.html"], 2, "cannot be written"),
     ],

@@ -49,6 +49,9 @@ T = TypeVar("T")
 SHORT_WAIT = 500
 #: A flow that waits longer looks again after this (ms), so that nothing lost can stop it for ever.
 LONGEST_WAIT = 86_400_000
+#: A wait for a signal is repeated at these times (ms) after its begin, too: a server that restarts without
+#: its last moments, or a failover, may have lost it.
+_EARLY_LOOKS = (60_000, 600_000)
 #: So many turns of the event loop are for branches that have not begun yet, before the flow is suspended.
 _TURNS = 5
 #: The step that marks a flow that is being undone; its value is the reason.
@@ -213,6 +216,12 @@ class FlowMemory:
         wait = SignalWait(self.attempt.job.lease, key, name, signal_key, self.access.lease)
         (answer,) = yield VerbCall("await_signals", ([wait],))
         return None if answer.status is RecordStatus.STORED else self._settled(key, answer, b"")
+
+    def next_look(self, key: str) -> int:
+        """How long (ms) a wait for a signal lasts until it is repeated."""
+        begun = (self._known or {}).get(key)
+        waited = 0 if begun is None else self.now() - begun.at
+        return next((look - waited for look in _EARLY_LOOKS if waited < look), LONGEST_WAIT)
 
     def wait_until(self, due: int) -> Plan[None]:
         """Wait until this instant: a moment in the slot, or suspended."""

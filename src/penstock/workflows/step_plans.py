@@ -172,7 +172,8 @@ class StepPlans:
             return (yield from memory.record(step, b""))  # or the signal that came first
         found = yield from memory.wait(step, signal, key)
         if found is None:
-            yield from memory.suspend(2**53 if until is None else until - memory.now())
+            look = memory.next_look(step)
+            yield from memory.suspend(look if until is None else min(look, until - memory.now()))
         assert found is not None
         return found
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from penstock.core.clock import ManualClock
 from penstock.core.flow import FlowState, NodeState
 from penstock.core.job import State
 from penstock.stores.contract import FlowChange
 from penstock.stores.redis.store import RedisStore
-from penstock.stores.redis.verbs import flow_store
-from tests.store.facts import DEAD, new
+from penstock.stores.redis.verbs import flow_ends, flow_store
+from tests.store.facts import DEAD, end, new, take_one
 from tests.store.flow_facts import (
     advance,
     flow_of,
@@ -62,6 +63,50 @@ async def test_a_retried_member_that_ends_before_the_retry_of_its_flow_is_stored
     await run_one(store, flow, 0)
     await advance(store)
     assert await states(store, flow) == [COMPLETED, ACTIVE]
+
+
+async def test_a_member_whose_end_the_server_has_lost_keeps_the_result_of_its_second_end(
+    store: RedisStore, corruptor: RedisCorruptor, clock: ManualClock
+) -> None:
+    """A server that restarts without its last moments may have lost the end that a flow has counted."""
+    flow = await started(store, 2, [(0, 1)], queues={0: "other"})
+    job = await take_one(store, "other")
+    with corruptor.client() as client:
+        begin = corruptor.key("other", "")
+        before = {name: client.dump(name) for name in client.scan_iter() if name.startswith(begin)}
+        await end(store, job, result=b"1")
+        await advance(store)
+        for name in [name for name in client.scan_iter() if name.startswith(begin)]:
+            client.delete(name)
+        for name, value in before.items():
+            client.restore(name, 0, value)
+    clock.advance(1)
+    await end(store, job, result=b"2")
+    await advance(store)
+    (node,) = await store.flow_nodes(flow.ref, [0])
+    assert node is not None
+    assert (node.state, node.result) == (COMPLETED, b"2")
+    assert await states(store, flow) == [COMPLETED, ACTIVE]
+
+
+async def test_an_end_is_removed_by_the_step_that_counts_it(
+    store: RedisStore, corruptor: RedisCorruptor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that loses its last moments loses both, or none."""
+    flow = await started(store, 2, [(0, 1)], queues={0: "other"})
+    commit = flow_ends.commit
+
+    def dying(*args: Any) -> Any:
+        yield from commit(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flow_ends, "commit", dying)
+        with pytest.raises(KeyboardInterrupt):
+            await run_one(store, flow, 0, queue="other")
+    assert await states(store, flow) == [COMPLETED, ACTIVE]
+    with corruptor.client() as client:
+        assert client.hlen(corruptor.key("other", "ends")) == 0
 
 
 async def test_that_an_id_is_taken_is_noted_by_the_step_that_starts_the_node(store: RedisStore) -> None:

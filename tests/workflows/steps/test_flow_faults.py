@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from penstock.core.job import Ref, State
 from penstock.errors import Cancel, Discard, MemberFailed
 from penstock.stores.contract import SignalStatus, StoredStep
 from penstock.testing import inline
-from penstock.workflows import current_flow, current_sync_flow
+from penstock.workflows import current_flow, current_sync_flow, flow_memory
 from tests.workflows.steps.conftest import Running, until
 
 
@@ -223,6 +224,29 @@ async def test_a_signal_of_any_branch_resumes_the_flow(running: Running) -> None
     for n, name in enumerate(("second", "first")):
         assert await app.asignal(name, data=n) is SignalStatus.RECEIVED
     assert await handle.aresult(timeout=10) == [1, 0]
+    await running.stop()
+
+
+async def test_a_wait_for_a_signal_is_repeated_soon_as_the_store_may_have_lost_it(
+    running: Running, ran: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that restarts without its last moments may have lost the wait, and have the suspension."""
+    monkeypatch.setattr(flow_memory, "_EARLY_LOOKS", (600,))
+
+    @running.app.task
+    async def work() -> Any:
+        ran.append("a run")
+        return await current_flow().wait_for("packed")
+
+    await running.start()
+    handle = await work.aenqueue()
+    await until(lambda: asyncio.sleep(0, len(ran)), 2)
+    await until(handle.astatus, State.SUSPENDED)
+    job = await handle.ajob()
+    assert job is not None
+    assert job.run_at > time.time() * 1_000 + 3_600_000
+    await running.app.asignal("packed", data=7)
+    assert await handle.aresult(timeout=10) == 7
     await running.stop()
 
 

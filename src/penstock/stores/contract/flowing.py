@@ -63,6 +63,8 @@ class Flowing(Protocol):
         - A closed or full queue takes the jobs of a flow.
 
         Answer: the flow; None if the id belongs to another flow (another `key`). Nothing was stored then.
+
+        Errors: NotReplicated if it is stored, but on fewer replicas than the store's URL requires.
         """
         ...
 

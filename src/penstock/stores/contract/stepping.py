@@ -170,6 +170,8 @@ class Stepping(Protocol):
         - Signals with a flow and without one are different signals.
 
         Answer: one `SignalStatus` per signal, in order.
+
+        Errors: NotReplicated if they are stored, but on fewer replicas than the store's URL requires.
         """
         ...
 

@@ -56,6 +56,9 @@ class FlowChangeSet:
         self.cancels: list[tuple[Ref, str]] = []
         self.retries: list[Ref] = []
         self.missing: set[Ref] = set()  # jobs that do not exist
+        self.counted: list[tuple[str, int]] = []  # entries of `ends` (queue, number) that the change counts
+        self.removed: set[str] = set()  # the queues whose entries were removed with the change
+        self.unconfirmed = ""  # why too few replicas have the change, once it is stored
         self._nodes: dict[int, LiveNode | None] = {}  # None: it does not exist
         self._states: dict[int, NodeState] = {}  # as stored
         self._stamps: dict[int, int] = {}
@@ -75,7 +78,8 @@ class FlowChangeSet:
 
     def touch(self, node: LiveNode) -> None:
         self._changed.add(node.index)
-        if node.state is not self._states.get(node.index, NodeState.WAITING):
+        changed = node.state is not self._states.get(node.index, NodeState.WAITING)
+        if changed or node.index in self._results:  # a node that is reopened, and ends again as it did before
             self._results[node.index] = node.result
 
     def enqueue(self, job: NewJob) -> bool:

@@ -3,7 +3,8 @@
 -- KEYS: the queue of the flow, then other queues.  ARGV: clock, floor (as in enqueue), id of the flow, version that the
 -- caller has read ('' if there was no flow), time of creation, when to look at the flow again ('' never), number of
 -- profiles, the profiles (digest, profile), number of fields to set, the fields and values, number of fields to remove,
--- the fields, then the jobs that follow, as in settle.lua.
+-- the fields, number of parts of entries of `ends` that this change has counted, the parts (number of the queue, name),
+-- then the jobs that follow, as in settle.lua.
 -- flow/ID is a hash: `v` version, `head` flow, and per node N: `nN` its state, `jN` its job, `iN` inputs, `rN` result.
 -- flows: the ids by time of creation. flows/look: the ids by the instant at which `advance_flows` has something to do.
 -- Returns {1 if stored, the highest generation, names of the jobs put into `out`}. A job whose id is taken is not stored;
@@ -29,6 +30,9 @@ local function commit()    -- Lua allows 200 local names per function, and the p
   sets[#sets + 1], sets[#sets + 2] = 'v', string.format('%.0f', (tonumber(version) or 0) + 1)
   in_steps('HSET', flow, sets)
   in_steps('HDEL', flow, next_list())
+  -- in this step: a server that loses its last moments must not lose the count and keep the removal of its entry
+  local counted = next_list()
+  for i = 1, #counted, 2 do redis.call('HDEL', KEYS[tonumber(counted[i])] .. ':ends', counted[i + 1]) end
   redis.call('ZADD', home .. ':flows', ARGV[5], id)
   if ARGV[6] == '' then
     redis.call('ZREM', home .. ':flows/look', id)

@@ -92,9 +92,10 @@ def note_missing(context: Context, session: FlowChangeSet, indexes: Sequence[int
         }
 
 
-def commit(context: Context, ref: Ref, session: FlowChangeSet) -> CallPlan[bool]:
+def commit(context: Context, ref: Ref, session: FlowChangeSet, replicas: int = 0) -> CallPlan[bool]:
     """Store the change, and enqueue jobs. False: nothing was stored, because the flow has changed.
 
+    `replicas`: how many must acknowledge it; if fewer do, `session.unconfirmed` says so.
     Jobs are retried and cancelled first, in the order of the passes: if this process dies in between, that
     happens again.
     """
@@ -106,15 +107,16 @@ def commit(context: Context, ref: Ref, session: FlowChangeSet) -> CallPlan[bool]
     yield from register(context, {ref.queue, *names})
     numbers = {ref.queue: 1}
     if not context.apart:
-        for name in names[:_QUEUES]:
+        for name in [*names, *(queue for queue, _ in session.counted)][:_QUEUES]:
             numbers.setdefault(name, len(numbers) + 1)
-    call = context.call(
-        "flow_commit", list(numbers), _arguments(context, ref, session, numbers), repeatable=False
-    )
-    ((stored, highest, out),) = raise_errors((yield [call]))
+    args = _arguments(context, ref, session, numbers)
+    call = context.call("flow_commit", list(numbers), args, repeatable=False, replicas=replicas)
+    (answer,) = raise_errors((yield [call]))
+    (stored, highest, out), session.unconfirmed = context.confirmed(answer)
     context.floor = max(context.floor, int(highest))
     if not stored:
         return False
+    session.removed = {queue for queue, _ in session.counted if queue in numbers}
     if out:
         yield from deliver(context, [(ref.queue, name) for name in out])
     return True
@@ -136,9 +138,10 @@ def _arguments(
         blob.append(bytes((number,)))
         blob += [part for fact in facts for part in (len(fact).to_bytes(4, "little"), fact)]
     sets, dels = session.fields()
+    ends = [part for queue, stamp in session.counted if queue in numbers for part in (numbers[queue], stamp)]
     look = session.look_at
     args: list[bytes | str | int] = [context.floor, ref.id, session.version, session.head.created_at]
     args += ["" if look is None else look, len(profiles)]
     for pair in profiles.items():
         args += pair
-    return [*args, len(sets), *sets, len(dels), *dels, b"".join(blob)]
+    return [*args, len(sets), *sets, len(dels), *dels, len(ends), *ends, b"".join(blob)]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from penstock.core.errors import NotReplicated
 from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState
 from penstock.core.flow_engine import new_flow
 from penstock.core.flow_member import FlowMember
@@ -55,7 +56,9 @@ def put_flow(
             if start:
                 session.engine.start(0)
                 yield from proceed(context, spec.ref, session)
-        if (yield from commit(context, spec.ref, session)):
+        if (yield from commit(context, spec.ref, session, context.replicas)):
+            if session.unconfirmed:
+                raise NotReplicated([spec.id], session.unconfirmed, "flow")
             return (yield from _info(context, spec.ref))
 
 

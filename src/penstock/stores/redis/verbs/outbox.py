@@ -49,7 +49,8 @@ def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[No
         gone: list[tuple[str, Call]] = []
         answers = yield from each(context, calls)
         for (queue, key, name), highest in zip(found, answers, strict=True):
-            if highest is not AWAY:  # else the entry stays until its queue is back
+            highest, unconfirmed = context.confirmed(highest)
+            if highest is not AWAY and not unconfirmed:  # else the entry stays for another process
                 context.floor = max(context.floor, int(highest))
                 gone.append((queue, command(key, "HDEL", key, name)))
         yield from each(context, gone)
@@ -71,4 +72,4 @@ def _follower_call(context: Context, new: NewJob, generation: int) -> Call:
     args += (packed(new.id), form_of(new, 1), tail_of(new, digest))
     if new.flow is not None:
         args.append(f"{new.flow.id}/{new.flow.node}/{generation}")
-    return context.call("follow", [new.queue], args)
+    return context.call("follow", [new.queue], args, replicas=context.replicas_of_noted)
