@@ -396,6 +396,10 @@ class FlowEngine:
 
     def _stop(self, node: LiveNode) -> None:
         if not self._stops(node):
+            # it may be left over: this pass has replaced one that would have brought it back or started it
+            if node.state is NodeState.SKIPPED:
+                self._reopen(node, NodeState.WAITING)
+            self._decide(node)
             return
         if node.state is NodeState.WAITING:
             self._resolve(node, NodeState.SKIPPED)
