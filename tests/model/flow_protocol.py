@@ -97,7 +97,7 @@ class Phase(enum.IntEnum):
 
     IDLE = 0
     READ = 1  # read the flow, and compute
-    ACT = 2  # retry and cancel jobs
+    STEER = 2  # retry and cancel jobs
     STORE = 3
     DELIVER = 4
     TIDY = 5  # remove the notes
@@ -342,7 +342,7 @@ class FlowProtocol:
         phase = counter.phase
         if phase is Phase.READ:
             yield Step(NodeAct(f"counter {c}", "reads the flow"), self.read(world, c, counter))
-        elif phase is Phase.ACT:
+        elif phase is Phase.STEER:
             yield Step(NodeAct(f"counter {c}", "retries and cancels"), self.act(world, c, counter))
         elif phase is Phase.STORE:
             yield Step(NodeAct(f"counter {c}", "stores the change"), self.store(world, c, counter))
@@ -356,7 +356,7 @@ class FlowProtocol:
     def read(self, world: World, c: int, counter: Counter) -> World:
         plan = self.planned(world.flow, counter.notes, counter.wish, _missing(world))
         acts = plan.cancels or plan.retries
-        return _counter(world, c, counter._replace(phase=Phase.ACT if acts else Phase.STORE, plan=plan))
+        return _counter(world, c, counter._replace(phase=Phase.STEER if acts else Phase.STORE, plan=plan))
 
     def act(self, world: World, c: int, counter: Counter) -> World:
         plan = counter.plan

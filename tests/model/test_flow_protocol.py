@@ -131,7 +131,7 @@ class CancelsAfterItHasStored(FlowProtocol):
         after = super().store(world, c, counter)
         if plan is None or plan.flow is None or not plan.cancels:
             return after
-        acts = counter._replace(phase=Phase.ACT, plan=plan)
+        acts = counter._replace(phase=Phase.STEER, plan=plan)
         return after._replace(counters=put(after.counters, c, acts))
 
     def act(self, world: World, c: int, counter: Counter) -> World:
@@ -144,7 +144,7 @@ class CancelsAfterItHasStored(FlowProtocol):
 class EnqueuesBeforeItHasStored(FlowProtocol):
     def read(self, world: World, c: int, counter: Counter) -> World:
         world = super().read(world, c, counter)
-        after = world.counters[c]._replace(phase=Phase.ACT)
+        after = world.counters[c]._replace(phase=Phase.STEER)
         return world._replace(counters=put(world.counters, c, after))
 
     def acted(self, world: World, plan: Plan) -> World:

@@ -75,7 +75,8 @@ class FlowChangeSet:
 
     def touch(self, node: LiveNode) -> None:
         self._changed.add(node.index)
-        if node.state is not self._states.get(node.index, NodeState.WAITING):
+        moved = node.state is not self._states.get(node.index, NodeState.WAITING)
+        if moved or node.index in self._results:  # it may have run again, and ended as before
             self._results[node.index] = node.result
 
     def enqueue(self, job: NewJob) -> bool:
