@@ -9,13 +9,13 @@ import pytest
 from redis.cluster import RedisCluster
 
 from penstock.core.clock import ManualClock
-from penstock.core.flow import FAILED_KEPT, FlowState, NodeState
+from penstock.core.flow import FAILED_KEPT, FlowPolicy, FlowState, NodeState
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import FlowChange, Settlement, Share
 from penstock.stores.redis.isolation import each
 from penstock.stores.redis.store import RedisStore
-from penstock.stores.redis.verbs import flow_store, flows, outbox
+from penstock.stores.redis.verbs import flow_ends, flow_store, flows, outbox
 from penstock.stores.redis.verbs.fetching import fetch
 from penstock.stores.redis.verbs.settling import settle
 from tests import servers
@@ -83,6 +83,33 @@ async def test_that_an_id_is_taken_is_noted_by_the_step_that_starts_the_node(sto
     assert await store.cancel([ref_of(flow, 0)]) == [State.CANCELLED]
     await advance(store)
     assert await states(store, flow) == [GONE]
+
+
+@pytest.mark.parametrize("outcome", [COMPLETES, DEAD])
+@pytest.mark.parametrize("counted", [False, True])
+async def test_an_end_whose_worker_dies_before_or_after_it_is_counted_is_counted_once(
+    store: RedisStore, outcome: Transition, counted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = await started(store, 3, [(0, 2), (1, 2)], FlowPolicy.FINISH)
+    count = flow_ends._count
+
+    def dying(*args: Any) -> Any:
+        if counted:  # but its note is not removed
+            yield from count(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flow_ends, "_count", dying)
+        with pytest.raises(KeyboardInterrupt):
+            await run_one(store, flow, 0, outcome)
+    await advance(store)
+    node, waits = (await states(store, flow))[::2]
+    assert (node, waits) == (
+        (COMPLETED, NodeState.WAITING) if outcome is COMPLETES else (NodeState.DEAD, NodeState.SKIPPED)
+    )
+    await run_one(store, flow, 1)
+    await advance(store)
+    assert await ready(store, flow) == ([2] if outcome is COMPLETES else [])
 
 
 # ── two that change one flow ─────────────────────────────────────────────────────────────────────
