@@ -488,6 +488,18 @@ async def test_a_retried_member_that_ends_before_its_flow_knows_is_counted(
     assert (await the_flow(store, flow)).state is (FlowState.COMPLETED if done else FlowState.FAILED)
 
 
+async def test_the_result_of_a_retried_member_is_that_of_its_last_run(store: Store) -> None:
+    flow = await started(store, 3, [(0, 2), (1, 2)])
+    first, other = await take(store, 2)
+    await end(store, first, COMPLETED, result=b"1")
+    await store.retry([ref_of(flow, 0)])
+    await run_one(store, flow, 0, result=b"2")
+    await end(store, other, result=b"3")
+    await advance(store)
+    assert [node.result for node in await nodes_in(store, flow)] == [b"2", b"3", None]
+    assert await ready(store, flow) == [2]
+
+
 async def test_a_skipped_node_runs_after_a_retried_member_that_its_flow_has_not_noticed(store: Store) -> None:
     flow = await started(store, 2, [(0, 1)])
     await run_one(store, flow, 0, DEAD)
@@ -665,6 +677,35 @@ async def test_a_flow_that_is_never_started_is_removed(store: Store, clock: Manu
     await store.put_flow(flow, nodes_of(flow, 2), start=False)
     clock.advance(BUILDING_KEPT)
     await advance(store)
+    assert await store.get_flows([flow.ref]) == [None]
+
+
+async def test_a_large_flow_whose_removal_has_begun_is_gone(store: Store, clock: ManualClock) -> None:
+    flow = flow_of(retention=0)
+    again = flow_of(id=flow.id)
+    await put(store, flow, nodes_of(flow, 30))
+    jobs = await take(store, 30)
+    await store.settle([Settlement(job.lease, COMPLETED) for job in jobs])
+    clock.advance(1)
+    assert await store.advance_flows(limit=10)
+    assert await store.change_flow(flow.ref, FlowChange.RETRY) is None
+    assert await store.get_flows([flow.ref]) == [None]
+    assert (await store.list_flows()).flows == []
+    assert await store.flow_nodes(flow.ref, [29]) == [None]
+    await store.retry([ref_of(flow, 29)])
+    await put(store, again, nodes_of(again, 2, joins=[0, 1]))
+    await run_one(store, flow, 29)
+    await advance(store)
+    assert (await the_flow(store, again)).state is FlowState.COMPLETED
+
+
+async def test_a_part_is_refused_if_the_parts_before_it_are_gone(store: Store, clock: ManualClock) -> None:
+    flow = flow_of()
+    nodes = nodes_of(flow, 3, CHAIN)
+    await store.put_flow(flow, nodes[:2], start=False)
+    clock.advance(BUILDING_KEPT)
+    await advance(store)
+    assert await store.put_flow(flow, nodes[2:]) is None
     assert await store.get_flows([flow.ref]) == [None]
 
 

@@ -29,7 +29,7 @@ from penstock.core.flow import (
 )
 from penstock.core.job import NewJob, Ref
 
-__all__ = ["Effect", "FlowEngine", "FlowHost", "LiveFlow", "LiveNode", "Sweep", "new_flow"]
+__all__ = ["Effect", "FlowEngine", "FlowHost", "LiveFlow", "LiveNode", "Sweep", "joins_on", "new_flow"]
 
 
 class Effect(enum.IntEnum):
@@ -396,6 +396,10 @@ class FlowEngine:
 
     def _stop(self, node: LiveNode) -> None:
         if not self._stops(node):
+            # it may be left over: this pass has replaced one that would have brought it back or started it
+            if node.state is NodeState.SKIPPED:
+                self._reopen(node, NodeState.WAITING)
+            self._decide(node)
             return
         if node.state is NodeState.WAITING:
             self._resolve(node, NodeState.SKIPPED)
@@ -431,3 +435,8 @@ class FlowEngine:
 def new_flow(spec: NewFlow, now: int) -> LiveFlow:
     """A flow without nodes. If it is never started, it is removed after `BUILDING_KEPT`."""
     return LiveFlow(spec, now, over_at=now + BUILDING_KEPT)
+
+
+def joins_on(flow: LiveFlow, nodes: Sequence[NewNode]) -> bool:
+    """Whether these nodes can be stored: those before them are there, or the flow takes no more."""
+    return flow.state is not FlowState.BUILDING or not nodes or nodes[0].index <= flow.total

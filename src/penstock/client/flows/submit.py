@@ -10,7 +10,7 @@ from penstock.client.flows.build import Builder
 from penstock.client.flows.flow_handle import FlowHandle
 from penstock.client.timeouts import refuse_in_loop
 from penstock.core.duration import Duration, milliseconds
-from penstock.core.errors import ConfigError, JobExists
+from penstock.core.errors import ConfigError, JobExists, JobNotFound
 from penstock.core.flow import FlowInfo, FlowPolicy, FlowState, NewFlow, NewNode
 from penstock.core.ids import check_id, mint, mint_token
 from penstock.core.job import FINISHED_KEPT
@@ -67,7 +67,7 @@ def submit(submission: Submission[R]) -> FlowHandle[R]:
         refuse_in_loop("enqueue() of a flow", "await ….aenqueue()")
     flow, info = submission.flow(), None
     for nodes, last in submission.parts(flow):
-        info = _checked(flow, store.sync.put_flow(flow, nodes, start=last))
+        info = _checked(flow, nodes, store.sync.put_flow(flow, nodes, start=last))
     for _ in range(0 if info is None else most_steps(info)):
         if not _unfinished(info) or not store.sync.advance_flows():
             break
@@ -79,7 +79,7 @@ async def asubmit(submission: Submission[R]) -> FlowHandle[R]:
     """Like `submit`, without blocking the event loop."""
     store, flow, info = submission.store, submission.flow(), None
     for nodes, last in submission.parts(flow):
-        info = _checked(flow, await store.put_flow(flow, nodes, start=last))
+        info = _checked(flow, nodes, await store.put_flow(flow, nodes, start=last))
     for _ in range(0 if info is None else most_steps(info)):
         if not _unfinished(info) or not await store.advance_flows():
             break
@@ -87,7 +87,11 @@ async def asubmit(submission: Submission[R]) -> FlowHandle[R]:
     return submission.handle(flow)
 
 
-def _checked(flow: NewFlow, info: FlowInfo | None) -> FlowInfo | None:
+def _checked(flow: NewFlow, nodes: list[NewNode], info: FlowInfo | None) -> FlowInfo:
+    if info is None and nodes[0].index:
+        raise JobNotFound(
+            f"the flow {flow.id} is gone: storing its nodes took more than an hour; nothing of it runs"
+        )
     if info is None:
         raise JobExists(flow.queue, flow.id)
     return info

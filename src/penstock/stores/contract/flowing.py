@@ -62,7 +62,8 @@ class Flowing(Protocol):
           others are started by `advance_flows`.
         - A closed or full queue takes the jobs of a flow.
 
-        Answer: the flow; None if the id belongs to another flow (another `key`). Nothing was stored then.
+        Answer: the flow; None if the id belongs to another flow (another `key`), or the parts before this one
+        are gone (see `BUILDING_KEPT`). Nothing was stored then.
 
         Errors: NotReplicated if it is stored, but on fewer replicas than the store's URL requires.
         """

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState
-from penstock.core.flow_engine import FlowEngine, LiveNode, new_flow
+from penstock.core.flow_engine import FlowEngine, LiveNode, joins_on, new_flow
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref
 from penstock.stores.contract import FLOW_STEP, EnqueueStatus, FlowChange, FlowPage
@@ -57,12 +57,11 @@ class _Host:
 
 
 def put_flow(memory: MemoryState, spec: NewFlow, nodes: Sequence[NewNode], start: bool) -> FlowInfo | None:
-    flow = memory.flows.get(spec.ref)
-    if flow is None:
-        flow = memory.flows[spec.ref] = MemoryFlow(new_flow(spec, memory.clock.now()))
+    flow = memory.flows.get(spec.ref) or MemoryFlow(new_flow(spec, memory.clock.now()))
     head = flow.head
-    if head.spec.key != spec.key:
+    if head.spec.key != spec.key or not joins_on(head, nodes):
         return None
+    memory.flows[spec.ref] = flow
     if head.state is FlowState.BUILDING:
         new = [LiveNode.of(node) for node in nodes if node.index >= head.total]
         flow.nodes += new

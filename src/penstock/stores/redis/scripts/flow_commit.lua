@@ -1,10 +1,10 @@
 -- Store a change of a flow, unless another change was stored since the caller has read it, and enqueue the jobs of nodes
 -- that start.
 -- KEYS: the queue of the flow, then other queues.  ARGV: clock, floor (as in enqueue), id of the flow, version that the
--- caller has read ('' if there was no flow), time of creation, when to look at the flow again ('' never), number of
--- profiles, the profiles (digest, profile), number of fields to set, the fields and values, number of fields to remove,
--- the fields, number of parts of entries of `ends` that this change has counted, the parts (number of the queue, name),
--- then the jobs that follow, as in settle.lua.
+-- caller has read ('' if there was no flow), time of creation, when to look at the flow again ('' never, "gone": remove
+-- the flow), number of profiles, the profiles (digest, profile), number of fields to set, the fields and values, number
+-- of fields to remove, the fields, number of parts of entries of `ends` that this change has counted, the parts (number
+-- of the queue, name), then the jobs that follow, as in settle.lua.
 -- flow/ID is a hash: `v` version, `head` flow, and per node N: `nN` its state, `jN` its job, `iN` inputs, `rN` result.
 -- flows: the ids by time of creation. flows/look: the ids by the instant at which `advance_flows` has something to do.
 -- Returns {1 if stored, the highest generation, names of the jobs put into `out`}. A job whose id is taken is not stored;
@@ -16,6 +16,12 @@ local function commit()    -- Lua allows 200 local names per function, and the p
   local flow, floor, profiles = home .. ':flow/' .. id, tonumber(ARGV[2]), tonumber(ARGV[7])
   local version = redis.call('HGET', flow, 'v') or ''
   if version ~= ARGV[4] then return {0, string.format('%.0f', floor), {}} end
+  if ARGV[6] == 'gone' then
+    redis.call('UNLINK', flow)
+    redis.call('ZREM', home .. ':flows', id)
+    redis.call('ZREM', home .. ':flows/look', id)
+    return {1, string.format('%.0f', floor), {}}
+  end
   local inline_profile = profile_keeper(8, profiles)
   local at = 8 + 2 * profiles
 

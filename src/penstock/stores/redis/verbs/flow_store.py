@@ -20,7 +20,7 @@ from penstock.stores.redis.verbs.operating import retry
 from penstock.stores.redis.verbs.outbox import deliver
 from penstock.stores.redis.verbs.producing import cancel, get
 
-__all__ = ["commit", "flow_key", "note_missing", "open_flow", "proceed", "read_nodes"]
+__all__ = ["commit", "flow_key", "note_missing", "open_flow", "proceed", "read_nodes", "remove"]
 
 
 _FIELDS = 1_000
@@ -99,8 +99,10 @@ def commit(context: Context, ref: Ref, session: FlowChangeSet, replicas: int = 0
     Jobs are retried and cancelled first, in the order of the passes: if this process dies in between, that
     happens again.
     """
+    if session.cancels and context.apart:
+        yield from _deliver_all(context, ref.queue)  # a job of a node that has started may still be there
     if session.retries:
-        yield from retry(context, session.retries, None, None)
+        yield from retry(context, session.retries, None, None, completed=False)
     for reason in dict.fromkeys(reason for _, reason in session.cancels):
         yield from cancel(context, [one for one, why in session.cancels if why == reason], reason)
     names = list(dict.fromkeys(job.queue for job in session.jobs))
@@ -120,6 +122,21 @@ def commit(context: Context, ref: Ref, session: FlowChangeSet, replicas: int = 0
     if out:
         yield from deliver(context, [(ref.queue, name) for name in out])
     return True
+
+
+def _deliver_all(context: Context, queue: str) -> CallPlan[None]:
+    """Deliver what the outbox of this queue has."""
+    key = context.redis_keys.queue(queue) + b":out"
+    (names,) = raise_errors((yield [command(key, "HKEYS", key)]))
+    if names:
+        yield from deliver(context, [(queue, name) for name in names])
+
+
+def remove(context: Context, ref: Ref, session: FlowChangeSet | None) -> CallPlan[None]:
+    """Remove a flow and its nodes, unless it has changed since it was read: it may have been retried."""
+    version = b"" if session is None else session.version
+    args: list[bytes | str | int] = [context.floor, ref.id, version, 0, "gone", 0]
+    raise_errors((yield [context.call("flow_commit", [ref.queue], args, repeatable=False)]))
 
 
 def _arguments(

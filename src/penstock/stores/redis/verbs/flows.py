@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from penstock.core.errors import NotReplicated
 from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState
-from penstock.core.flow_engine import new_flow
+from penstock.core.flow_engine import joins_on, new_flow
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref
 from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage
@@ -17,7 +17,7 @@ from penstock.stores.redis.context import CallPlan, Context, command, raise_erro
 from penstock.stores.redis.flow_session import FlowChangeSet, decode_head, node_fields, shown_node
 from penstock.stores.redis.isolation import AWAY, alone, each, isolated
 from penstock.stores.redis.verbs.flow_ends import deliver_ends
-from penstock.stores.redis.verbs.flow_store import commit, flow_key, open_flow, proceed, read_nodes
+from penstock.stores.redis.verbs.flow_store import commit, flow_key, open_flow, proceed, read_nodes, remove
 from penstock.stores.redis.verbs.known_queues import known, now_of
 from penstock.stores.redis.wire.calls import Call
 
@@ -45,7 +45,7 @@ def put_flow(
             now = int((yield from now_of(context)))
             session = FlowChangeSet(new_flow(spec, now), b"", now)
         head = session.head
-        if head.spec.key != spec.key:
+        if head.spec.key != spec.key or not joins_on(head, nodes):
             return None
         if head.state is FlowState.BUILDING:
             for node in nodes:
@@ -164,15 +164,9 @@ def advance_flows(context: Context, limit: int) -> CallPlan[int]:
 
 def _advance(context: Context, ref: Ref, limit: int) -> CallPlan[int]:
     session = yield from open_flow(context, ref)
-    key = flow_key(context, ref)
     if session is None or not session.head.busy:
-        prefix = context.redis_keys.queue(ref.queue)
         if session is None or (session.look_at is not None and session.look_at <= session.now):
-            calls = [command(key, "UNLINK", key)]
-            calls += [
-                command(prefix + name, "ZREM", prefix + name, ref.id) for name in (b":flows", b":flows/look")
-            ]
-            raise_errors((yield calls))
+            yield from remove(context, ref, session)
         return 1
     done = yield from proceed(context, ref, session, limit)
     yield from commit(context, ref, session)  # if the flow was changed meanwhile, the next call continues

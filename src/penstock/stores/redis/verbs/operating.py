@@ -42,12 +42,17 @@ def settings(
 
 
 def retry(
-    context: Context, refs: Sequence[Ref], attempts: int | None, expires_in: int | UnsetType | None
+    context: Context,
+    refs: Sequence[Ref],
+    attempts: int | None,
+    expires_in: int | UnsetType | None,
+    *,
+    completed: bool = True,
 ) -> CallPlan[list[State | None]]:
-    """Make ended or queued jobs available now, as if they were new."""
+    """Make ended or queued jobs available now, as if they were new; `completed`: also completed ones."""
     left = "" if attempts is None else max(1, attempts)
     expires = "keep" if expires_in is UNSET else "" if expires_in is None else expires_in
-    found, _ = yield from states_of(context, "retry", refs, [context.floor, left, expires])
+    found, _ = yield from states_of(context, "retry", refs, [context.floor, left, expires, int(completed)])
     return found
 
 

@@ -66,7 +66,7 @@ SELECT flow FROM penstock_job WHERE seq = ?1
 -- name: page
 -- ?1 namespace  ?2 created at  ?3 queue  ?4 id (of the last one of the previous page)  ?5 limit
 SELECT head FROM penstock_flow
-WHERE namespace = ?1 AND (created_at, queue, id) < (?2, ?3, ?4)
+WHERE namespace = ?1 AND (created_at, queue, id) < (?2, ?3, ?4) AND instr(id, '/') = 0
 ORDER BY created_at DESC, queue DESC, id DESC LIMIT ?5
 
 -- name: any_busy
@@ -80,11 +80,15 @@ SELECT fid, head FROM penstock_flow WHERE namespace = ?1 AND busy = 1 LIMIT ?2
 
 -- name: over
 -- ?1 namespace  ?2 now
-SELECT fid FROM penstock_flow WHERE namespace = ?1 AND over_at <= ?2 AND over_at IS NOT NULL LIMIT 1
+SELECT fid, head FROM penstock_flow WHERE namespace = ?1 AND over_at <= ?2 AND over_at IS NOT NULL LIMIT 1
 
 -- name: drop_some_nodes
 -- ?1 fid  ?2 limit
 DELETE FROM penstock_flow_node WHERE nid IN (SELECT nid FROM penstock_flow_node WHERE flow = ?1 LIMIT ?2)
+
+-- name: hide_flow
+-- Let nobody find a flow that is being removed in steps.  ?1 fid  ?2 head
+UPDATE penstock_flow SET id = id || '/' || fid, over_at = 0, head = ?2 WHERE fid = ?1
 
 -- name: drop_flow
 -- ?1 fid

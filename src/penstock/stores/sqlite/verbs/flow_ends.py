@@ -61,7 +61,10 @@ def count_ends(tx: TransactionContext) -> None:
             session = sessions.get(fid)
             if session is None:
                 fid, head, _ = tx.execute(_FLOW_OF, (nid,)).fetchone()
-                session = sessions[fid] = FlowSession(tx, fid, decode_head(head), host_of)
+                flow = decode_head(head)
+                if not flow.total:  # it is being removed
+                    continue
+                session = sessions[fid] = FlowSession(tx, fid, flow, host_of)
             session.add_row(index, row[2:])
             if outcome is None:
                 session.engine.reopened(index, FLOW_STEP)

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState
-from penstock.core.flow_engine import new_flow
+from penstock.core.flow_engine import joins_on, new_flow
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref
 from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage
@@ -47,6 +47,7 @@ _ANY_BUSY = SQL["flows.any_busy"]
 _BUSY = SQL["flows.busy"]
 _OVER = SQL["flows.over"]
 _DROP_SOME_NODES = SQL["flows.drop_some_nodes"]
+_HIDE_FLOW = SQL["flows.hide_flow"]
 _DROP_FLOW = SQL["flows.drop_flow"]
 
 _LAST = (2**63 - 1, "", "")
@@ -56,12 +57,14 @@ def put_flow(tx: TransactionContext, spec: NewFlow, nodes: Sequence[NewNode], st
     session = _session(tx, spec.ref)
     if session is None:
         head = new_flow(spec, tx.now)
+        if not joins_on(head, nodes):
+            return None
         row = (tx.namespace, spec.queue, spec.id, tx.now, head.over_at, encode_head(head))
         tx.execute(_NEW_FLOW, row)
         session = _session(tx, spec.ref)
         assert session is not None
     head = session.head
-    if head.spec.key != spec.key:
+    if head.spec.key != spec.key or not joins_on(head, nodes):
         return None
     if head.state is FlowState.BUILDING:
         new = [node_row(session.fid, node) for node in nodes if node.index >= head.total]
@@ -132,10 +135,14 @@ def advance_flows(tx: TransactionContext, limit: int) -> int:
         done += session.engine.advance(limit)
         session.save()
         count_ends(tx)
-    for (fid,) in tx.execute(_OVER, (tx.namespace, tx.now)).fetchall():
+    for fid, head in tx.execute(_OVER, (tx.namespace, tx.now)).fetchall():
         gone = tx.execute(_DROP_SOME_NODES, (fid, limit)).rowcount
+        flow = decode_head(head)
         if gone < limit:
             tx.execute(_DROP_FLOW, (fid,))
+        elif flow.total:
+            flow.total = 0  # see flow_ends.py: the rest of its nodes is not counted
+            tx.execute(_HIDE_FLOW, (fid, encode_head(flow)))
         done += gone + 1
     return done
 
