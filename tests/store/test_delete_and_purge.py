@@ -115,7 +115,7 @@ async def test_a_deleted_attempt_counts_as_processed(store: Store) -> None:
     assert [(day.processed, day.failed) for day in stats.days] == [(1, 0)]
 
 
-async def test_running_and_other_jobs_are_deleted_in_one_call_also_if_one_is_named_twice(store: Store) -> None:
+async def test_running_and_other_jobs_are_deleted_together_one_of_them_named_twice(store: Store) -> None:
     one, idle, other = await running(store), await in_state(store, State.SCHEDULED), await running(store)
     refs = [one.ref, idle.ref, other.ref, one.ref]
     assert await store.delete(refs, running=True) == [State.RUNNING, State.SCHEDULED, State.RUNNING, None]
