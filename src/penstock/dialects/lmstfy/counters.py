@@ -9,11 +9,13 @@ from penstock.dialects.lmstfy.job_ids import elapsed_ms
 from penstock.dialects.lmstfy.names import split_queue
 from penstock.web.exposition import CALL_BOUNDS, LabelledCounter, LabelledHistogram
 
-__all__ = ["HttpMetrics", "PoolMetrics"]
+__all__ = ["HttpMetrics", "PoolMetrics", "RequestMeasure"]
 
 _BY_QUEUE = ("pool", "namespace", "queue")
 _BY_VERB = ("pool", "verb")
 _BY_ROUTE = ("pool", "namespace", "api", "method")
+#: Pool, namespace, route and method of a request.
+RequestLabels = tuple[str, str, str, str]
 _ELAPSED = tuple(15 * 3.5**n for n in range(7))
 _LATENCY = tuple(15 * 2.5**n for n in range(9))
 
@@ -32,8 +34,8 @@ class HttpMetrics:
             ("pool", "namespace", "token", "action"),
         )
 
-    def ended(self, labels: tuple[str, str, str, str], began: float, status: int) -> None:
-        """Count an answered request; `labels`: pool, namespace, route and method, `began`: monotonic."""
+    def ended(self, labels: RequestLabels, began: float, status: int) -> None:
+        """Count an answered request; `began`: monotonic."""
         if not status:  # the client was gone before the answer
             return
         self._codes.add((*labels, str(status)))
@@ -48,6 +50,20 @@ class HttpMetrics:
         """The text of these metrics."""
         ours = self._codes.exposed("penstock_http_requests_total")
         return ours + self._codes.exposed() + self._latency.exposed() + self._limited.exposed()
+
+
+class RequestMeasure:
+    """Counts one request when it is called with the status of its answer."""
+
+    __slots__ = ("_began", "_metrics", "labels")
+
+    def __init__(self, metrics: HttpMetrics, labels: RequestLabels) -> None:
+        self._metrics = metrics
+        self._began = time.monotonic()
+        self.labels = labels
+
+    def __call__(self, status: int) -> None:
+        self._metrics.ended(self.labels, self._began, status)
 
 
 class PoolMetrics:

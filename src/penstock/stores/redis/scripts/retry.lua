@@ -3,7 +3,7 @@
 -- "keep" unless it has passed), 1: also completed jobs, ids.
 -- Returns {0, one code per job: its state before, "-" if the job does not exist, the highest generation}. Fewer codes
 -- than ids: call again for the rest.
--- include: size_check clock states queue record partitions places lease lookup
+-- include: size_check clock states state_codes queue record partitions places lease lookup
 local queue, codes = KEYS[1], {}
 minted = tonumber(ARGV[2])
 local left, expires_in, keeps_expiry = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[4] == 'keep'
