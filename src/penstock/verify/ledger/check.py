@@ -26,9 +26,11 @@ from penstock.verify.ledger.rules.lost_shards import LostShard, went_on
 from penstock.verify.ledger.rules.partitions import partitions, queue_limits
 from penstock.verify.ledger.rules.periodic import periods
 from penstock.verify.ledger.rules.recovery import crashes, lateness, restarts
+from penstock.verify.ledger.rules.scraped import scraped
 from penstock.verify.ledger.rules.supervisor_kills import SUPERVISOR_KILL
 from penstock.verify.ledger.rules.unique import uniqueness
 from penstock.verify.ledger.verdict import Duplicate, Verdict, Violation
+from penstock.web.store_metrics import queue_metrics, read_stores
 
 __all__ = ["Snapshot", "Span", "Terms", "acheck", "check", "snapshot", "verdict_on"]
 
@@ -43,12 +45,13 @@ _BORROWED_CLOCK = ("sqlite:", "memory:")
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The contents of a store: those jobs of the ledger that exist, and its counters."""
+    """The contents of a store: those jobs of the ledger that exist, its counters, its metrics (if read)."""
 
     jobs: dict[Ref, Job]
     queues: list[QueueInfo]
     stats: list[QueueStats]
     borrows_clock: bool = False
+    metrics: str | None = None
 
 
 class Terms(TypedDict, total=False):
@@ -84,7 +87,7 @@ async def acheck(directory: str | Path, store: Store, **terms: Unpack[Terms]) ->
 
 
 async def snapshot(store: Store, history: History) -> Snapshot:
-    """Read every job of the ledger, and the counters, from the store."""
+    """Read every job of the ledger, the counters and the metrics from the store."""
     jobs: dict[Ref, Job] = {}
     refs = list(dict.fromkeys(story.ref for story in history.stories))
     while refs:
@@ -95,7 +98,8 @@ async def snapshot(store: Store, history: History) -> Snapshot:
         of_batches = {Ref(job.queue, job.batch) for job in jobs.values() if job.batch is not None}
         refs = sorted(of_batches - jobs.keys() - set(refs), key=lambda ref: (ref.queue, ref.id))
     borrows = store.url.startswith(_BORROWED_CLOCK)
-    return Snapshot(jobs, await store.queues(), await store.stats(days=1), borrows)
+    metrics = "".join(queue_metrics(await read_stores({"verify": store})))  # as at the scrape of a worker
+    return Snapshot(jobs, await store.queues(), await store.stats(days=1), borrows, metrics)
 
 
 def verdict_on(
@@ -157,6 +161,8 @@ def _verdict_on(
     findings += [one.finding for one in again if one.finding is not None]
     if exclusive:
         findings += counters(history.stories, seen.jobs, seen.queues, seen.stats, case.forgiven)
+        if seen.metrics is not None:
+            findings += scraped(seen.metrics, seen.queues, seen.stats)
     findings += _of_the_ledger(history, injected, asked)
     late = list(lateness(case))
     verdict = Verdict(
