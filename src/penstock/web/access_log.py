@@ -83,10 +83,10 @@ class AccessLogSwitch:
 
     @property
     def state(self) -> list[bool]:
-        """The state for `inherit`."""
+        """The state for `adopt`."""
         return [self._setting, self.enabled]
 
-    def inherit(self, state: Sequence[bool]) -> None:
+    def adopt(self, state: Sequence[bool]) -> None:
         """Take over the switch of another process. One made under another setting does not count."""
         setting, enabled = state
         if setting == self._setting:

@@ -37,10 +37,10 @@ class Operations:
         """What one process does when a request at another one asks for it."""
         return {"reload": self._reload, "access_log": self._switch, "counted": self._count}
 
-    def inherit(self, kept: Any) -> None:
+    def adopt(self, kept: Any) -> None:
         """Use what operators have changed in processes of this server that started earlier; None: nothing."""
         if kept is not None:
-            self.access_log.inherit(kept)
+            self.access_log.adopt(kept)
 
     async def counted_by_others(self) -> list[str]:
         """The metrics that the other processes count."""
