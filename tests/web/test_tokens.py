@@ -297,3 +297,8 @@ async def test_a_reload_leaves_the_switch_of_the_access_log(local: Served) -> No
     local.service.apply(LmstfySettings(access_log=True))
     local.service.apply(LmstfySettings(access_log=False))
     assert (await local.admin().get("/accesslog")).json == {"status": "disabled"}
+    local.service.operations.adopt([False, True])  # as another process of the server was switched
+    assert (await local.admin().get("/accesslog")).json == {"status": "enabled"}
+    local.service.apply(LmstfySettings(access_log=True))
+    local.service.operations.adopt([False, False])  # under a setting that is no more
+    assert (await local.admin().get("/accesslog")).json == {"status": "enabled"}

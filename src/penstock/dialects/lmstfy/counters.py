@@ -18,6 +18,9 @@ _BY_ROUTE = ("pool", "namespace", "api", "method")
 RequestLabels = tuple[str, str, str, str]
 _ELAPSED = tuple(15 * 3.5**n for n in range(7))
 _LATENCY = tuple(15 * 2.5**n for n in range(9))
+#: Buckets (s): those of a store's call, and those of a long poll.
+_DURATION = (*CALL_BOUNDS, 10.0, 30.0, 60.0)
+_CLASSES = ("", "1xx", "2xx", "3xx", "4xx", "5xx")
 
 
 class HttpMetrics:
@@ -27,6 +30,12 @@ class HttpMetrics:
         self._codes = LabelledCounter("lmstfy_http_http_codes", "Answers by status.", (*_BY_ROUTE, "code"))
         self._latency = LabelledHistogram(
             "lmstfy_http_latency_milliseconds", "Time of requests that succeeded (ms).", _BY_ROUTE, _LATENCY
+        )
+        self._durations = LabelledHistogram(
+            "penstock_http_request_duration_seconds",
+            "Time from a received request to its answer, waiting for a job included (s).",
+            ("api", "method", "code"),
+            _DURATION,
         )
         self._limited = LabelledCounter(
             "lmstfy_http_rate_limit",
@@ -38,9 +47,12 @@ class HttpMetrics:
         """Count an answered request; `began`: monotonic."""
         if not status:  # the client was gone before the answer
             return
-        self._codes.add((*labels, str(status)))
+        seconds = time.monotonic() - began
+        pool, namespace, api, method = labels
+        self._codes.add((pool, namespace, api, method, str(status)))
+        self._durations.observe((api, method, _CLASSES[status // 100]), seconds)
         if status < 300:
-            self._latency.observe(labels, (time.monotonic() - began) * 1_000)
+            self._latency.observe(labels, seconds * 1_000)
 
     def limited(self, pool: str, namespace: str, token: str, action: str) -> None:
         """Count a request that the limit of a token refused."""
@@ -49,7 +61,8 @@ class HttpMetrics:
     def exposed(self) -> str:
         """The text of these metrics."""
         ours = self._codes.exposed("penstock_http_requests_total")
-        return ours + self._codes.exposed() + self._latency.exposed() + self._limited.exposed()
+        parts = (self._codes, self._durations, self._latency, self._limited)
+        return ours + "".join(one.exposed() for one in parts)
 
 
 class RequestMeasure:

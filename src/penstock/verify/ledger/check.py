@@ -27,11 +27,13 @@ from penstock.verify.ledger.rules.lost_shards import LostShard, went_on
 from penstock.verify.ledger.rules.partitions import partitions, queue_limits
 from penstock.verify.ledger.rules.periodic import periods
 from penstock.verify.ledger.rules.recovery import crashes, lateness, restarts
+from penstock.verify.ledger.rules.scraped import scraped
 from penstock.verify.ledger.rules.signals import signals
 from penstock.verify.ledger.rules.steps import steps
 from penstock.verify.ledger.rules.supervisor_kills import SUPERVISOR_KILL
 from penstock.verify.ledger.rules.unique import uniqueness
 from penstock.verify.ledger.verdict import Duplicate, Verdict, Violation
+from penstock.web.store_metrics import queue_metrics, read_stores
 
 __all__ = ["Snapshot", "Span", "Terms", "acheck", "check", "snapshot", "verdict_on"]
 
@@ -46,7 +48,7 @@ _BORROWED_CLOCK = ("sqlite:", "memory:")
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The contents of a store: those jobs and flows of the ledger that exist, and its counters."""
+    """The contents of a store: the jobs and flows of the ledger that exist, counters, and metrics if read."""
 
     jobs: dict[Ref, Job]
     queues: list[QueueInfo]
@@ -54,6 +56,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     borrows_clock: bool = False
     flows: dict[Ref, StoredFlow] = {}
     steps: dict[Ref, list[StoredStep]] = {}  # of the jobs that have recorded one
+    metrics: str | None = None
 
 
 class Terms(TypedDict, total=False):
@@ -89,7 +92,7 @@ async def acheck(directory: str | Path, store: Store, **terms: Unpack[Terms]) ->
 
 
 async def snapshot(store: Store, history: History) -> Snapshot:
-    """Read every job of the ledger, and the counters, from the store."""
+    """Read every job of the ledger, the counters and the metrics from the store."""
     jobs: dict[Ref, Job] = {}
     refs = list(dict.fromkeys(story.ref for story in history.stories))
     while refs:
@@ -100,6 +103,7 @@ async def snapshot(store: Store, history: History) -> Snapshot:
         of_batches = {Ref(job.queue, job.batch) for job in jobs.values() if job.batch is not None}
         refs = sorted(of_batches - jobs.keys() - set(refs), key=lambda ref: (ref.queue, ref.id))
     borrows = store.url.startswith(_BORROWED_CLOCK)
+    metrics = "".join(queue_metrics(await read_stores({"verify": store})))  # as at the scrape of a worker
     return Snapshot(
         jobs,
         await store.queues(),
@@ -107,6 +111,7 @@ async def snapshot(store: Store, history: History) -> Snapshot:
         borrows,
         await _flows(store, list(history.flows)),
         {story.ref: await store.steps(story.ref) for story in history.stories if story.steps},
+        metrics,
     )
 
 
@@ -191,6 +196,8 @@ def _verdict_on(
     findings += [one.finding for one in again if one.finding is not None]
     if exclusive:
         findings += counters(history.stories, seen.jobs, seen.queues, seen.stats, case.forgiven)
+        if seen.metrics is not None:
+            findings += scraped(seen.metrics, seen.queues, seen.stats)
     findings += _of_the_ledger(history, injected, asked)
     late = list(lateness(case))
     verdict = Verdict(
