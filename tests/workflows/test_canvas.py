@@ -305,6 +305,30 @@ async def test_a_job_of_a_flow_names_it(app: App) -> None:
     assert seen == [{"id": handle.id, "queue": "default"}]
 
 
+async def test_what_a_job_enqueues_inherits_its_headers(app: App) -> None:
+    seen: dict[str, Any] = {}
+
+    @app.task(headers={"kind": "look"})
+    async def look(where: str) -> None:
+        seen[where] = dict(current_job().headers)
+
+    @app.task
+    async def begin() -> None:
+        await look.using(headers={"tenant": "own"}).aenqueue("job")
+        await chain(look.job("first"), immutable(look.job("second"))).aenqueue()
+
+    await begin.using(headers={"tenant": "north", "traceparent": "00-1"}).aenqueue()
+    await look.aenqueue("outside")
+    await in_a_burst(app)
+    inherited = {"kind": "look", "tenant": "north", "traceparent": "00-1"}
+    assert seen == {
+        "outside": {"kind": "look"},
+        "job": inherited | {"tenant": "own"},
+        "first": inherited,
+        "second": inherited,
+    }
+
+
 async def test_a_result_that_takes_too_long_is_a_timeout(app: App, tasks: Tasks) -> None:
     handle = await chain(tasks.double.job(1)).aenqueue()
     with pytest.raises(ResultTimeout):

@@ -6,7 +6,7 @@ from penstock.core.errors import ConfigError
 from penstock.core.job import Ref
 from penstock.inspector.flow_views import FlowPageView, FlowView, NodeView, flow_view, node_view
 from penstock.inspector.requests import parse_address
-from penstock.stores.contract import FLOW_STEP, FlowChange, Store, most_steps
+from penstock.stores.contract import FLOW_STEP, FlowChange, Signal, SignalStatus, Store, most_steps
 
 __all__ = ["FlowInspector"]
 
@@ -40,6 +40,11 @@ class FlowInspector:
     async def retry_flow(self, address: str) -> FlowView | None:
         """Run the failed and skipped jobs of a flow again; None if there is none."""
         return await self._change(address, FlowChange.RETRY)
+
+    async def send(self, signal: Signal) -> SignalStatus:
+        """Send a signal to the flow that waits for it, or store it."""
+        (status,) = await self._store.send_signals([signal])
+        return status
 
     async def _change(self, address: str, change: FlowChange) -> FlowView | None:
         info = await self._store.change_flow(_ref(address), change)

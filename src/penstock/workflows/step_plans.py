@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.app.outcome import outcome_of
+from penstock.app.undoing import FAILED, UNDO_AFTER, can_be_undone, failure_of
 from penstock.client.job_call import JobCall
 from penstock.codec import ANY_RESULT, ResultCodec, result_codec_of
 from penstock.core.duration import Duration, milliseconds
@@ -31,9 +32,7 @@ from penstock.core.lifecycle import decide
 from penstock.core.text import text_of
 from penstock.stores.contract import Enqueued, EnqueueStatus, StoredStep
 from penstock.workflows.flow_memory import (
-    FAILED,
     SHORT_WAIT,
-    UNDO,
     FlowMemory,
     Pause,
     Plan,
@@ -47,8 +46,8 @@ __all__ = ["StepPlans"]
 
 #: The largest result of one step (bytes).
 LARGEST_STEP = 1024 * 1024
-#: A flow whose last attempt failed before its stored steps runs once more after this (ms), to undo them.
-_UNDO_AFTER = 1_000
+#: The most jobs of one gather: their ids are one step of the flow.
+MOST_MEMBERS = 10_000
 #: The results of the jobs of a gather are kept this long (ms), if the flow does not take them before.
 _MEMBERS_KEPT = 30 * 86_400_000
 #: A gather first looks for the ends of its jobs after these waits (ms), then each minute.
@@ -102,8 +101,8 @@ class StepPlans:
             found = memory.stored(key)
             if found is None:
                 memory.reach()
-                if undo is not None and memory.stored(UNDO) is None:
-                    yield from memory.record(UNDO, b"null")
+                if undo is not None:
+                    yield from memory.note_undo()
                 found = yield from self._run(key, call, codec, attempts, retry_delay)
             value = codec.decode(found.value or b"null")
             if undo is not None:
@@ -180,6 +179,7 @@ class StepPlans:
 
     def gather(self, calls: Sequence[JobCall[Any]]) -> Plan[list[Any]]:
         """Enqueue jobs, wait for all of them, and return their results in order."""
+        _check_members(calls)
         memory, key = self.memory, self.memory.use("gather!")
         yield from memory.begin()
         found = memory.stored(key)
@@ -206,8 +206,7 @@ class StepPlans:
         origin = f"{job.queue}/{job.id}/{job.generation}/{key}/{n}"
         id = call.given_id or f"{job.id[:60]}.{hashlib.blake2b(origin.encode(), digest_size=12).hexdigest()}"
         new = call.template.new(id, call.payload)
-        new = replace(new, headers={**(job.spec.headers or {}), **(new.headers or {})} or None)
-        if call.template.client is not None:
+        if call.template.client is not None:  # with the headers of this job
             new = call.template.client.rewritten(new)
         return replace(new, retention=max(new.retention, _MEMBERS_KEPT))
 
@@ -299,18 +298,18 @@ class StepPlans:
         if marked is None:
             if not self._is_final(error):
                 return error
-            early = memory.stored(UNDO) is not None and memory.unreached()
+            early = can_be_undone(memory.checkpoint) and memory.unreached()
             if not self._undo and not early:
                 return error
             marked = yield from memory.record(FAILED, text_of(error, "the flow failed")[:300].encode())
             if early:  # one more run tells how the steps that this one did not reach are undone
-                memory.suspended = FlowSuspended(_UNDO_AFTER)
+                memory.suspended = FlowSuspended(UNDO_AFTER)
                 return memory.suspended
         for key, undo, value in reversed(self._undo):
             if memory.stored(f"undo!{key}") is None:
                 yield UserCall(undo, (value,), {}, "an undo function")
                 yield from memory.record(f"undo!{key}", b"null")
-        why = (marked.value or b"").decode(errors="replace")
+        why = failure_of(marked.value)
         if isinstance(error, StepsFailed):
             return Discard(f"undone after: {why}")
         if memory.unreached() and self._is_final(error):
@@ -323,6 +322,20 @@ class StepPlans:
         job, now = self.memory.attempt.job, self.memory.now()
         outcome = outcome_of(job, now, error, self.memory.access.options)
         return decide(job, outcome, now).state in (State.DEAD, State.CANCELLED)
+
+
+def _check_members(calls: Sequence[JobCall[Any]]) -> None:
+    for call in calls:
+        if not isinstance(call, JobCall):
+            raise FlowError(f"gather takes a list of task.job(...), not {call!r:.100}; nothing was stored")
+    if len(calls) > MOST_MEMBERS:
+        raise FlowError(
+            f"gather of {len(calls):,} jobs: the limit is {MOST_MEMBERS:,}; nothing was stored. Gather lists "
+            "of jobs one after the other"
+        )
+    ids = [call.given_id for call in calls if call.given_id]
+    if len(set(ids)) < len(ids):
+        raise FlowError("gather of two jobs with the same id; nothing was stored")
 
 
 def _member_failed(found: _Failed) -> MemberFailed:
