@@ -629,18 +629,24 @@ async def test_nothing_is_added_to_a_join_that_has_ended(store: Store) -> None:
 # ── read and remove ──────────────────────────────────────────────────────────────────────────────
 
 
-async def test_flows_are_listed_newest_first(store: Store, clock: ManualClock) -> None:
-    flows = []
-    for n in range(5):
-        flows.append(await started(store, 1, queue=f"q{n % 2}"))
-        clock.advance(1)
+async def _listed(store: Store, limit: int) -> list[str]:
     after, found = None, []
     while True:
-        page = await store.list_flows(after=after, limit=2)
+        page = await store.list_flows(after=after, limit=limit)
         found += [info.spec.id for info in page.flows]
         if (after := page.next) is None:
-            break
-    assert found == [flow.id for flow in reversed(flows)]
+            return found
+
+
+async def test_flows_are_listed_newest_first(store: Store, clock: ManualClock) -> None:
+    flows = []
+    for n in range(9):
+        flows.append(await started(store, 1, queue=f"q{n % 3}"))
+        clock.advance(n % 4 // 3)  # several at each instant
+    assert await _listed(store, 2) == await _listed(store, 4) == await _listed(store, 100)
+    times = {flow.id: (await the_flow(store, flow)).created_at for flow in flows}
+    ordered = sorted(flows, key=lambda flow: (times[flow.id], flow.queue, flow.id), reverse=True)
+    assert await _listed(store, 2) == [flow.id for flow in ordered]
     with pytest.raises(ConfigError):
         await store.list_flows(after="nonsense")
 

@@ -36,11 +36,12 @@ class FlowPage(msgspec.Struct, frozen=True):
     next: str | None
 
     @classmethod
-    def of(cls, flows: Sequence[FlowInfo], limit: int) -> FlowPage:
-        """The first `limit` of these flows; its cursor is the place of the last, if there are more."""
-        page = list(flows[:limit])
-        last = page[-1] if len(flows) > limit else None
-        return cls(page, None if last is None else f"{last.created_at}/{last.spec.queue}/{last.spec.id}")
+    def of(cls, flows: Sequence[FlowInfo], places: Sequence[tuple[int, str, str]], limit: int) -> FlowPage:
+        """A page of flows. `places`: time, queue and id of each, and of one more if there is a next page."""
+        if len(places) <= limit:
+            return cls(list(flows), None)
+        at, queue, id = places[limit - 1]
+        return cls(list(flows), f"{at}/{queue}/{id}")
 
 
 def most_steps(info: FlowInfo) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from heapq import nlargest
 
 from msgspec.structs import replace
 
@@ -11,7 +12,7 @@ from penstock.core.flow_engine import FlowEngine, LiveNode, new_flow
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref
 from penstock.stores.contract import FLOW_STEP, EnqueueStatus, FlowChange, FlowPage
-from penstock.stores.flow_cursor import flow_cursor, place_of
+from penstock.stores.flow_cursor import flow_cursor
 from penstock.stores.memory.flow_rows import MemoryFlow
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.operating import retry
@@ -101,11 +102,13 @@ def flow_nodes(memory: MemoryState, ref: Ref, indexes: Sequence[int]) -> list[Fl
 
 
 def list_flows(memory: MemoryState, after: str | None, limit: int) -> FlowPage:
-    infos = sorted((flow.head.info() for flow in memory.flows.values()), key=place_of, reverse=True)
+    every = ((flow.head.created_at, ref.queue, ref.id) for ref, flow in memory.flows.items())
     if after is not None:
         before = flow_cursor(after)
-        infos = [info for info in infos if place_of(info) < before]
-    return FlowPage.of(infos, limit)
+        every = (place for place in every if place < before)
+    places = nlargest(limit + 1, every)
+    infos = [memory.flows[Ref(queue, id)].head.info() for _, queue, id in places[:limit]]
+    return FlowPage.of(infos, places, limit)
 
 
 def change_flow(memory: MemoryState, ref: Ref, change: FlowChange) -> FlowInfo | None:

@@ -15,7 +15,7 @@ from penstock.stores.redis.context import CallPlan, Context, command, raise_erro
 from penstock.stores.redis.flow_session import FlowChangeSet, decode_head, node_fields
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.script_arguments import form_of, tail_of
-from penstock.stores.redis.verbs.known_queues import now_of, register
+from penstock.stores.redis.verbs.known_queues import now_of, register_for_flows
 from penstock.stores.redis.verbs.operating import retry
 from penstock.stores.redis.verbs.outbox import deliver
 from penstock.stores.redis.verbs.producing import cancel, get
@@ -103,7 +103,7 @@ def commit(context: Context, ref: Ref, session: FlowChangeSet) -> CallPlan[bool]
     for reason in dict.fromkeys(reason for _, reason in session.cancels):
         yield from cancel(context, [one for one, why in session.cancels if why == reason], reason)
     names = list(dict.fromkeys(job.queue for job in session.jobs))
-    yield from register(context, {ref.queue, *names})
+    yield from register_for_flows(context, {ref.queue, *names})
     numbers = {ref.queue: 1}
     if not context.apart:
         for name in names[:_QUEUES]:

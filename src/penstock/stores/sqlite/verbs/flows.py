@@ -12,7 +12,7 @@ from penstock.core.flow_engine import new_flow
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref
 from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage
-from penstock.stores.flow_cursor import flow_cursor
+from penstock.stores.flow_cursor import flow_cursor, place_of
 from penstock.stores.sqlite.flow_session import (
     FlowSession,
     decode_head,
@@ -105,7 +105,8 @@ def flow_nodes(tx: TransactionContext, ref: Ref, indexes: Sequence[int]) -> list
 def list_flows(tx: TransactionContext, after: str | None, limit: int) -> FlowPage:
     before = _LAST if after is None else flow_cursor(after)
     rows = tx.execute(_PAGE, (tx.namespace, *before, limit + 1)).fetchall()
-    return FlowPage.of([decode_head(head).info() for (head,) in rows], limit)
+    infos = [decode_head(head).info() for (head,) in rows]
+    return FlowPage.of(infos[:limit], [place_of(info) for info in infos], limit)
 
 
 def change_flow(tx: TransactionContext, ref: Ref, change: FlowChange) -> FlowInfo | None:
