@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.core.clock import ManualClock
 from penstock.core.errors import ConfigError
-from penstock.core.flow import BUILDING_KEPT, FlowPolicy, FlowState, NodeState, When
+from penstock.core.flow import BUILDING_KEPT, USED, FlowPolicy, FlowState, NewFlow, NodeState, When
 from penstock.core.flow_member import FlowMember, Input
-from penstock.core.job import Ref, State
+from penstock.core.job import AttemptError, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import FLOW_STEP, FlowChange, Settled, Settlement, Store
 from tests.store.corruptors import VANDALS
@@ -624,6 +627,131 @@ async def test_nothing_is_added_to_a_join_that_has_ended(store: Store) -> None:
     assert await store.add_to_flow(flow.ref, 1, [extra]) is None
     assert await store.add_to_flow(Ref("default", "no-such-flow"), 1, [extra]) is None
     assert (await the_flow(store, flow)).total == 3
+
+
+# ── results that were used ───────────────────────────────────────────────────────────────────────
+
+
+async def taking(store: Store, count: int, takes: dict[int, tuple[int, ...]], **facts: Any) -> NewFlow:
+    """A flow of nodes that take the values of others, and follow them; the value of the last is its result."""
+    flow = flow_of(result=count - 1)
+    edges = [(one, node) for node, inputs in takes.items() for one in inputs]
+    uses = Counter(one for one, _ in edges)
+    nodes = [
+        replace(
+            node, inputs=takes.get(node.index, ()), uses=uses[node.index] if node.index < count - 1 else -1
+        )
+        for node in nodes_of(flow, count, edges, **facts)
+    ]
+    await put(store, flow, nodes)
+    return flow
+
+
+async def results(store: Store, flow: NewFlow) -> list[bytes | None]:
+    await advance(store)
+    return [node.result for node in await nodes_in(store, flow)]
+
+
+async def test_a_result_is_removed_when_its_taker_has_completed(store: Store) -> None:
+    flow = await taking(store, 3, {1: (0,), 2: (1,)})
+    await run_one(store, flow, 0, result=b"0")
+    assert await results(store, flow) == [b"0", None, None]
+    await run_one(store, flow, 1, DEAD)
+    assert await results(store, flow) == [b"0", None, None]
+    assert await store.change_flow(flow.ref, FlowChange.RETRY) is not None
+    await run_one(store, flow, 1, result=b"1")
+    assert await results(store, flow) == [USED, b"1", None]
+    await run_one(store, flow, 2, result=b"2")
+    assert await results(store, flow) == [USED, USED, b"2"]
+    assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+async def test_a_result_with_two_takers_is_removed_after_both(store: Store) -> None:
+    flow = await taking(store, 4, {1: (0,), 2: (0,), 3: (1, 2)})
+    await run_one(store, flow, 0, result=b"0")
+    await run_one(store, flow, 1, result=b"1")
+    assert await results(store, flow) == [b"0", b"1", None, None]
+    await run_one(store, flow, 2, result=b"2")
+    assert await results(store, flow) == [USED, b"1", b"2", None]
+
+
+async def test_the_results_of_a_group_are_removed_after_its_body(store: Store) -> None:
+    flow = await taking(store, 5, {2: (0, 1), 3: (2,), 4: (3,)}, joins=[2])
+    await run_one(store, flow, 0, result=b"0")
+    assert await store.add_to_flow(flow.ref, 2, [new(f"{flow.id}.5")]) is not None
+    await run_one(store, flow, 1, result=b"1")
+    await run_one(store, flow, 5, result=b"5")
+    assert (await results(store, flow))[:2] == [b"0", b"1"]
+    await run_one(store, flow, 3, result=b"3")
+    assert await results(store, flow) == [USED, USED, None, b"3", None, USED]
+
+
+async def test_a_result_that_no_node_takes_is_not_stored(store: Store) -> None:
+    flow = await taking(store, 2, {})
+    await run_one(store, flow, 0, result=b"0")
+    await run_one(store, flow, 1, result=b"1")
+    assert await results(store, flow) == [None, b"1"]
+
+
+# ── again from a node ────────────────────────────────────────────────────────────────────────────
+
+
+async def again_from(store: Store, flow: NewFlow, node: int) -> None:
+    assert await store.change_flow(flow.ref, FlowChange.RETRY, node=node) is not None
+    await advance(store)
+
+
+async def test_a_flow_runs_again_from_a_node_with_its_history(store: Store) -> None:
+    flow = await started(store, 4, [(0, 1), (1, 3), (2, 3)], FlowPolicy.FINISH)
+    await run_one(store, flow, 0)
+    await run_one(store, flow, 2)
+    await run_one(store, flow, 1, Transition(State.AVAILABLE, error=AttemptError(1, 0, "OSError", "no luck")))
+    await run_one(store, flow, 1)
+    await run_one(store, flow, 3)
+    await again_from(store, flow, 1)
+    assert await states(store, flow) == [C, A, C, W]
+    assert (await the_flow(store, flow)).state is FlowState.RUNNING
+    job = await the(store, ref_of(flow, 1))
+    assert [error.message for error in job.errors] == ["no luck"]
+    await run_one(store, flow, 1, result=b"again")
+    await advance(store)
+    await run_one(store, flow, 3)
+    info = await the_flow(store, flow)
+    assert (info.state, info.counts) == (FlowState.COMPLETED, {C: 4})
+    assert (await nodes_in(store, flow))[1].result == b"again"
+
+
+async def test_failed_nodes_run_again_with_the_others(store: Store) -> None:
+    flow = await started(store, 3, [(0, 2), (1, 2)], FlowPolicy.FINISH)
+    await run_one(store, flow, 0)
+    await run_one(store, flow, 1, DEAD)
+    await again_from(store, flow, 0)
+    assert await states(store, flow) == [A, A, W]
+
+
+async def test_what_cannot_run_again_is_refused_and_nothing_changes(store: Store) -> None:
+    flow = await started(store, 3, CHAIN, joins=[1])
+    with pytest.raises(ConfigError, match="after it has ended"):
+        await store.change_flow(flow.ref, FlowChange.RETRY, node=0)
+    await run_one(store, flow, 0, REMOVED)
+    await run_one(store, flow, 2, DEAD)
+    await advance(store)
+    before = await the_flow(store, flow)
+    for node, why in ((0, "its job is gone"), (1, "no job that has run"), (7, "no job that has run")):
+        with pytest.raises(ConfigError, match=why):
+            await store.change_flow(flow.ref, FlowChange.RETRY, node=node)
+    assert await the_flow(store, flow) == before
+
+
+async def test_a_follower_whose_job_is_gone_ends_and_does_not_hang(store: Store) -> None:
+    flow = await started(store, 2, [(0, 1)])
+    await run_one(store, flow, 0)
+    await run_one(store, flow, 1, REMOVED)
+    await again_from(store, flow, 0)
+    await run_one(store, flow, 0)
+    await advance(store)
+    assert await states(store, flow) == [C, G]
+    assert (await the_flow(store, flow)).state is FlowState.FAILED
 
 
 # ── read and remove ──────────────────────────────────────────────────────────────────────────────

@@ -277,6 +277,21 @@ async def test_a_retried_member_resumes_its_flow(app: App) -> None:
     assert await handle.aresult(5) == 3
 
 
+async def test_a_flow_runs_again_from_a_node(app: App, tasks: Tasks) -> None:
+    parts = (tasks.double.job(1), tasks.double, tasks.double)
+    handle = await chain(*parts).aenqueue(keep_nodes="1d")
+    other = await chain(*parts).aenqueue()
+    await in_a_burst(app)
+    assert await handle.aresult(5) == await other.aresult(5) == 8
+    with pytest.raises(ConfigError, match="takes the result of node 0, which was removed after its use"):
+        await other.aretry(node=1)
+    tasks.calls.clear()
+    assert await handle.aretry(node=1) is FlowState.RUNNING
+    await in_a_burst(app)
+    assert await handle.aresult(5) == 8
+    assert tasks.calls == [("double", 2), ("double", 4)]
+
+
 async def test_members_are_added_while_the_group_runs(app: App) -> None:
     @app.task
     async def page(n: int) -> int:

@@ -18,6 +18,7 @@ __all__ = [
     "FLOW_CANCELLED",
     "FLOW_STOPPED",
     "OPEN",
+    "USED",
     "FlowInfo",
     "FlowNode",
     "FlowPolicy",
@@ -121,6 +122,9 @@ class NewNode(msgspec.Struct, frozen=True, array_like=True):
     - `job`: its job; None: a join, which has no job, ends as soon as it may start, and whose value is the
       list of the values of its `inputs`.
     - `waits`: the number of its predecessors, each of which names this node in its `next`.
+    - `inputs`: of a job, the nodes whose values it takes.
+    - `uses`: the number of nodes that have this one in their `inputs`: its result is removed when all of them
+      have completed, or at once if there are none. -1: it is kept with the flow.
     """
 
     index: int
@@ -129,10 +133,19 @@ class NewNode(msgspec.Struct, frozen=True, array_like=True):
     waits: int = 0
     when: When = When.SUCCESS
     inputs: tuple[int, ...] = ()
+    uses: int = -1
+
+
+#: The result of a node in place of one that was removed after its use.
+USED = b""
 
 
 class FlowNode(msgspec.Struct, frozen=True):
-    """A stored node, as it was at one instant. `result`: what its job returned, encoded; None: nothing."""
+    """A stored node, as it was at one instant.
+
+    - `result`: what its job returned, encoded; None: nothing; `USED`: it was removed after its use.
+    - `uses`: how many nodes still need its value; -1: it is kept with the flow.
+    """
 
     index: int
     state: NodeState
@@ -142,6 +155,7 @@ class FlowNode(msgspec.Struct, frozen=True):
     next: tuple[int, ...] = ()
     inputs: tuple[int, ...] = ()
     result: bytes | None = None
+    uses: int = -1
 
 
 class FlowInfo(msgspec.Struct, frozen=True):

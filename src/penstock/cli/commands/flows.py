@@ -105,9 +105,12 @@ def cancel(addresses: Sequence[str]) -> None:
 
 @command.command("retry", cls=Command)
 @_FLOWS
-def retry(addresses: Sequence[str]) -> None:
+@click.option(
+    "--from", "node", type=int, metavar="NODE", help="Number of a node to run again, with all that follow it."
+)
+def retry(addresses: Sequence[str], node: int | None) -> None:
     """Run the failed and skipped jobs of flows again."""
-    _change(addresses, "retry")
+    _change(addresses, "retry", node)
 
 
 @command.command("signal", cls=Command)
@@ -142,12 +145,14 @@ _SENT = {
 }
 
 
-def _change(addresses: Sequence[str], what: str) -> None:
+def _change(addresses: Sequence[str], what: str, node: int | None = None) -> None:
     session = Session.current()
 
     async def acting(inspector: Inspector) -> list[FlowView]:
-        act = inspector.flows.cancel_flow if what == "cancel" else inspector.flows.retry_flow
-        return [_found(await act(address), address) for address in addresses]
+        flows = inspector.flows
+        if what == "cancel":
+            return [_found(await flows.cancel_flow(address), address) for address in addresses]
+        return [_found(await flows.retry_flow(address, node=node), address) for address in addresses]
 
     flows = session.run(acting)
     if session.json:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from penstock.client.flows.values import Reading, decoded, needed
+from penstock.client.flows.values import decoded, needed
 from penstock.client.timeouts import (
     WaitLimit,
     acall_through_outage,
@@ -21,6 +21,7 @@ from penstock.codec import ANY_RESULT, ResultCodec
 from penstock.core.duration import Duration
 from penstock.core.errors import JobDead, JobNotFound, ResultCancelled, ResultTimeout
 from penstock.core.flow import OPEN, FlowInfo, FlowNode, FlowState, NodeState
+from penstock.core.flow_rerun import nodes_to_rerun, refuse_gone
 from penstock.core.formats import shown_text
 from penstock.core.job import AttemptError, Job, Progress, Ref
 from penstock.stores.contract import FLOW_STEP, FlowChange, Store, most_steps
@@ -28,6 +29,7 @@ from penstock.stores.contract import FLOW_STEP, FlowChange, Store, most_steps
 __all__ = ["FlowHandle"]
 
 R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 
 #: The shortest and the longest pause between two questions of a wait (s).
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
@@ -78,13 +80,29 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         """Like `cancel`, without blocking the event loop."""
         return await self._achange(FlowChange.CANCEL)
 
-    def retry(self) -> FlowState:
-        """Run failed jobs again, and what was skipped because of them. Returns the state after that."""
-        return self._change(FlowChange.RETRY)
+    def retry(self, *, node: int | None = None) -> FlowState:
+        """Run failed jobs again, and what was skipped because of them. Returns the state after that.
 
-    async def aretry(self) -> FlowState:
+        `node`: the number of a node that runs again as well, with all that follow it, whatever their ends.
+        The flow must have ended. Errors and attempts of earlier runs are kept with the jobs.
+
+        Raises ConfigError if the node, or one that follows it, cannot run again.
+        """
+        if node is not None:
+            again = self._read(nodes_to_rerun(node))
+            refs = [one.job for one in again if one.job is not None]
+            jobs = self._store.sync.get(refs)
+            refuse_gone(again, {ref for ref, job in zip(refs, jobs, strict=True) if job is None})
+        return self._change(FlowChange.RETRY, node)
+
+    async def aretry(self, *, node: int | None = None) -> FlowState:
         """Like `retry`, without blocking the event loop."""
-        return await self._achange(FlowChange.RETRY)
+        if node is not None:
+            again = await self._aread(nodes_to_rerun(node))
+            refs = [one.job for one in again if one.job is not None]
+            jobs = await self._store.get(refs)
+            refuse_gone(again, {ref for ref, job in zip(refs, jobs, strict=True) if job is None})
+        return await self._achange(FlowChange.RETRY, node)
 
     def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for the result, for at most `timeout`, and return it.
@@ -134,15 +152,15 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
             raise JobNotFound(f"{self!r}: the flow is not there: it has ended and was not kept, or never was")
         return info
 
-    def _change(self, change: FlowChange) -> FlowState:
-        info = self._found(self._store.sync.change_flow(self.ref, change))
+    def _change(self, change: FlowChange, node: int | None = None) -> FlowState:
+        info = self._found(self._store.sync.change_flow(self.ref, change, node=node))
         for _ in range(most_steps(info)):
             if not self._store.sync.advance_flows():
                 break
         return self.status()
 
-    async def _achange(self, change: FlowChange) -> FlowState:
-        info = self._found(await self._store.change_flow(self.ref, change))
+    async def _achange(self, change: FlowChange, node: int | None = None) -> FlowState:
+        info = self._found(await self._store.change_flow(self.ref, change, node=node))
         for _ in range(most_steps(info)):
             if not await self._store.advance_flows():
                 break
@@ -160,22 +178,22 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
             raise JobNotFound(f"{self!r}: a node of the flow is not there")
         return found
 
-    def _read(self, reading: Reading) -> dict[int, FlowNode]:
+    def _read(self, reading: Generator[list[int], list[FlowNode | None], T]) -> T:
         try:
             wanted = next(reading)
             while True:
                 wanted = reading.send(self._store.sync.flow_nodes(self.ref, wanted))
         except StopIteration as end:
-            nodes: dict[int, FlowNode] = end.value
+            nodes: T = end.value
             return nodes
 
-    async def _aread(self, reading: Reading) -> dict[int, FlowNode]:
+    async def _aread(self, reading: Generator[list[int], list[FlowNode | None], T]) -> T:
         try:
             wanted = next(reading)
             while True:
                 wanted = reading.send(await self._store.flow_nodes(self.ref, wanted))
         except StopIteration as end:
-            nodes: dict[int, FlowNode] = end.value
+            nodes: T = end.value
             return nodes
 
     def _decoded(self, root: int, nodes: dict[int, FlowNode]) -> Any:

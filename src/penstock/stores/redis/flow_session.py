@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from penstock.core.flow import CLOSED, FlowNode, FlowState, NewNode, NodeState, When
+from penstock.core.flow import CLOSED, USED, FlowNode, FlowState, NewNode, NodeState, When
 from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode
 from penstock.core.job import NewJob, Ref
 
@@ -35,6 +35,9 @@ class _StoredNode(msgspec.Struct, array_like=True):
     task: str
     swept: bool = False
     stamp: int = 0
+    again: bool = False
+    takes: bool = False
+    uses: int = -1
 
     @property
     def ref(self) -> Ref | None:
@@ -78,6 +81,15 @@ class FlowChangeSet:
         if node.state is not self._states.get(node.index, NodeState.WAITING):
             self._results[node.index] = node.result
 
+    def inputs(self, index: int) -> tuple[int, ...]:
+        node = self._nodes[index]
+        return () if node is None else node.inputs
+
+    def released(self, node: LiveNode) -> None:
+        self._changed.add(node.index)
+        if node.uses == 0 and node.ref is not None:
+            self._results[node.index] = USED
+
     def enqueue(self, job: NewJob) -> bool:
         assert job.flow is not None
         self._started.add(job.flow.node)
@@ -104,6 +116,11 @@ class FlowChangeSet:
         """Those of these nodes that were not read."""
         return [index for index in dict.fromkeys(indexes) if index not in self._nodes]
 
+    def has_again(self, indexes: Iterable[int]) -> bool:
+        """Whether the jobs of some of these nodes are retried when they start."""
+        nodes = [self._nodes[index] for index in indexes]
+        return any(node is not None and node.again for node in nodes)
+
     def read(self, index: int, text: bytes | None, job: bytes | None, inputs: bytes | None = None) -> None:
         """Add a node that was read."""
         if text is None:
@@ -118,12 +135,15 @@ class FlowChangeSet:
             stored.failures,
             stored.when,
             stored.next,
-            () if inputs is None else _decode_indexes(inputs),
+            indexes_of(inputs),
             stored.ref,
             stored.task,
             None if job is None else _job_of(job),
             None,
             stored.swept,
+            stored.again,
+            stored.takes,
+            stored.uses,
         )
 
     def is_news(self, index: int, job: Ref, stamp: int) -> bool:
@@ -141,8 +161,14 @@ class FlowChangeSet:
         self._stamps[new.index] = 0
         self._changed.add(new.index)
         self._new.add(new.index)
-        if new.job is None:
+        if new.job is None or new.inputs:
             self._inputs.add(new.index)
+
+    def read_inputs(self, index: int, inputs: bytes | None) -> None:
+        """Add the inputs of a node that was read without them."""
+        node = self._nodes[index]
+        if node is not None:
+            node.inputs = indexes_of(inputs)
 
     def inputs_changed(self, index: int) -> None:
         """Note that the inputs of a join have changed."""
@@ -153,7 +179,7 @@ class FlowChangeSet:
     @property
     def look_at(self) -> int | None:
         """When `advance_flows` has something to do."""
-        if self.head.busy:
+        if self.head.unfinished:
             return 0
         over = self.head.state in CLOSED or self.head.state is FlowState.BUILDING
         return self.head.over_at if over else None
@@ -196,6 +222,9 @@ class FlowChangeSet:
             node.task,
             node.swept,
             self._stamps[node.index],
+            node.again,
+            node.takes,
+            node.uses,
         )
 
 
@@ -212,10 +241,15 @@ def node_fields(indexes: Iterable[int], kinds: bytes) -> list[bytes]:
     return [kind.to_bytes() + b"%d" % index for index in indexes for kind in kinds]
 
 
+def indexes_of(inputs: bytes | None) -> tuple[int, ...]:
+    """The stored inputs of a node."""
+    return () if inputs is None else _decode_indexes(inputs)
+
+
 def shown_node(index: int, text: bytes | None, inputs: bytes | None, result: bytes | None) -> FlowNode | None:
     """A node as operators and clients see it."""
     if text is None:
         return None
     one = _decode_node(text)
-    of = () if inputs is None else _decode_indexes(inputs)
-    return FlowNode(index, one.state, one.ref, one.task, one.when, one.next, of, result)
+    of = indexes_of(inputs)
+    return FlowNode(index, one.state, one.ref, one.task, one.when, one.next, of, result, one.uses)

@@ -7,7 +7,7 @@ from heapq import nlargest
 
 from msgspec.structs import replace
 
-from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState
+from penstock.core.flow import USED, FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState
 from penstock.core.flow_engine import FlowEngine, LiveNode, new_flow
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref
@@ -47,6 +47,13 @@ class _Host:
     def touch(self, node: LiveNode) -> None:
         """Nodes are changed in place."""
 
+    def inputs(self, index: int) -> tuple[int, ...]:
+        return self._nodes[index].inputs
+
+    def released(self, node: LiveNode) -> None:
+        if node.uses == 0 and node.ref is not None:
+            node.result = USED
+
     def enqueue(self, job: NewJob) -> bool:
         return enqueue_one(self._memory, job, self.now, follows=True).status is EnqueueStatus.NEW
 
@@ -80,7 +87,9 @@ def add_to_flow(memory: MemoryState, ref: Ref, join: int, jobs: Sequence[NewJob]
         return None
     first = flow.head.total
     members = [replace(job, flow=FlowMember(ref.queue, ref.id, first + n)) for n, job in enumerate(jobs)]
-    flow.nodes += [LiveNode.of(NewNode(first + n, job, next=(join,))) for n, job in enumerate(members)]
+    flow.nodes += [
+        LiveNode.of(NewNode(first + n, job, next=(join,), uses=1)) for n, job in enumerate(members)
+    ]
     if not _engine(memory, flow).add(join, members):
         del flow.nodes[first:]
         return None
@@ -111,15 +120,19 @@ def list_flows(memory: MemoryState, after: str | None, limit: int) -> FlowPage:
     return FlowPage.of(infos, places, limit)
 
 
-def change_flow(memory: MemoryState, ref: Ref, change: FlowChange) -> FlowInfo | None:
+def change_flow(
+    memory: MemoryState, ref: Ref, change: FlowChange, node: int | None = None
+) -> FlowInfo | None:
     flow = memory.flows.get(ref)
     if flow is None:
         return None
     engine = _engine(memory, flow)
     if change is FlowChange.CANCEL:
         engine.cancel(FLOW_STEP)
-    else:
+    elif node is None:
         engine.retry(FLOW_STEP)
+    else:
+        engine.rerun(node, FLOW_STEP)
     return _after(memory, flow)
 
 
@@ -129,6 +142,8 @@ def advance_flows(memory: MemoryState, limit: int) -> int:
         head = flow.head
         if head.busy:
             done += _engine(memory, flow).advance(limit)
+        elif head.releases:
+            done += _engine(memory, flow).release(limit)
         elif head.over_at and head.over_at <= now and (head.info().ended or head.state is FlowState.BUILDING):
             del memory.flows[ref]
             done += 1

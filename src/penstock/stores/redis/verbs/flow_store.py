@@ -20,7 +20,16 @@ from penstock.stores.redis.verbs.operating import retry
 from penstock.stores.redis.verbs.outbox import deliver
 from penstock.stores.redis.verbs.producing import cancel, get
 
-__all__ = ["commit", "flow_key", "note_missing", "open_flow", "proceed", "read_nodes"]
+__all__ = [
+    "commit",
+    "flow_key",
+    "note_missing",
+    "note_missing_jobs",
+    "open_flow",
+    "proceed",
+    "read_nodes",
+    "release",
+]
 
 
 _FIELDS = 1_000
@@ -74,17 +83,39 @@ def proceed(context: Context, ref: Ref, session: FlowChangeSet, budget: int = FL
             wanted = range(head.cursor, min(head.total, head.cursor + left))
         before = session.unread(wanted)
         yield from read_nodes(context, ref, session, before)
-        if head.sweep in (Sweep.REOPEN, Sweep.RETRY):
+        if head.sweep in (Sweep.REOPEN, Sweep.RETRY) or session.has_again(before):
             yield from note_missing(context, session, before)
+
+
+def release(context: Context, ref: Ref, session: FlowChangeSet, budget: int) -> CallPlan[int]:
+    """Let the engine remove results that no node needs any longer; return the steps done."""
+    done, key = 0, flow_key(context, ref)
+    while session.head.releases and done < budget:
+        index, at, _ = session.head.releases[0]
+        yield from read_nodes(context, ref, session, [index])
+        (inputs,) = raise_errors((yield [command(key, "HGET", key, b"i%d" % index)]))
+        session.read_inputs(index, inputs)
+        yield from read_nodes(context, ref, session, session.inputs(index)[at : at + budget - done])
+        done += session.engine.release(budget - done)
+    return done
 
 
 def note_missing(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
     """Note which jobs of failed or cancelled nodes cannot be retried: they are gone, or unreadable."""
     nodes = [session.node(index) for index in indexes]
     failed = (NodeState.DEAD, NodeState.CANCELLED)
-    refs = [
-        node.ref for node in nodes if node is not None and node.ref and (node.state in failed or node.swept)
+    wanted = [
+        node.index
+        for node in nodes
+        if node is not None and (node.state in failed or node.swept or node.again)
     ]
+    yield from note_missing_jobs(context, session, wanted)
+
+
+def note_missing_jobs(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
+    """Note which of these nodes have a job that cannot be retried."""
+    nodes = [session.node(index) for index in indexes]
+    refs = [node.ref for node in nodes if node is not None and node.ref]
     if refs:
         jobs = yield from get(context, refs)
         session.missing |= {

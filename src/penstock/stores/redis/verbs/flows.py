@@ -16,7 +16,15 @@ from penstock.stores.redis.context import CallPlan, Context, command, raise_erro
 from penstock.stores.redis.flow_session import FlowChangeSet, decode_head, node_fields, shown_node
 from penstock.stores.redis.isolation import AWAY, alone, each, isolated
 from penstock.stores.redis.verbs.flow_ends import deliver_ends
-from penstock.stores.redis.verbs.flow_store import commit, flow_key, open_flow, proceed, read_nodes
+from penstock.stores.redis.verbs.flow_store import (
+    commit,
+    flow_key,
+    note_missing_jobs,
+    open_flow,
+    proceed,
+    read_nodes,
+    release,
+)
 from penstock.stores.redis.verbs.known_queues import known_flow_queues, now_of
 from penstock.stores.redis.wire.calls import Call
 
@@ -69,7 +77,7 @@ def add_to_flow(context: Context, ref: Ref, join: int, jobs: Sequence[NewJob]) -
         first = session.head.total
         members = [replace(job, flow=FlowMember(ref.queue, ref.id, first + n)) for n, job in enumerate(jobs)]
         for n, job in enumerate(members):
-            session.add(NewNode(first + n, job, (join,)))
+            session.add(NewNode(first + n, job, (join,), uses=1))
         if not session.engine.add(join, members):
             return None
         session.inputs_changed(join)
@@ -139,16 +147,22 @@ def _newest(context: Context, queue: str, before: FlowPlace | None, rank: int | 
     return command(key, "ZREVRANGEBYSCORE", key, highest, "-inf", "WITHSCORES", "LIMIT", 0, most)
 
 
-def change_flow(context: Context, ref: Ref, change: FlowChange) -> CallPlan[FlowInfo | None]:
-    """Cancel or retry a flow."""
+def change_flow(
+    context: Context, ref: Ref, change: FlowChange, node: int | None = None
+) -> CallPlan[FlowInfo | None]:
+    """Cancel or retry a flow, or run it again from a node."""
     while True:
         session = yield from open_flow(context, ref)
         if session is None:
             return None
         if change is FlowChange.CANCEL:
             session.engine.cancel(0)
-        else:
+        elif node is None:
             session.engine.retry(0)
+        else:
+            yield from read_nodes(context, ref, session, [node])
+            yield from note_missing_jobs(context, session, [node])
+            session.engine.rerun(node, 0)
         yield from proceed(context, ref, session)
         if (yield from commit(context, ref, session)):
             break
@@ -181,7 +195,7 @@ def advance_flows(context: Context, limit: int) -> CallPlan[int]:
 def _advance(context: Context, ref: Ref, limit: int) -> CallPlan[int]:
     session = yield from open_flow(context, ref)
     key = flow_key(context, ref)
-    if session is None or not session.head.busy:
+    if session is None or not session.head.unfinished:
         prefix = context.redis_keys.queue(ref.queue)
         if session is None or (session.look_at is not None and session.look_at <= session.now):
             calls = [command(key, "UNLINK", key)]
@@ -191,6 +205,8 @@ def _advance(context: Context, ref: Ref, limit: int) -> CallPlan[int]:
             raise_errors((yield calls))
         return 1
     done = yield from proceed(context, ref, session, limit)
+    if not session.head.busy:
+        done += yield from release(context, ref, session, limit)
     yield from commit(context, ref, session)  # if the flow was changed meanwhile, the next call continues
     return max(1, done)
 

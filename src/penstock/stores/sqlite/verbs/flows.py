@@ -80,7 +80,7 @@ def add_to_flow(tx: TransactionContext, ref: Ref, join: int, jobs: Sequence[NewJ
     first = session.head.total
     members = [replace(job, flow=FlowMember(ref.queue, ref.id, first + n)) for n, job in enumerate(jobs)]
     session.load_inputs(join)
-    rows = [node_row(session.fid, NewNode(first + n, job, (join,))) for n, job in enumerate(members)]
+    rows = [node_row(session.fid, NewNode(first + n, job, (join,), uses=1)) for n, job in enumerate(members)]
     tx.cx.executemany(_NEW_NODE, rows)
     if not session.engine.add(join, members):
         tx.execute(_DROP_NODES, (session.fid, first))
@@ -109,14 +109,18 @@ def list_flows(tx: TransactionContext, after: str | None, limit: int) -> FlowPag
     return FlowPage.of(infos[:limit], [place_of(info) for info in infos], limit)
 
 
-def change_flow(tx: TransactionContext, ref: Ref, change: FlowChange) -> FlowInfo | None:
+def change_flow(
+    tx: TransactionContext, ref: Ref, change: FlowChange, node: int | None = None
+) -> FlowInfo | None:
     session = _session(tx, ref)
     if session is None:
         return None
     if change is FlowChange.CANCEL:
         session.engine.cancel(FLOW_STEP)
-    else:
+    elif node is None:
         session.engine.retry(FLOW_STEP)
+    else:
+        session.engine.rerun(node, FLOW_STEP)
     return _after(tx, session)
 
 
@@ -131,6 +135,8 @@ def advance_flows(tx: TransactionContext, limit: int) -> int:
     for fid, head in tx.execute(_BUSY, (tx.namespace, 10)).fetchall():
         session = FlowSession(tx, fid, decode_head(head), host_of)
         done += session.engine.advance(limit)
+        if session.head.releases and not session.head.busy:
+            done += session.engine.release(limit)
         session.save()
         count_ends(tx)
     for (fid,) in tx.execute(_OVER, (tx.namespace, tx.now)).fetchall():
