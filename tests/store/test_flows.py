@@ -633,7 +633,7 @@ async def test_nothing_is_added_to_a_join_that_has_ended(store: Store) -> None:
 
 
 async def taking(store: Store, count: int, takes: dict[int, tuple[int, ...]], **facts: Any) -> NewFlow:
-    """A flow of nodes that take the values of others, and follow them; the value of the last is its result."""
+    """A flow of nodes that follow those whose values they take; the value of the last node is its result."""
     flow = flow_of(result=count - 1)
     edges = [(one, node) for node, inputs in takes.items() for one in inputs]
     uses = Counter(one for one, _ in edges)
