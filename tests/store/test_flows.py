@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,16 @@ from msgspec.structs import replace
 
 from penstock.core.clock import ManualClock
 from penstock.core.errors import ConfigError
-from penstock.core.flow import BUILDING_KEPT, USED, FlowPolicy, FlowState, NewFlow, NodeState, When
+from penstock.core.flow import (
+    BUILDING_KEPT,
+    USED,
+    FlowPolicy,
+    FlowState,
+    NewFlow,
+    NodeState,
+    When,
+    end_of_flow,
+)
 from penstock.core.flow_member import FlowMember, Input
 from penstock.core.job import AttemptError, Ref, State
 from penstock.core.lifecycle import Transition
@@ -627,6 +637,33 @@ async def test_nothing_is_added_to_a_join_that_has_ended(store: Store) -> None:
     assert await store.add_to_flow(flow.ref, 1, [extra]) is None
     assert await store.add_to_flow(Ref("default", "no-such-flow"), 1, [extra]) is None
     assert (await the_flow(store, flow)).total == 3
+
+
+# ── waiting for the end ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", ["result", "failure", "cancel", "removal"])
+async def test_a_wait_for_a_flow_ends_with_it(store: Store, how: str) -> None:
+    flow = await started(store, 2, [(0, 1)])
+    if how == "result":  # that of node 0: the flow itself still runs
+        act = run_one(store, flow, 0)
+    elif how == "failure":
+        act = run_one(store, flow, 0, DEAD)
+    elif how == "cancel":
+        act = store.change_flow(flow.ref, FlowChange.CANCEL)
+    else:
+        act = store.delete([ref_of(flow, 0)])
+    end, began = [end_of_flow(flow.ref)], time.monotonic()
+    assert await store.wait_for_end(end, timeout=1) == [None]
+    wait = asyncio.create_task(store.wait_for_end(end, timeout=20_000))
+    await asyncio.sleep(0.01)
+    assert not wait.done()
+    await act
+    await advance(store)
+    assert await wait == [None]
+    assert await asyncio.to_thread(store.sync.wait_for_end, end, timeout=20_000) == [None]
+    assert await store.wait_for_end([end_of_flow(Ref("q", "no-such-flow"))], timeout=20_000) == [None]
+    assert time.monotonic() - began < 4, "waits end at once, not with the next check"
 
 
 # ── results that were used ───────────────────────────────────────────────────────────────────────

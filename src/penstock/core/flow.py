@@ -27,6 +27,8 @@ __all__ = [
     "NewNode",
     "NodeState",
     "When",
+    "end_of_flow",
+    "flow_with_end",
     "outcome_of",
 ]
 
@@ -175,6 +177,19 @@ class FlowInfo(msgspec.Struct, frozen=True):
     @property
     def ended(self) -> bool:
         return self.state in CLOSED
+
+
+_END = "flow/"
+
+
+def end_of_flow(flow: Ref) -> Ref:
+    """The ref by which `wait_for_end` waits for the result of a flow, or its end. No job has such an id."""
+    return Ref(flow.queue, _END + flow.id)
+
+
+def flow_with_end(ref: Ref) -> Ref | None:
+    """The flow whose end this ref stands for; None if it is the ref of a job."""
+    return Ref(ref.queue, ref.id.removeprefix(_END)) if ref.id.startswith(_END) else None
 
 
 _OUTCOMES = {

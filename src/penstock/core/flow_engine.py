@@ -68,6 +68,7 @@ _BAD = (NodeState.DEAD, NodeState.CANCELLED, NodeState.GONE, NodeState.SKIPPED)
 class LiveFlow(msgspec.Struct):
     """A stored flow.
 
+    - `answered`: its result exists.
     - `work`: effects that have not reached all successors, oldest first: (node, next position, effect).
     - `releases`: nodes that need their inputs no longer (-1), or again (1): (node, next position, change).
     """
@@ -82,6 +83,7 @@ class LiveFlow(msgspec.Struct):
     cancelled: bool = False
     sweep: Sweep = Sweep.NONE
     cursor: int = 0
+    answered: bool = False
     work: list[tuple[int, int, Effect]] = msgspec.field(default_factory=list[tuple[int, int, Effect]])
     releases: list[tuple[int, int, int]] = msgspec.field(default_factory=list[tuple[int, int, int]])
 
@@ -89,6 +91,11 @@ class LiveFlow(msgspec.Struct):
     def busy(self) -> bool:
         """Whether `advance` has something to do."""
         return bool(self.work) or self.sweep is not Sweep.NONE
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing to wait for: its result exists, or it has ended."""
+        return self.answered or self.state in CLOSED
 
     @property
     def unfinished(self) -> bool:
@@ -365,6 +372,8 @@ class FlowEngine:
         """End a node; its successors follow by `_spread`."""
         flow, good = self.flow, self._good(outcome)
         self._set(node, outcome)
+        if node.index == flow.spec.result:
+            flow.answered = outcome is NodeState.COMPLETED
         if node.takes and outcome is NodeState.COMPLETED:
             flow.releases.append((node.index, 0, -1))
         flow.work.append((node.index, 0, Effect.SUCCEEDED if good else Effect.FAILED))
@@ -391,6 +400,8 @@ class FlowEngine:
         effect = Effect.REOPENED if self._good(node.state) else Effect.REOPENED_FAILED
         if rerun:
             effect = Effect(effect + 2)
+        if node.index == self.flow.spec.result:
+            self.flow.answered = False
         if node.takes and node.state is NodeState.COMPLETED:
             self._take_again(node.index)
         node.swept, node.result = False, None

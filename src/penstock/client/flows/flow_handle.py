@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Generator, Mapping
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -20,7 +18,7 @@ from penstock.client.timeouts import (
 from penstock.codec import ANY_RESULT, ResultCodec
 from penstock.core.duration import Duration
 from penstock.core.errors import JobDead, JobNotFound, ResultCancelled, ResultTimeout
-from penstock.core.flow import OPEN, FlowInfo, FlowNode, FlowState, NodeState
+from penstock.core.flow import OPEN, FlowInfo, FlowNode, FlowState, NodeState, end_of_flow
 from penstock.core.flow_rerun import nodes_to_rerun, refuse_gone
 from penstock.core.formats import shown_text
 from penstock.core.job import AttemptError, Job, Progress, Ref
@@ -30,9 +28,6 @@ __all__ = ["FlowHandle"]
 
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
-
-#: The shortest and the longest pause between two questions of a wait (s).
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
 
 
 class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
@@ -112,14 +107,15 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         - Raises JobDead, ResultCancelled, ResultTimeout or JobNotFound.
         """
         refuse_in_loop("result() of a flow", "await ….aresult()")
-        wait_limit, pause = WaitLimit(timeout), _FIRST_PAUSE
+        wait_limit, end = WaitLimit(timeout), [end_of_flow(self.ref)]
         while True:
             info = call_through_outage(wait_limit, self.info)
             value = call_through_outage(wait_limit, partial(self._nodes, [info.spec.result]))[0]
             if self._is_over(info, value, wait_limit):
                 break
-            time.sleep(min(pause, wait_limit.left / 1000))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            call_through_outage(
+                wait_limit, lambda: self._store.sync.wait_for_end(end, timeout=wait_limit.left)
+            )
         if value.state is NodeState.COMPLETED:
             value_read: R_co = self._decoded(value.index, self._read(needed([value.index])))
             return value_read
@@ -128,14 +124,15 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
         """Like `result`, without blocking the event loop."""
-        wait_limit, pause = WaitLimit(timeout), _FIRST_PAUSE
+        wait_limit, end = WaitLimit(timeout), [end_of_flow(self.ref)]
         while True:
             info = await acall_through_outage(wait_limit, self.ainfo)
             value = (await acall_through_outage(wait_limit, partial(self._anodes, [info.spec.result])))[0]
             if self._is_over(info, value, wait_limit):
                 break
-            await asyncio.sleep(min(pause, wait_limit.left / 1000))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            await acall_through_outage(
+                wait_limit, lambda: self._store.wait_for_end(end, timeout=wait_limit.left)
+            )
         if value.state is NodeState.COMPLETED:
             value_read: R_co = self._decoded(value.index, await self._aread(needed([value.index])))
             return value_read
@@ -205,9 +202,7 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         return self._codecs.get(node.index, ANY_RESULT).decode(node.result)
 
     def _is_over(self, info: FlowInfo, value: FlowNode, wait_limit: WaitLimit) -> bool:
-        if value.state is NodeState.COMPLETED:
-            return True
-        if value.state not in OPEN and info.ended:
+        if value.state is NodeState.COMPLETED or info.ended:
             return True
         if wait_limit.over:
             raise ResultTimeout(f"{self!r} has no result within {wait_limit}: it is {info.state.value}")

@@ -52,6 +52,7 @@ class FlowChangeSet:
 
     def __init__(self, head: LiveFlow, version: bytes, now: int) -> None:
         self.head = head
+        self._was_over = head.over
         self.version = version
         self.now = now
         self.engine = FlowEngine(head, self)
@@ -184,9 +185,18 @@ class FlowChangeSet:
         over = self.head.state in CLOSED or self.head.state is FlowState.BUILDING
         return self.head.over_at if over else None
 
+    @property
+    def is_news_for_waiters(self) -> bool:
+        """Whether those that wait for the flow have nothing to wait for any longer."""
+        return self.head.over and not self._was_over
+
     def fields(self) -> tuple[list[bytes], list[bytes]]:
         """The fields to set, with their values, and the fields to remove."""
         sets, dels = [b"head", _encode(self.head)], []
+        if self.head.over:
+            sets += (b"o", b"1")
+        elif self._was_over:
+            dels.append(b"o")
         for index in sorted(self._changed):
             node = self._node(index)
             sets += (b"n%d" % index, _encode(self._stored(node)))

@@ -70,6 +70,7 @@ class FlowSession:
     ) -> None:
         self.fid = fid
         self.head = head
+        self._was_over = head.over
         self._tx = tx
         self._verbs = verbs()
         self._nids: dict[int, int] = {}
@@ -178,6 +179,8 @@ class FlowSession:
         self._tx.cx.executemany(_SAVE_NODE, moved)
         self._changed.clear()
         head = self.head
+        if head.over and not self._was_over:
+            self._tx.ended = True
         over = head.over_at if head.state in CLOSED or head.state is FlowState.BUILDING else None
         self._tx.execute(_SAVE_FLOW, (self.fid, head.unfinished, over, encode_head(head)))
 

@@ -142,6 +142,7 @@ def advance_flows(memory: MemoryState, limit: int) -> int:
         head = flow.head
         if head.busy:
             done += _engine(memory, flow).advance(limit)
+            _notify(memory, flow)
         elif head.releases:
             done += _engine(memory, flow).release(limit)
         elif head.over_at and head.over_at <= now and (head.info().ended or head.state is FlowState.BUILDING):
@@ -164,6 +165,7 @@ def count_ends(memory: MemoryState) -> None:
                 engine.reopened(member.node, FLOW_STEP)
             else:
                 engine.ended(member.node, end.outcome, end.result, FLOW_STEP)
+            _notify(memory, flow)
 
 
 def _is_job_of(flow: MemoryFlow, index: int, id: str) -> bool:
@@ -177,5 +179,11 @@ def _engine(memory: MemoryState, flow: MemoryFlow) -> FlowEngine:
 
 def _after(memory: MemoryState, flow: MemoryFlow) -> FlowInfo:
     """The flow after the verb, and after the ends that the verb has caused."""
+    _notify(memory, flow)
     count_ends(memory)
     return flow.head.info()
+
+
+def _notify(memory: MemoryState, flow: MemoryFlow) -> None:
+    if flow.head.over:
+        memory.waiters.notify_over(flow.head.spec.ref)

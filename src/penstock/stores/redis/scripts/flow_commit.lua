@@ -3,8 +3,8 @@
 -- KEYS: the queue of the flow, then other queues.  ARGV: clock, floor (as in enqueue), id of the flow, version that the
 -- caller has read ('' if there was no flow), time of creation, when to look at the flow again ('' never), number of
 -- profiles, the profiles (digest, profile), number of fields to set, the fields and values, number of fields to remove,
--- the fields, then the jobs that follow, as in settle.lua.
--- flow/ID is a hash: `v` version, `head` flow, and per node N: `nN` its state, `jN` its job, `iN` inputs, `rN` result.
+-- the fields, then the jobs that follow, as in settle.lua, and the id by which its end is awaited, if it is over now.
+-- flow/ID is a hash: `v` version, `head` flow, and `o` 1 if it is over, and per node N: `nN` its state, `jN` its job, `iN` inputs, `rN` result.
 -- flows: the ids by time of creation. flows/look: the ids by the instant at which `advance_flows` has something to do.
 -- Returns {1 if stored, the highest generation, names of the jobs put into `out`}. A job whose id is taken is not stored;
 -- that ends its node, by an entry of `ends`.
@@ -59,6 +59,7 @@ local function commit()    -- Lua allows 200 local names per function, and the p
       end
     end
   end
+  if ARGV[at + 1] ~= '' then publish_end(home, ARGV[at + 1], '') end
   finish()
   return {1, string.format('%.0f', floor), out}
 end

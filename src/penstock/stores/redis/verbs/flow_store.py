@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.core.flow import NodeState
+from penstock.core.flow import NodeState, end_of_flow
 from penstock.core.flow_engine import Sweep
 from penstock.core.job import Ref
 from penstock.stores.contract import FLOW_STEP
@@ -172,4 +172,5 @@ def _arguments(
     args += ["" if look is None else look, len(profiles)]
     for pair in profiles.items():
         args += pair
-    return [*args, len(sets), *sets, len(dels), *dels, b"".join(blob)]
+    end = packed(end_of_flow(ref).id) if session.is_news_for_waiters else b""
+    return [*args, len(sets), *sets, len(dels), *dels, b"".join(blob), end]
