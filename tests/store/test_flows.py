@@ -19,6 +19,7 @@ from penstock.core.flow import (
     FlowPolicy,
     FlowState,
     NewFlow,
+    NewNode,
     NodeState,
     When,
     end_of_flow,
@@ -26,7 +27,7 @@ from penstock.core.flow import (
 from penstock.core.flow_member import FlowMember, Input
 from penstock.core.job import AttemptError, Ref, State
 from penstock.core.lifecycle import Transition
-from penstock.stores.contract import FLOW_STEP, FlowChange, Settled, Settlement, Store
+from penstock.stores.contract import FLOW_STEP, FlowChange, Settled, Settlement, StepRecord, Store
 from tests.store.corruptors import VANDALS
 from tests.store.facts import (
     AGAIN,
@@ -37,11 +38,13 @@ from tests.store.facts import (
     LEASE,
     PARKED,
     OpenStore,
+    add,
     end,
     gone,
     new,
     retryable,
     snoozed,
+    suspended,
     take,
     take_one,
     the,
@@ -637,6 +640,47 @@ async def test_nothing_is_added_to_a_join_that_has_ended(store: Store) -> None:
     assert await store.add_to_flow(flow.ref, 1, [extra]) is None
     assert await store.add_to_flow(Ref("default", "no-such-flow"), 1, [extra]) is None
     assert (await the_flow(store, flow)).total == 3
+
+
+# ── jobs that others have enqueued ───────────────────────────────────────────────────────────────
+
+
+def external(flow: NewFlow, count: int) -> list[NewNode]:
+    return [NewNode(n, ref=ref_of(flow, n), uses=0) for n in range(count)]
+
+
+async def test_a_flow_of_enqueued_jobs_wakes_a_suspended_job(store: Store) -> None:
+    await add(store, new("parent", queue="p"))
+    parent = await take_one(store, queue="p")
+    await end(store, parent, suspended(HOUR))
+    flow = flow_of(queue="p", policy=FlowPolicy.IGNORE, wakes="parent", result=-1)
+    ids = [f"{flow.id}.{n}" for n in range(5)]
+    await add(store, *(new(id, queue="p", flow=FlowMember("p", flow.id, n)) for n, id in enumerate(ids)))
+    await run_one(store, flow, 0)
+    await run_one(store, flow, 1, REMOVED)
+    assert await store.put_flow(flow, external(flow, 5), start=False) is not None
+    await run_one(store, flow, 2, result=b"2")
+    assert await store.put_flow(flow, [], start=True) is not None
+    await advance(store)
+    assert await states(store, flow) == [C, G, C, A, A]
+    await run_one(store, flow, 3, DEAD)
+    await advance(store)
+    assert (await the(store, parent)).state is State.SUSPENDED
+    assert await store.cancel([ref_of(flow, 4)]) == [State.CANCELLED]
+    await advance(store)
+    assert (await the(store, parent)).state is State.AVAILABLE
+    assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+    assert [node.result for node in await nodes_in(store, flow)] == [None] * 5
+
+
+async def test_a_job_that_has_not_suspended_itself_yet_is_woken_then(store: Store) -> None:
+    await add(store, new("parent", queue="p"))
+    parent = await take_one(store, queue="p")
+    await store.record_steps([StepRecord(parent.lease, "a step", b"1", LEASE)])
+    flow = flow_of(queue="p", wakes="parent")
+    await put(store, flow, [])
+    await end(store, parent, suspended(HOUR))
+    assert (await the(store, parent)).state is State.AVAILABLE
 
 
 # ── waiting for the end ──────────────────────────────────────────────────────────────────────────

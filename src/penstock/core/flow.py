@@ -103,6 +103,7 @@ class NewFlow(msgspec.Struct, frozen=True, array_like=True):
     - `key`: random; tells a repeated request from another flow with the same id.
     - `result`: the node whose value is the result of the flow.
     - `retention`: ms for which the completed flow is kept, with the results of its nodes.
+    - `wakes`: the id of a job in this queue, which is suspended until the flow has ended.
     """
 
     id: str
@@ -112,6 +113,7 @@ class NewFlow(msgspec.Struct, frozen=True, array_like=True):
     key: str = ""
     result: int = 0
     retention: int = FINISHED_KEPT
+    wakes: str = ""
 
     @property
     def ref(self) -> Ref:
@@ -127,6 +129,8 @@ class NewNode(msgspec.Struct, frozen=True, array_like=True):
     - `inputs`: of a job, the nodes whose values it takes.
     - `uses`: the number of nodes that have this one in their `inputs`: its result is removed when all of them
       have completed, or at once if there are none. -1: it is kept with the flow.
+    - `ref`: in place of `job`, a job that was enqueued before, with this node as its `flow`. Such a node is
+      stored by a call before the one that starts the flow, so that no end of its job is missed.
     """
 
     index: int
@@ -136,6 +140,7 @@ class NewNode(msgspec.Struct, frozen=True, array_like=True):
     when: When = When.SUCCESS
     inputs: tuple[int, ...] = ()
     uses: int = -1
+    ref: Ref | None = None
 
 
 #: The result of a node in place of one that was removed after its use.

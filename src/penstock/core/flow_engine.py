@@ -121,6 +121,7 @@ class LiveNode(msgspec.Struct):
 
     - `job`: kept until it is enqueued. `swept`: its job was cancelled by a STOP.
     - `again`: its job has run, and is retried when the node starts.
+    - `external`: its job is enqueued by others.
     - `takes`: it has a job with inputs. `inputs`: read on request.
     """
 
@@ -139,6 +140,7 @@ class LiveNode(msgspec.Struct):
     again: bool = False
     takes: bool = False
     uses: int = -1
+    external: bool = False
 
     @classmethod
     def of(cls, new: NewNode) -> LiveNode:
@@ -149,11 +151,12 @@ class LiveNode(msgspec.Struct):
             when=new.when,
             next=new.next,
             inputs=new.inputs,
-            ref=None if job is None else job.ref,
+            ref=new.ref if job is None else job.ref,
             task="" if job is None else job.task,
             job=job,
             takes=job is not None and bool(new.inputs),
             uses=new.uses,
+            external=new.ref is not None,
         )
 
     def shown(self) -> FlowNode:
@@ -198,6 +201,14 @@ class FlowHost(Protocol):
 
     def enqueue(self, job: NewJob) -> bool:
         """Enqueue a job even if its queue is closed or full. False: it was not stored."""
+        ...
+
+    def adopt(self, node: LiveNode) -> NodeState | None:
+        """Make an enqueued job that of a node. Answer: its end, if it has ended or is gone."""
+        ...
+
+    def wake(self, ref: Ref) -> None:
+        """Make a suspended job available; if it runs, its next suspension makes it available at once."""
         ...
 
     def cancel(self, ref: Ref, reason: str) -> None:
@@ -470,6 +481,13 @@ class FlowEngine:
                 self._set(node, NodeState.ACTIVE)
             else:
                 self._resolve(node, NodeState.GONE)
+        elif node.external:
+            node.external = False
+            outcome = self._host.adopt(node)
+            if outcome is None:
+                self._set(node, NodeState.ACTIVE)
+            else:
+                self._resolve(node, outcome)
         elif node.job is None:  # a join; or a job that cannot be read
             self._resolve(node, NodeState.COMPLETED if node.ref is None else NodeState.GONE)
         else:
@@ -531,6 +549,8 @@ class FlowEngine:
         else:
             flow.state = FlowState.FAILED if flow.failed else FlowState.COMPLETED
         kept = flow.spec.retention
+        if flow.spec.wakes:
+            self._host.wake(Ref(flow.spec.queue, flow.spec.wakes))
         flow.over_at = now + (kept if flow.state is FlowState.COMPLETED else max(kept, FAILED_KEPT))
 
 

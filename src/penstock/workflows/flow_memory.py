@@ -36,6 +36,7 @@ from penstock.stores.contract import (
 )
 
 __all__ = [
+    "LONGEST_WAIT",
     "FlowMemory",
     "Pause",
     "Request",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,11 +28,14 @@ from penstock.core.errors import (
     Steering,
     StoreUnavailable,
 )
+from penstock.core.flow import FlowInfo, FlowPolicy, NewFlow, NewNode
+from penstock.core.flow_member import FlowMember
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import decide
 from penstock.core.text import text_of
-from penstock.stores.contract import Enqueued, EnqueueStatus, StoredStep
+from penstock.stores.contract import FLOW_STEP, Enqueued, EnqueueStatus, StoredStep
 from penstock.workflows.flow_memory import (
+    LONGEST_WAIT,
     SHORT_WAIT,
     FlowMemory,
     Pause,
@@ -55,11 +59,15 @@ _LOOKS = (1_000, 2_000, 5_000, 15_000, 30_000, 60_000)
 
 
 class _Member(NamedTuple):
-    """A job of a gather; not its own if another job held its unique key."""
+    """A job of a gather; not its own if another job held its unique key.
+
+    `node`: its number among those whose ends wake the flow; -1: the flow looks for its end.
+    """
 
     queue: str
     id: str
     own: bool
+    node: int = -1
 
 
 class _Failed(msgspec.Struct):
@@ -196,19 +204,39 @@ class StepPlans:
         """The jobs of a gather, enqueued once; suspends the flow until their queues have room."""
         stored = self.memory.stored(f"{key}!1")
         if stored is None:
-            jobs = [self._member(key, n, call) for n, call in enumerate(calls)]
+            jobs = self._with_nodes(key, [self._member(key, n, call) for n, call in enumerate(calls)])
             members = (yield from self._enqueued(jobs)) if jobs else []
             stored = yield from self.memory.record(f"{key}!1", msgspec.json.encode(members))
         return _members_of(stored.value or b"[]")
 
     def _member(self, key: str, n: int, call: JobCall[Any]) -> NewJob:
-        job = self.memory.attempt.job
-        origin = f"{job.queue}/{job.id}/{job.generation}/{key}/{n}"
-        id = call.given_id or f"{job.id[:60]}.{hashlib.blake2b(origin.encode(), digest_size=12).hexdigest()}"
+        id = call.given_id or self._id_of(key, str(n))
         new = call.template.new(id, call.payload)
         if call.template.client is not None:  # with the headers of this job
             new = call.template.client.rewritten(new)
         return replace(new, retention=max(new.retention, _MEMBERS_KEPT))
+
+    def _with_nodes(self, key: str, jobs: list[NewJob]) -> list[NewJob]:
+        """The jobs, those that end by themselves as nodes of the flow that wakes this one."""
+        home, nodes = self._watch_of(key).ref, count()
+        return [
+            job
+            if job.unique is not None or job.batch_terms is not None
+            else replace(job, flow=FlowMember(home.queue, home.id, next(nodes)))
+            for job in jobs
+        ]
+
+    def _watch_of(self, key: str) -> NewFlow:
+        """The flow whose nodes are the jobs of a gather; its end wakes this one."""
+        job = self.memory.attempt.job
+        id = self._id_of(key, "flow")
+        name = f"gather of {job.task}"[:200]
+        return NewFlow(id, job.queue, name, FlowPolicy.IGNORE, id, -1, retention=0, wakes=job.id)
+
+    def _id_of(self, key: str, what: str) -> str:
+        job = self.memory.attempt.job
+        origin = f"{job.queue}/{job.id}/{job.generation}/{key}/{what}"
+        return f"{job.id[:60]}.{hashlib.blake2b(origin.encode(), digest_size=12).hexdigest()}"
 
     def _enqueued(self, jobs: list[NewJob]) -> Plan[list[_Member]]:
         """Enqueue jobs; when this comes again, the store has those of the same id."""
@@ -229,23 +257,26 @@ class StepPlans:
                 case EnqueueStatus.DUPLICATE | EnqueueStatus.REPLACED:
                     members.append(_Member(job.queue, answer.id, False))
                 case _:
-                    members.append(_Member(job.queue, job.id, True))
+                    node = -1 if job.flow is None else job.flow.node
+                    members.append(_Member(job.queue, job.id, True, node))
         if wait:
             yield from self.memory.suspend(wait)
         return members
 
     def _gathered(self, key: str, members: list[_Member]) -> Plan[StoredStep]:
         memory, refs = self.memory, [Ref(one.queue, one.id) for one in members]
-        looked = memory.count(f"{key}!") - 1
-        ended: list[Job | None] = (
-            (yield VerbCall("wait_for_end", (refs,), {"timeout": SHORT_WAIT})) if refs else []
-        )
-        if any(job is not None and not job.ended for job in ended):
-            # the number of looks is stored, so that a long wait costs few of them
-            wait = _LOOKS[min(looked, len(_LOOKS) - 1)]
-            if looked < len(_LOOKS):
-                yield from memory.record(f"{key}!{looked + 2}", b"1")
-            yield from memory.suspend(wait)
+        ended: list[Job | None] = []
+        while refs:
+            ended = yield VerbCall("wait_for_end", (refs,), {"timeout": SHORT_WAIT})
+            open_ = [
+                one for one, job in zip(members, ended, strict=True) if job is not None and not job.ended
+            ]
+            if not open_:
+                break
+            if any(one.node < 0 for one in open_):
+                yield from self._look_later(key)
+            elif not (yield from self._watched(key, members)):
+                yield from memory.suspend(LONGEST_WAIT)
         failed = [ref.id for ref, job in zip(refs, ended, strict=True) if not _completed(job)]
         if failed:
             return (yield from memory.record(key, msgspec.json.encode(_Failed(failed, len(refs)))))
@@ -255,6 +286,26 @@ class StepPlans:
         if own:
             yield VerbCall("delete", (own,))
         return found
+
+    def _look_later(self, key: str) -> Plan[None]:
+        """Suspend the flow until its next look; their number is stored, so that a long wait costs few."""
+        memory = self.memory
+        looked = memory.count(f"{key}!") - 1
+        if looked < len(_LOOKS):
+            yield from memory.record(f"{key}!{looked + 2}", b"1")
+        yield from memory.suspend(_LOOKS[min(looked, len(_LOOKS) - 1)])
+
+    def _watched(self, key: str, members: list[_Member]) -> Plan[bool]:
+        """Have the ends of jobs wake this flow when all have ended; returns whether they have already.
+
+        The nodes are stored before the flow starts: it starts with those that have ended meanwhile.
+        """
+        flow = self._watch_of(key)
+        nodes = [NewNode(one.node, uses=0, ref=Ref(one.queue, one.id)) for one in members if one.node >= 0]
+        for at in range(0, len(nodes), FLOW_STEP):
+            yield VerbCall("put_flow", (flow, nodes[at : at + FLOW_STEP]), {"start": False})
+        info: FlowInfo | None = yield VerbCall("put_flow", (flow, []), {"start": True})
+        return info is None or info.ended
 
     # ── the end of the attempt ───────────────────────────────────────────────────────────────────
 

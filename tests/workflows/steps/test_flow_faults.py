@@ -382,6 +382,26 @@ async def test_gather_waits_for_room_in_a_full_queue(running: Running, ran: list
     await running.stop()
 
 
+async def test_a_flow_is_woken_by_the_ends_of_its_jobs(running: Running) -> None:
+    app, ends = running.app, asyncio.Event()
+
+    @app.task
+    async def child(n: int) -> int:
+        await ends.wait()
+        return n
+
+    @app.task(queue="flows")
+    async def work() -> list[int]:
+        return await current_flow().gather([child.job(n) for n in range(2)])
+
+    handle = await work.aenqueue()
+    await running.start()
+    await until(handle.astatus, State.SUSPENDED)
+    ends.set()  # the flow is due in a day
+    assert await handle.aresult(timeout=10) == [0, 1]
+    await running.stop()
+
+
 def test_gather_waits_for_the_holder_of_a_unique_key(app: App, ran: list[Any]) -> None:
     @app.task(unique=True)
     async def child(n: int) -> int:

@@ -38,6 +38,7 @@ class _StoredNode(msgspec.Struct, array_like=True):
     again: bool = False
     takes: bool = False
     uses: int = -1
+    external: bool = False
 
     @property
     def ref(self) -> Ref | None:
@@ -60,6 +61,8 @@ class FlowChangeSet:
         self.cancels: list[tuple[Ref, str]] = []
         self.retries: list[Ref] = []
         self.missing: set[Ref] = set()  # jobs that do not exist
+        self.wakes: Ref | None = None  # a job to wake
+        self.ended: dict[Ref, NodeState] = {}  # jobs that others have enqueued, and that have ended
         self._nodes: dict[int, LiveNode | None] = {}  # None: it does not exist
         self._states: dict[int, NodeState] = {}  # as stored
         self._stamps: dict[int, int] = {}
@@ -97,6 +100,13 @@ class FlowChangeSet:
         self.jobs.append(job)
         return True
 
+    def adopt(self, node: LiveNode) -> NodeState | None:
+        assert node.ref is not None
+        return self.ended.get(node.ref)
+
+    def wake(self, ref: Ref) -> None:
+        self.wakes = ref
+
     def cancel(self, ref: Ref, reason: str) -> None:
         self.cancels.append((ref, reason))
 
@@ -122,6 +132,11 @@ class FlowChangeSet:
         nodes = [self._nodes[index] for index in indexes]
         return any(node is not None and node.again for node in nodes)
 
+    def externals(self, indexes: Iterable[int]) -> list[Ref]:
+        """The jobs of these nodes that others have enqueued."""
+        nodes = [self._nodes.get(index) for index in indexes]
+        return [node.ref for node in nodes if node is not None and node.external and node.ref is not None]
+
     def read(self, index: int, text: bytes | None, job: bytes | None, inputs: bytes | None = None) -> None:
         """Add a node that was read."""
         if text is None:
@@ -145,6 +160,7 @@ class FlowChangeSet:
             stored.again,
             stored.takes,
             stored.uses,
+            stored.external,
         )
 
     def is_news(self, index: int, job: Ref, stamp: int) -> bool:
@@ -235,6 +251,7 @@ class FlowChangeSet:
             node.again,
             node.takes,
             node.uses,
+            node.external,
         )
 
 

@@ -43,6 +43,7 @@ class _Fixed(msgspec.Struct, frozen=True, array_like=True):
     id: str
     task: str
     takes: bool = False
+    external: bool = False
 
     @property
     def ref(self) -> Ref | None:
@@ -60,6 +61,10 @@ class JobVerbs(Protocol):
     def cancel(self, tx: TransactionContext, ref: Ref, reason: str) -> None: ...
 
     def retry(self, tx: TransactionContext, ref: Ref) -> bool: ...
+
+    def adopt(self, tx: TransactionContext, ref: Ref, nid: int) -> NodeState | None: ...
+
+    def wake(self, tx: TransactionContext, ref: Ref) -> None: ...
 
 
 class FlowSession:
@@ -115,6 +120,7 @@ class FlowSession:
             bool(flags & _AGAIN),
             facts.takes,
             uses,
+            facts.external,
         )
         self._nodes[index], self._nids[index] = node, nid
         self._states[index] = node.state
@@ -152,6 +158,13 @@ class FlowSession:
 
     def retry(self, ref: Ref) -> bool:
         return self._verbs.retry(self._tx, ref)
+
+    def adopt(self, node: LiveNode) -> NodeState | None:
+        assert node.ref is not None
+        return self._verbs.adopt(self._tx, node.ref, self._nids[node.index])
+
+    def wake(self, ref: Ref) -> None:
+        self._verbs.wake(self._tx, ref)
 
     def load_inputs(self, index: int) -> None:
         """Read the inputs of a node, which usually nobody needs."""
@@ -191,6 +204,8 @@ def node_row(fid: int, node: NewNode) -> Row:
     fixed = _Fixed(node.when, node.next, None, "", "")
     if job is not None:
         fixed = _Fixed(node.when, node.next, job.queue, job.id, job.task, bool(node.inputs))
+    elif node.ref is not None:
+        fixed = _Fixed(node.when, node.next, node.ref.queue, node.ref.id, "", external=True)
     inputs = _encode(node.inputs) if job is None or node.inputs else None
     blob = None if job is None else spec_blob(job)
     return fid, node.index, NodeState.WAITING.value, node.waits, _encode(fixed), blob, inputs, node.uses

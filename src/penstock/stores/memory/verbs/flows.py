@@ -7,7 +7,7 @@ from heapq import nlargest
 
 from msgspec.structs import replace
 
-from penstock.core.flow import USED, FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState
+from penstock.core.flow import USED, FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState, outcome_of
 from penstock.core.flow_engine import FlowEngine, LiveNode, new_flow
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref
@@ -17,6 +17,7 @@ from penstock.stores.memory.flow_rows import MemoryFlow
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.operating import retry
 from penstock.stores.memory.verbs.producing import cancel_one, enqueue_one
+from penstock.stores.memory.verbs.stepping import wake_job
 
 __all__ = [
     "add_to_flow",
@@ -56,6 +57,17 @@ class _Host:
 
     def enqueue(self, job: NewJob) -> bool:
         return enqueue_one(self._memory, job, self.now, follows=True).status is EnqueueStatus.NEW
+
+    def adopt(self, node: LiveNode) -> NodeState | None:
+        row = None if node.ref is None else self._memory.row(node.ref)
+        if row is None:
+            return NodeState.GONE
+        return outcome_of(row.job.state) if row.job.ended else None
+
+    def wake(self, ref: Ref) -> None:
+        row = self._memory.row(ref)
+        if row is not None and not row.job.ended:
+            wake_job(self._memory, row, self.now)
 
     def cancel(self, ref: Ref, reason: str) -> None:
         cancel_one(self._memory, ref, reason, self.now)

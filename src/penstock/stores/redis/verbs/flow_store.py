@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.core.flow import NodeState, end_of_flow
+from penstock.core.flow import NodeState, end_of_flow, outcome_of
 from penstock.core.flow_engine import Sweep
 from penstock.core.job import Ref
 from penstock.stores.contract import FLOW_STEP
@@ -23,6 +23,7 @@ from penstock.stores.redis.verbs.producing import cancel, get
 __all__ = [
     "commit",
     "flow_key",
+    "note_ended",
     "note_missing",
     "note_missing_jobs",
     "open_flow",
@@ -83,8 +84,18 @@ def proceed(context: Context, ref: Ref, session: FlowChangeSet, budget: int = FL
             wanted = range(head.cursor, min(head.total, head.cursor + left))
         before = session.unread(wanted)
         yield from read_nodes(context, ref, session, before)
+        yield from note_ended(context, session, before)
         if head.sweep in (Sweep.REOPEN, Sweep.RETRY) or session.has_again(before):
             yield from note_missing(context, session, before)
+
+
+def note_ended(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
+    """Note which of the jobs that others have enqueued for these nodes have ended."""
+    if not (refs := session.externals(indexes)):
+        return
+    for ref, job in zip(refs, (yield from get(context, refs)), strict=True):
+        if job is None or job.ended:
+            session.ended[ref] = NodeState.GONE if job is None else outcome_of(job.state)
 
 
 def release(context: Context, ref: Ref, session: FlowChangeSet, budget: int) -> CallPlan[int]:
@@ -172,5 +183,6 @@ def _arguments(
     args += ["" if look is None else look, len(profiles)]
     for pair in profiles.items():
         args += pair
+    woken = b"" if session.wakes is None else packed(session.wakes.id)
     end = packed(end_of_flow(ref).id) if session.is_news_for_waiters else b""
-    return [*args, len(sets), *sets, len(dels), *dels, b"".join(blob), end]
+    return [*args, len(sets), *sets, len(dels), *dels, b"".join(blob), end, woken]

@@ -19,6 +19,7 @@ from penstock.stores.redis.verbs.flow_ends import deliver_ends
 from penstock.stores.redis.verbs.flow_store import (
     commit,
     flow_key,
+    note_ended,
     note_missing_jobs,
     open_flow,
     proceed,
@@ -61,6 +62,7 @@ def put_flow(
                     head.total += 1
             head.counts[NodeState.WAITING] = head.total
             if start:
+                yield from note_ended(context, session, [node.index for node in nodes])
                 session.engine.start(0)
                 yield from proceed(context, spec.ref, session)
         if (yield from commit(context, spec.ref, session)):
