@@ -111,6 +111,11 @@ class LiveFlow(msgspec.Struct):
     def has_failures(self) -> bool:
         return any(self.counts.get(state) for state in _BAD)
 
+    def stored(self, nodes: int) -> None:
+        """Count nodes that were stored before the start; jobs of earlier ones may have ended."""
+        self.total += nodes
+        self.counts[NodeState.WAITING] = self.counts.get(NodeState.WAITING, 0) + nodes
+
     def info(self) -> FlowInfo:
         counts = {state: n for state, n in self.counts.items() if n}
         return FlowInfo(self.spec, self.state, self.created_at, self.ended_at, self.total, counts)

@@ -86,8 +86,7 @@ def put_flow(memory: MemoryState, spec: NewFlow, nodes: Sequence[NewNode], start
     if head.state is FlowState.BUILDING:
         new = [LiveNode.of(node) for node in nodes if node.index >= head.total]
         flow.nodes += new
-        head.total += len(new)
-        head.counts[NodeState.WAITING] = head.total
+        head.stored(len(new))
         if start:
             _engine(memory, flow).start(FLOW_STEP)
     return _after(memory, flow)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState
+from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode
 from penstock.core.flow_engine import new_flow
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref
@@ -59,8 +59,7 @@ def put_flow(
             for node in nodes:
                 if node.index >= head.total:
                     session.add(node)
-                    head.total += 1
-            head.counts[NodeState.WAITING] = head.total
+                    head.stored(1)
             if start:
                 yield from note_ended(context, session, [node.index for node in nodes])
                 session.engine.start(0)

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState
+from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode
 from penstock.core.flow_engine import new_flow
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref
@@ -66,8 +66,7 @@ def put_flow(tx: TransactionContext, spec: NewFlow, nodes: Sequence[NewNode], st
     if head.state is FlowState.BUILDING:
         new = [node_row(session.fid, node) for node in nodes if node.index >= head.total]
         tx.cx.executemany(_NEW_NODE, new)
-        head.total += len(new)
-        head.counts[NodeState.WAITING] = head.total
+        head.stored(len(new))
         if start:
             session.engine.start(FLOW_STEP)
     return _after(tx, session)
