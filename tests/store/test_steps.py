@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from penstock.app.reclaimed_jobs import settle_reclaimed
+from penstock.app.undoing import FAILED, UNDO, UNDO_AFTER, failure_of
 from penstock.core.clock import ManualClock
 from penstock.core.job import Lease, Ref, State
 from penstock.core.lifecycle import Transition
@@ -14,6 +16,7 @@ from penstock.core.partition import Partition
 from penstock.stores.contract import (
     LARGEST_MEMORY,
     MOST_STEPS,
+    HeartbeatRequest,
     RecordedStep,
     RecordStatus,
     Settled,
@@ -309,3 +312,27 @@ async def test_suspended_jobs_are_listed_and_purged(store: Store, clock: ManualC
     assert await state_of(store, Ref("default", "j0")) is State.SUSPENDED
     assert await store.purge("default", states=[State.SUSPENDED], limit=10) == 3
     assert (await store.promote(["default"], limit=10)).next is None
+
+
+async def test_a_flow_whose_last_attempt_is_lost_runs_once_more_to_be_undone(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, new("a", max_attempts=1))
+    job = await take_one(store)
+    mark = f'{{"{UNDO}":[null,{{}}]}}'.encode()
+    await store.extend([HeartbeatRequest(job.lease, LEASE, started=True, checkpoint=mark)])
+    for state in (State.SUSPENDED, State.DEAD):
+        clock.advance(LEASE)
+        found = await store.reclaim(["default"], limit=9, lease=LEASE, worker="w2", token=token())
+        assert len(found.jobs) == 1
+        await settle_reclaimed(store, found, "WorkerLost", "it died")
+        assert await state_of(store, job.ref) is state
+        clock.advance(UNDO_AFTER)
+        await store.promote(["default"], limit=9)
+        for again in await take(store):
+            await store.extend([HeartbeatRequest(again.lease, LEASE, started=True)])
+    (dead,) = await store.get([job.ref])
+    assert dead is not None
+    assert [error.message for error in dead.errors] == ["it died"] * 2
+    assert dead.reason == "not undone, as its last run ended early: it died"
+    assert failure_of((await remembered(store, job.ref))[FAILED]) == "it died"

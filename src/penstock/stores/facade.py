@@ -147,7 +147,7 @@ class VerbTable:
     get_flows: Operation[[Sequence[Ref]], list[FlowInfo | None]]
     flow_nodes: Operation[[Ref, Sequence[int]], list[FlowNode | None]]
     list_flows: AsyncOperation[[str | None, int], FlowPage]
-    change_flow: Operation[[Ref, FlowChange], FlowInfo | None]
+    change_flow: Operation[[Ref, FlowChange, int | None], FlowInfo | None]
     advance_flows: Operation[[int], int]
     # stepping
     record_steps: Operation[[Sequence[StepRecord]], list[RecordedStep]]
@@ -403,8 +403,8 @@ class StoreFacade:
     async def list_flows(self, *, after: str | None = None, limit: int = 50) -> FlowPage:
         return await self._verbs.list_flows.run(after, min(max(1, limit), FLOW_STEP))
 
-    async def change_flow(self, ref: Ref, change: FlowChange) -> FlowInfo | None:
-        return await self._verbs.change_flow.run(ref, change)
+    async def change_flow(self, ref: Ref, change: FlowChange, *, node: int | None = None) -> FlowInfo | None:
+        return await self._verbs.change_flow.run(ref, change, node)
 
     async def advance_flows(self, *, limit: int = FLOW_STEP) -> int:
         return await self._verbs.advance_flows.run(limit)
@@ -482,8 +482,8 @@ class SyncFacade:
     def flow_nodes(self, ref: Ref, indexes: Sequence[int]) -> list[FlowNode | None]:
         return self._verbs.flow_nodes.run_sync(ref, indexes)
 
-    def change_flow(self, ref: Ref, change: FlowChange) -> FlowInfo | None:
-        return self._verbs.change_flow.run_sync(ref, change)
+    def change_flow(self, ref: Ref, change: FlowChange, *, node: int | None = None) -> FlowInfo | None:
+        return self._verbs.change_flow.run_sync(ref, change, node)
 
     def advance_flows(self, *, limit: int = FLOW_STEP) -> int:
         return self._verbs.advance_flows.run_sync(limit)

@@ -42,6 +42,7 @@ class LeasedJob(msgspec.Struct, eq=False, gc=False):
     not_before: float = 0.0  #: monotonic: start of the job by its queue's rate limit; 0: none
     took: float = 0.0  #: seconds that its function ran
     over: bool = False  #: its function has ended, or its slot was given up
+    undo: bool = False  #: it fails for good, and has steps that its function has not undone
     progress: Progress | None = None
     stored_progress: Progress | None = None  #: the progress that the store has
     slot: int = -1  #: its slot in the shared lease table; -1: none

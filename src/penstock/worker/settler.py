@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from penstock.app.app import App
 from penstock.app.outcome_events import event_of
+from penstock.app.undoing import undo_first
 from penstock.core.duration import format_ms
 from penstock.core.errors import StoreError
 from penstock.core.events import LateResultRefused
@@ -135,8 +136,9 @@ class Settler:
         failures = 0
         while True:
             try:
-                if [leased for leased in batch if leased.progress is not leased.stored_progress]:
+                if [one for one in batch if one.progress is not one.stored_progress or one.undo]:
                     await self._store_last_progress(batch, settlements)
+                    await self._begin_undos(batch, settlements)
                 answers = await self._settle_batch(batch, settlements)
                 if failures:
                     answers = await self._without_false_refusals(batch, answers)
@@ -242,6 +244,15 @@ class Settler:
             except Exception as error:  # noqa: BLE001  # boundary: progress that cannot be stored must not block its outcome
                 _log.error("job %s: progress could not be stored: %s", leased.job.id, text_of(error))
             leased.stored_progress = last
+
+    async def _begin_undos(self, batch: list[LeasedJob], settlements: list[Settlement]) -> None:
+        """Let flows run once more whose steps are not undone, in place of ending them."""
+        for place, leased in enumerate(batch):
+            if leased.undo:
+                move = settlements[place].transition
+                move = await undo_first(self._store, leased.job, move, self._lease)
+                settlements[place] = Settlement(leased.job.lease, move)
+                leased.undo = False
 
     async def _settle_batch(
         self, batch: list[LeasedJob], settlements: list[Settlement]

@@ -11,7 +11,10 @@ from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from penstock.app.attempt import Attempt, StepAccess
+from penstock.app.undoing import FAILED, UNDO, can_be_undone
 from penstock.core.errors import (
     AttemptLost,
     ConfigError,
@@ -23,6 +26,8 @@ from penstock.core.job import Ref
 from penstock.stores.contract import (
     LARGEST_MEMORY,
     MOST_STEPS,
+    HeartbeatRequest,
+    LeaseStatus,
     RecordedStep,
     RecordStatus,
     SignalWait,
@@ -31,8 +36,7 @@ from penstock.stores.contract import (
 )
 
 __all__ = [
-    "FAILED",
-    "UNDO",
+    "LONGEST_WAIT",
     "FlowMemory",
     "Pause",
     "Request",
@@ -54,12 +58,13 @@ LONGEST_WAIT = 86_400_000
 _EARLY_LOOKS = (60_000, 600_000)
 #: So many turns of the event loop are for branches that have not begun yet, before the flow is suspended.
 _TURNS = 5
-#: The step that marks a flow that is being undone; its value is the reason.
-FAILED = "failed!"
-#: The step that marks a flow with steps that can be undone.
-UNDO = "undo!"
 _VERSION = "version!"
 _RESERVED = "!#"
+
+#: An entry of the checkpoint: the cursor of a loop, and how often each name was used up to there.
+Mark = tuple[Any, dict[str, int]]
+_NO_CURSOR: Mark = (None, {})
+_marks_of = msgspec.json.Decoder(dict[str, Mark]).decode
 
 
 class UserCall(NamedTuple):
@@ -210,6 +215,24 @@ class FlowMemory:
         lease = self.attempt.job.lease
         (answer,) = yield VerbCall("record_steps", ([StepRecord(lease, key, value, self.access.lease)],))
         return self._settled(key, answer, value)
+
+    def marks(self) -> dict[str, Mark]:
+        """The checkpoint of the job: its cursors by the keys of their loops, and UNDO."""
+        return {} if self.checkpoint is None else _marks_of(self.checkpoint)
+
+    def mark(self, key: str, mark: Mark = _NO_CURSOR) -> Plan[None]:
+        """Store an entry of the checkpoint."""
+        self.checkpoint = msgspec.json.encode({**self.marks(), key: mark})
+        lease = self.attempt.job.lease
+        request = HeartbeatRequest(lease, self.access.lease, checkpoint=self.checkpoint, lasting=True)
+        (status,) = yield VerbCall("extend", ([request],))
+        if status is LeaseStatus.LOST:
+            raise AttemptLost(f"the lease of job {self.attempt.id} is lost; {key!r} was not stored")
+
+    def note_undo(self) -> Plan[None]:
+        """Note that the flow has a step that can be undone, before it runs: whoever ends the job sees it."""
+        if not can_be_undone(self.checkpoint):
+            yield from self.mark(UNDO)
 
     def wait(self, key: str, name: str, signal_key: str) -> Plan[StoredStep | None]:
         """Wait for a signal; None: it has not come."""

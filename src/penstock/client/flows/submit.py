@@ -30,6 +30,7 @@ class Submission(Generic[R]):
     name: str
     policy: FlowPolicy | str
     retention: Duration | None
+    keep_nodes: Duration | None = None
 
     @property
     def store(self) -> Store:
@@ -45,6 +46,7 @@ class Submission(Generic[R]):
             known = ", ".join(one.value for one in FlowPolicy)
             raise ConfigError(f"policy={self.policy!r} is unknown: use one of {known}") from None
         kept = FINISHED_KEPT if self.retention is None else milliseconds(self.retention, what="retention")
+        kept = max(kept, self._kept_nodes or 0)
         id = mint() if self.id is None else check_id(self.id)
         return NewFlow(
             id, self.builder.home(), self.name[:200], policy, mint_token(), self.builder.result, kept
@@ -52,9 +54,14 @@ class Submission(Generic[R]):
 
     def parts(self, flow: NewFlow) -> Iterator[tuple[list[NewNode], bool]]:
         """The nodes in steps, and whether it is the last one."""
-        nodes = self.builder.new_nodes(flow)
+        nodes = self.builder.new_nodes(flow, self._kept_nodes)
         for at in range(0, len(nodes), FLOW_STEP):
             yield nodes[at : at + FLOW_STEP], at + FLOW_STEP >= len(nodes)
+
+    @property
+    def _kept_nodes(self) -> int | None:
+        given = self.keep_nodes
+        return None if given is None else milliseconds(given, what="keep_nodes")
 
     def handle(self, flow: NewFlow) -> FlowHandle[R]:
         return FlowHandle(self.store, flow.queue, flow.id, self.builder.codecs(), flow.result)

@@ -120,6 +120,7 @@ from penstock.stores.contract.set_aside import SetAside
 from penstock.stores.contract.stepping import (
     LARGEST_MEMORY,
     LARGEST_SIGNAL,
+    LONGEST_SIGNAL_NAME,
     LONGEST_STEP_NAME,
     MOST_SIGNALS,
     MOST_STEPS,
@@ -144,6 +145,7 @@ __all__ = [
     "LARGEST_MEMORY",
     "LARGEST_SIGNAL",
     "LONGEST_LOG",
+    "LONGEST_SIGNAL_NAME",
     "LONGEST_STEP_NAME",
     "MOST_DOCUMENTS",
     "MOST_FOUND",

@@ -122,7 +122,10 @@ def verbs_of(store: Store) -> VerbTable:
         get_flows=_AskedBoth(store.get_flows, sync.get_flows),
         flow_nodes=_AskedBoth(store.flow_nodes, sync.flow_nodes),
         list_flows=_InnerOperation(lambda after, limit: store.list_flows(after=after, limit=limit)),
-        change_flow=_AskedBoth(store.change_flow, sync.change_flow),
+        change_flow=_AskedBoth(
+            lambda ref, change, node: store.change_flow(ref, change, node=node),
+            lambda ref, change, node: sync.change_flow(ref, change, node=node),
+        ),
         advance_flows=_AskedBoth(
             lambda limit: store.advance_flows(limit=limit), lambda limit: sync.advance_flows(limit=limit)
         ),

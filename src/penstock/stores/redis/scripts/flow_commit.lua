@@ -4,8 +4,10 @@
 -- caller has read ('' if there was no flow), time of creation, when to look at the flow again ('' never, "gone": remove
 -- the flow), number of profiles, the profiles (digest, profile), number of fields to set, the fields and values, number
 -- of fields to remove, the fields, number of parts of entries of `ends` that this change has counted, the parts (number
--- of the queue, name), then the jobs that follow, as in settle.lua.
--- flow/ID is a hash: `v` version, `head` flow, and per node N: `nN` its state, `jN` its job, `iN` inputs, `rN` result.
+-- of the queue, name), then the jobs that follow, as in settle.lua, the id by which its end is awaited, if it is over
+-- now, and the id of a job of this queue to wake.
+-- flow/ID is a hash: `v` version, `head` flow, `o` 1 if it is over, and per node N: `nN` its state, `jN` its job, `iN`
+-- inputs, `rN` result.
 -- flows: the ids by time of creation. flows/look: the ids by the instant at which `advance_flows` has something to do.
 -- Returns {1 if stored, the highest generation, names of the jobs put into `out`}. A job whose id is taken is not stored;
 -- that ends its node, by an entry of `ends`.
@@ -67,6 +69,17 @@ local function commit()    -- Lua allows 200 local names per function, and the p
         floor = math.max(floor, minted)
         meta(to).enqueued = meta(to).enqueued + 1
       end
+    end
+  end
+  if ARGV[at + 1] ~= '' then publish_end(home, ARGV[at + 1], '') end
+  local ok, job = pcall(read, ARGV[at + 2] ~= '' and redis.call('HGET', home .. ':jobs', ARGV[at + 2]))
+  if ok then    -- as for a signal that has come (see deliver_signals.lua)
+    if redis.call('HEXISTS', home .. ':held', ARGV[at + 2]) == 1 then
+      if job.steps then redis.call('HSET', steps_of(home, job), 'w', '1') end
+    elseif job.state == SUSPENDED then
+      take(home, ARGV[at + 2], job)
+      job.run = now
+      put_available(home, ARGV[at + 2], job)
     end
   end
   finish()

@@ -91,8 +91,8 @@ def drop(context: Context, queue: str) -> CallPlan[bool]:
     (answer,) = raise_errors((yield [context.call("drop", [queue], [])]))
     if answer < 0:
         return False
-    key = context.redis_keys.queues
-    yield from each(context, [(SHARED, command(key, "SREM", key, queue))])
+    lists = (context.redis_keys.queues, context.redis_keys.flow_queues)
+    yield from each(context, [(SHARED, command(key, "SREM", key, queue)) for key in lists])
     context.listed.discard(queue)
     context.met.discard(queue)
     meta = context.redis_keys.queue(queue) + b":meta"

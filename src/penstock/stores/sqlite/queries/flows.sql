@@ -10,7 +10,7 @@ SELECT f.fid, f.head, n.node FROM penstock_flow_node n JOIN penstock_flow f ON f
 
 -- name: nodes_of
 -- The flows of nodes, their numbers, and the columns of `node`.  ?1 JSON list of nid
-SELECT flow, node, nid, state, pending, failures, swept, fixed, job FROM penstock_flow_node
+SELECT flow, node, nid, state, pending, failures, swept, fixed, job, uses FROM penstock_flow_node
 WHERE nid IN (SELECT value FROM json_each(?1))
 
 -- name: new_flow
@@ -22,12 +22,13 @@ INSERT INTO penstock_flow (namespace, queue, id, created_at, busy, over_at, head
 UPDATE penstock_flow SET busy = ?2, over_at = ?3, head = ?4 WHERE fid = ?1
 
 -- name: new_node
--- ?1 fid  ?2 node  ?3 state  ?4 pending  ?5 fixed  ?6 job  ?7 inputs
-INSERT INTO penstock_flow_node (flow, node, state, pending, fixed, job, inputs) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+-- ?1 fid  ?2 node  ?3 state  ?4 pending  ?5 fixed  ?6 job  ?7 inputs  ?8 uses
+INSERT INTO penstock_flow_node (flow, node, state, pending, fixed, job, inputs, uses)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 
 -- name: node
 -- Without its result, and without the inputs of a join, which may be large.  ?1 fid  ?2 node
-SELECT nid, state, pending, failures, swept, fixed, job FROM penstock_flow_node WHERE flow = ?1 AND node = ?2
+SELECT nid, state, pending, failures, swept, fixed, job, uses FROM penstock_flow_node WHERE flow = ?1 AND node = ?2
 
 -- name: inputs
 -- ?1 nid
@@ -46,9 +47,14 @@ UPDATE penstock_flow_node SET pending = ?2, failures = ?3, swept = ?4 WHERE nid 
 UPDATE penstock_flow_node
 SET pending = ?2, failures = ?3, swept = ?4, state = ?5, job = ?6, result = ?7 WHERE nid = ?1
 
+-- name: set_uses
+-- The result of a job that no node needs any longer is removed; an empty one stands in its place.
+-- ?1 nid  ?2 uses  ?3 whether it has a job
+UPDATE penstock_flow_node SET uses = ?2, result = iif(?2 = 0 AND ?3, x'', result) WHERE nid = ?1
+
 -- name: shown
 -- ?1 fid  ?2 JSON list of nodes
-SELECT node, state, fixed, inputs, result FROM penstock_flow_node
+SELECT node, state, fixed, inputs, result, uses FROM penstock_flow_node
 WHERE flow = ?1 AND node IN (SELECT value FROM json_each(?2))
 
 -- name: drop_nodes

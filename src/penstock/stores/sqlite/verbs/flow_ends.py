@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.core.flow import NodeState, outcome_of
 from penstock.core.job import NewJob, Ref, State
 from penstock.stores.contract import FLOW_STEP, EnqueueStatus
 from penstock.stores.sqlite.flow_session import FlowSession, decode_head
@@ -10,6 +11,7 @@ from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.operating import retry
 from penstock.stores.sqlite.verbs.producing import cancel, enqueue_one, get
+from penstock.stores.sqlite.verbs.stepping import wake_job
 
 __all__ = ["count_ends", "host_of"]
 
@@ -36,6 +38,18 @@ class _JobVerbs:
         retry(tx, [ref], None, None)
         (job,) = get(tx, [ref])
         return job is not None and job.state not in _ENDED  # an unreadable job stays as it is
+
+    def adopt(self, tx: TransactionContext, ref: Ref, nid: int) -> NodeState | None:
+        (job,) = get(tx, [ref])
+        if job is None:
+            return NodeState.GONE
+        if job.ended:
+            return outcome_of(job.state)
+        tx.execute(_OWN, (tx.some_queue(ref.queue).qid, ref.id, nid))
+        return None
+
+    def wake(self, tx: TransactionContext, ref: Ref) -> None:
+        wake_job(tx, ref)
 
 
 _VERBS = _JobVerbs()
