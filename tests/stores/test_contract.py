@@ -11,6 +11,7 @@ from penstock.stores.contract import (
     Consuming,
     Documenting,
     Flowing,
+    Measuring,
     Operating,
     Producing,
     Scheduling,
@@ -23,7 +24,7 @@ from penstock.stores.contract import (
     SyncStore,
 )
 
-PAGES = (Producing, Consuming, Scheduling, Operating, Documenting, Flowing, Stepping)
+PAGES = (Producing, Consuming, Scheduling, Operating, Documenting, Measuring, Flowing, Stepping)
 DOORS = {
     SyncProducing: Producing,
     SyncOperating: Operating,

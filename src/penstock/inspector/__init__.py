@@ -14,6 +14,8 @@ from penstock.inspector.queue_views import (
     QueueView,
 )
 from penstock.inspector.requests import Bulk, Change, Filter, parse_address, parse_state
+from penstock.inspector.stats_inspector import StatsInspector
+from penstock.inspector.stats_views import ErrorGroupView, PeriodStatsView, TaskStatsView, TimesView
 from penstock.inspector.worker_views import RunningView, WorkerView
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "Bulk",
     "Change",
     "EntryView",
+    "ErrorGroupView",
     "ErrorView",
     "Filter",
     "FlowInspector",
@@ -34,9 +37,13 @@ __all__ = [
     "NodeView",
     "ParkedView",
     "PartitionView",
+    "PeriodStatsView",
     "QueueStatsView",
     "QueueView",
     "RunningView",
+    "StatsInspector",
+    "TaskStatsView",
+    "TimesView",
     "UniqueView",
     "WorkerView",
     "iso",

@@ -27,6 +27,7 @@ from penstock.inspector.queue_views import (
     stats_view,
 )
 from penstock.inspector.requests import Bulk, Change, Filter, parse_address
+from penstock.inspector.stats_inspector import StatsInspector
 from penstock.inspector.worker_views import WorkerView, worker_view
 from penstock.stores.contract import Page, Parked, PartitionInfo, Store, Timetable, WorkerInfo
 from penstock.stores.encrypted import unreadable_check
@@ -61,6 +62,8 @@ class Inspector:
         self._store = store
         #: The operator's methods for flows.
         self.flows = FlowInspector(store)
+        #: The operator's methods for statistics and groups of errors.
+        self.statistics = StatsInspector(store)
 
     # jobs
 

@@ -28,6 +28,7 @@ from penstock.stores.contract import (
     DocumentPage,
     Due,
     Enqueued,
+    ErrorGroup,
     Fetched,
     FlowChange,
     FlowPage,
@@ -44,12 +45,15 @@ from penstock.stores.contract import (
     QuotaTaken,
     RecordedStep,
     Replacement,
+    Resolution,
     Settled,
     Settlement,
     Share,
     Signal,
     SignalStatus,
     SignalWait,
+    StatsPage,
+    StatsReport,
     StepRecord,
     Store,
     StoredStep,
@@ -136,6 +140,10 @@ class VerbTable:
     take_quota: AsyncOperation[[Sequence[QuotaRequest]], list[QuotaTaken]]
     append_log: AsyncOperation[[str, Sequence[bytes], int], int]
     read_log: AsyncOperation[[str, int | None, int], LogPage]
+    # measuring
+    add_stats: AsyncOperation[[Sequence[StatsReport]], list[bool]]
+    read_stats: AsyncOperation[[Resolution, int, str | None, str | None], StatsPage]
+    read_errors: AsyncOperation[[str | None, str | None], list[ErrorGroup]]
     # flowing
     put_flow: Operation[[NewFlow, Sequence[NewNode], bool], FlowInfo | None]
     add_to_flow: Operation[[Ref, int, Sequence[NewJob]], FlowInfo | None]
@@ -364,6 +372,19 @@ class StoreFacade:
 
     async def read_log(self, log: str, *, before: int | None = None, limit: int = 100) -> LogPage:
         return await self._verbs.read_log.run(check_kind(log), before, min(max(1, limit), 1_000))
+
+    # ── measuring ──
+
+    async def add_stats(self, reports: Sequence[StatsReport]) -> list[bool]:
+        return await self._verbs.add_stats.run(reports)
+
+    async def read_stats(
+        self, resolution: Resolution, *, span: int, queue: str | None = None, task: str | None = None
+    ) -> StatsPage:
+        return await self._verbs.read_stats.run(resolution, span, queue, task)
+
+    async def read_errors(self, *, queue: str | None = None, task: str | None = None) -> list[ErrorGroup]:
+        return await self._verbs.read_errors.run(queue, task)
 
     # ── flowing ──
 

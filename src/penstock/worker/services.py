@@ -32,6 +32,7 @@ from penstock.worker.listener import Listener
 from penstock.worker.reporter import Reporter
 from penstock.worker.settler import Settler
 from penstock.worker.setup import WorkerSetup
+from penstock.worker.stats_reporter import StatsReporter
 from penstock.worker.store_checkup import StoreCheckup
 from penstock.worker.unknown_queues import UnknownQueues
 from penstock.worker.unknown_tasks import UnknownTasks
@@ -72,6 +73,7 @@ class Services:
     heartbeat: Heartbeat
     maintenance: Maintenance
     queue_defaults: QueueDefaultsWriter
+    statistics: StatsReporter
     metrics: WorkerMetrics | None = None
     #: The fetcher's task, once it has begun.
     fetching: asyncio.Task[None] | None = None
@@ -106,6 +108,7 @@ class Services:
             self.executor.close()
             if self.metrics is not None:
                 self.metrics.stop()
+            await self.statistics.report_last()
             try:
                 await self.setup.app.store.retire(self.setup.id)
             except StoreError as error:  # its announcement expires
@@ -138,6 +141,7 @@ class Services:
             self.maintenance.pruner,
             self.maintenance.flows,
             self.executor.admission.flow_inputs,
+            self.statistics,
             StoreCheckup(store),
             UnknownQueues(store, setup.id, setup.queue_names, setup.app.queues()),
             AttemptWatch(self.executor, self.slots, self.heartbeat),

@@ -7,6 +7,7 @@
 | `scheduling.py` | entries, put, pause, delete, tick | periodic jobs |
 | `operating.py` | list, queues, settings, retry, delete, prune, announce … | operators, maintenance |
 | `documenting.py` | documents, change_documents, take_quota, append_log … | HTTP, dashboards |
+| `measuring.py` | add_stats, read_stats, read_errors | workers, operators |
 | `flowing.py` | put_flow, get_flows, change_flow, advance_flows … | workflows |
 | `stepping.py` | record_steps, steps, await_signals, send_signals | durable steps |
 | `store.py` | all of them, and the sync verbs | |
@@ -80,6 +81,20 @@ from penstock.stores.contract.flowing import (
     SyncFlowing,
     most_steps,
 )
+from penstock.stores.contract.measuring import (
+    ERRORS_KEPT,
+    MOST_ERROR_GROUPS,
+    MOST_STATS_TASKS,
+    REPORTS_REMEMBERED,
+    ErrorCount,
+    ErrorGroup,
+    Measuring,
+    Resolution,
+    StatsPage,
+    StatsReport,
+    StatsRow,
+    TaskCount,
+)
 from penstock.stores.contract.operating import (
     MOST_LISTED,
     Operating,
@@ -124,6 +139,7 @@ from penstock.stores.contract.stepping import (
 from penstock.stores.contract.store import Store, SyncStore
 
 __all__ = [
+    "ERRORS_KEPT",
     "FLOW_STEP",
     "LARGEST_DOCUMENT",
     "LARGEST_MEMORY",
@@ -131,10 +147,13 @@ __all__ = [
     "LONGEST_LOG",
     "LONGEST_STEP_NAME",
     "MOST_DOCUMENTS",
+    "MOST_ERROR_GROUPS",
     "MOST_LISTED",
     "MOST_SIGNALS",
+    "MOST_STATS_TASKS",
     "MOST_STEPS",
     "PARTITION_SHOWN",
+    "REPORTS_REMEMBERED",
     "SIGNAL_GRACE",
     "SIGNAL_KEPT",
     "BatchInfo",
@@ -148,6 +167,8 @@ __all__ = [
     "Due",
     "EnqueueStatus",
     "Enqueued",
+    "ErrorCount",
+    "ErrorGroup",
     "Fetched",
     "Finding",
     "FlowChange",
@@ -158,6 +179,7 @@ __all__ = [
     "Level",
     "LogEntry",
     "LogPage",
+    "Measuring",
     "OnDue",
     "Operating",
     "Page",
@@ -172,6 +194,7 @@ __all__ = [
     "RecordStatus",
     "RecordedStep",
     "Replacement",
+    "Resolution",
     "Scheduling",
     "SetAside",
     "Settled",
@@ -180,6 +203,9 @@ __all__ = [
     "Signal",
     "SignalStatus",
     "SignalWait",
+    "StatsPage",
+    "StatsReport",
+    "StatsRow",
     "StepRecord",
     "Stepping",
     "Store",
@@ -189,6 +215,7 @@ __all__ = [
     "SyncProducing",
     "SyncStepping",
     "SyncStore",
+    "TaskCount",
     "Tick",
     "TickResult",
     "TickStatus",
