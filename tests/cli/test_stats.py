@@ -72,6 +72,15 @@ def test_groups_of_errors_are_listed(penstock, store):
     assert "no errors" in penstock("errors", "--task", "none").stderr
 
 
+def test_the_size_of_queues_is_shown(penstock, store):
+    put(store, "a", payload=b"[]" + b" " * 5_000)
+    put(store, "b", queue="mail")
+    (size,) = penstock.json("stats", "--sizes", "--queue", "default")["sizes"]
+    assert (size["queue"], size["sampled"]) == ("default", False)
+    assert 5_000 < size["bytes"] < 8_000
+    assert penstock.ok("stats", "--sizes").splitlines()[0].split() == ["QUEUE", "BYTES", "ESTIMATE"]
+
+
 def test_the_tables_fit_a_terminal(penstock, store):
     if store.url.startswith("memory"):
         return

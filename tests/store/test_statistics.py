@@ -207,3 +207,16 @@ async def test_the_oldest_of_too_many_groups_is_counted_under_other(store: Store
     assert "first" not in found
     assert "second" not in found
     assert found[""] == ErrorGroup("default", "", "other", "", "", 7, NOON, NOON, "j")
+
+
+# ── sizes ──
+
+
+async def test_the_size_of_a_queue_is_estimated(store: Store) -> None:
+    await store.enqueue([new(payload=b"[]" + b" " * 2_000) for _ in range(300)])
+    sizes = {one.queue: one for one in await store.queue_sizes()}
+    assert sizes.keys() == {"default", "mail"}
+    assert 600_000 < sizes["default"].bytes < 1_500_000
+    assert 0 < sizes["mail"].bytes < 5_000
+    assert (sizes["default"].sampled, sizes["mail"].sampled) == (True, False)
+    assert await store.queue_sizes(["mail", "nowhere"]) == [sizes["mail"]]

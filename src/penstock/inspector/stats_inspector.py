@@ -11,7 +11,7 @@ from penstock.inspector.stats_views import (
     period_stats_view,
     task_stats_view,
 )
-from penstock.stores.contract import Resolution, Store
+from penstock.stores.contract import QueueSize, Resolution, Store
 
 __all__ = ["StatsInspector"]
 
@@ -58,6 +58,10 @@ class StatsInspector:
         """Groups of errors, the latest error first."""
         groups = await self._store.read_errors(queue=queue, task=task)
         return [error_group_view(group) for group in groups[:limit]]
+
+    async def sizes(self) -> list[QueueSize]:
+        """An estimate of the space that each queue takes, by name."""
+        return await self._store.queue_sizes()
 
 
 def resolution_for(span: int) -> Resolution:

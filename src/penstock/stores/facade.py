@@ -40,6 +40,7 @@ from penstock.stores.contract import (
     PartitionInfo,
     Pruned,
     QueueInfo,
+    QueueSize,
     QueueStats,
     QuotaRequest,
     QuotaTaken,
@@ -144,6 +145,7 @@ class VerbTable:
     add_stats: AsyncOperation[[Sequence[StatsReport]], list[bool]]
     read_stats: AsyncOperation[[Resolution, int, str | None, str | None], StatsPage]
     read_errors: AsyncOperation[[str | None, str | None], list[ErrorGroup]]
+    queue_sizes: AsyncOperation[[Sequence[str] | None], list[QueueSize]]
     # flowing
     put_flow: Operation[[NewFlow, Sequence[NewNode], bool], FlowInfo | None]
     add_to_flow: Operation[[Ref, int, Sequence[NewJob]], FlowInfo | None]
@@ -385,6 +387,9 @@ class StoreFacade:
 
     async def read_errors(self, *, queue: str | None = None, task: str | None = None) -> list[ErrorGroup]:
         return await self._verbs.read_errors.run(queue, task)
+
+    async def queue_sizes(self, names: Sequence[str] | None = None) -> list[QueueSize]:
+        return await self._verbs.queue_sizes.run(names)
 
     # ── flowing ──
 

@@ -30,7 +30,7 @@ _MOST_GROUPS = 100
 _took = attrgetter("took")
 _plan = attrgetter("plan")
 _move = attrgetter("transition")
-_queue = attrgetter("job.spec.queue")
+_queue = attrgetter("lease.queue")
 _OUTCOMES = {
     State.COMPLETED: "completed",
     State.RETRYABLE: "retried",
@@ -87,7 +87,7 @@ class AttemptRecorder:
         plans, moves, queues = (
             list(map(_plan, batch)),
             list(map(_move, settlements)),
-            list(map(_queue, batch)),
+            list(map(_queue, settlements)),
         )
         alike = answers.count(Settled.APPLIED) == n and plans.count(plans[0]) == n
         alike = alike and moves[0].state is State.COMPLETED and moves.count(moves[0]) == n

@@ -49,7 +49,10 @@ _HEADS = ("DONE", "FAILED", "RETRIED", "DEAD", "WAIT 50/95/99 %", "RUN 50/95/99 
     type=click.Choice(["minute", "hour", "day"]),
     help="Show the statistics of all these tasks together, by period.",
 )
-def command(days: int, queue: str | None, task: str | None, since: str, by: str | None) -> None:
+@click.option(
+    "--sizes", is_flag=True, help="Show an estimate of the space that each queue takes, and nothing else."
+)
+def command(days: int, queue: str | None, task: str | None, since: str, by: str | None, sizes: bool) -> None:
     """Show how many jobs were enqueued, and how many attempts ended and failed, in total and by day.
 
     Then show the attempts of each task in the last two hours, or since --since: how many ended, and the
@@ -57,6 +60,9 @@ def command(days: int, queue: str | None, task: str | None, since: str, by: str 
     They are kept per minute for 2 hours, per hour for 4 days and per day for 90 days.
     """
     session, span = Session.current(), milliseconds(since, what="since")
+    if sizes:
+        _show_sizes(session, queue)
+        return
     if by is not None:
         _show_periods(session, by, queue, task, span)
         return
@@ -106,6 +112,15 @@ def _show_periods(session: Session, by: str, queue: str | None, task: str | None
         [(_start(one.at, by), *_cells(one)) for one in periods],
         empty="no attempts in this time",
     )
+
+
+def _show_sizes(session: Session, queue: str | None) -> None:
+    found = [one for one in session.run(lambda i: i.statistics.sizes()) if queue in (None, one.queue)]
+    if session.json:
+        emit({"sizes": found})
+        return
+    rows = [(one.queue, f"{one.bytes:,}", "sampled" if one.sampled else "") for one in found]
+    table(("QUEUE", "BYTES", "ESTIMATE"), rows, empty="no queues yet")
 
 
 def _cells(one: TaskStatsView | PeriodStatsView) -> tuple[str, ...]:

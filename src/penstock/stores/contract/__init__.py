@@ -7,7 +7,7 @@
 | `scheduling.py` | entries, put, pause, delete, tick | periodic jobs |
 | `operating.py` | list, queues, settings, retry, delete, prune, announce … | operators, maintenance |
 | `documenting.py` | documents, change_documents, take_quota, append_log … | HTTP, dashboards |
-| `measuring.py` | add_stats, read_stats, read_errors | workers, operators |
+| `measuring.py` | add_stats, read_stats, read_errors, queue_sizes | workers, operators |
 | `flowing.py` | put_flow, get_flows, change_flow, advance_flows … | workflows |
 | `stepping.py` | record_steps, steps, await_signals, send_signals | durable steps |
 | `store.py` | all of them, and the sync verbs | |
@@ -86,9 +86,11 @@ from penstock.stores.contract.measuring import (
     MOST_ERROR_GROUPS,
     MOST_STATS_TASKS,
     REPORTS_REMEMBERED,
+    SIZE_SAMPLE,
     ErrorCount,
     ErrorGroup,
     Measuring,
+    QueueSize,
     Resolution,
     StatsPage,
     StatsReport,
@@ -156,6 +158,7 @@ __all__ = [
     "REPORTS_REMEMBERED",
     "SIGNAL_GRACE",
     "SIGNAL_KEPT",
+    "SIZE_SAMPLE",
     "BatchInfo",
     "Consuming",
     "DayCount",
@@ -188,6 +191,7 @@ __all__ = [
     "Producing",
     "Pruned",
     "QueueInfo",
+    "QueueSize",
     "QueueStats",
     "QuotaRequest",
     "QuotaTaken",

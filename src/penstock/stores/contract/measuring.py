@@ -1,4 +1,4 @@
-"""The verbs of statistics: what workers report of tasks and errors.
+"""The verbs of statistics: what workers report of tasks and errors, and how much space queues take.
 
 docs/statistics.md explains them with examples.
 """
@@ -18,9 +18,11 @@ __all__ = [
     "MOST_ERROR_GROUPS",
     "MOST_STATS_TASKS",
     "REPORTS_REMEMBERED",
+    "SIZE_SAMPLE",
     "ErrorCount",
     "ErrorGroup",
     "Measuring",
+    "QueueSize",
     "Resolution",
     "StatsPage",
     "StatsReport",
@@ -32,6 +34,8 @@ __all__ = [
 MOST_STATS_TASKS = 200
 #: The most groups of errors of a queue. The group whose last error is the oldest goes first, into `other`.
 MOST_ERROR_GROUPS = 1_000
+#: Number of jobs of a queue whose size is measured, at most.
+SIZE_SAMPLE = 100
 #: How long a group of errors is kept after its last error (ms).
 ERRORS_KEPT = 90 * 86_400_000
 #: How long a store remembers the last report of a source (ms), to count a repeated report once.
@@ -136,6 +140,14 @@ class ErrorGroup(msgspec.Struct, frozen=True):
     job: str
 
 
+class QueueSize(msgspec.Struct, frozen=True):
+    """An estimate of the space that a queue takes (bytes). `sampled`: from some of its jobs, not all."""
+
+    queue: str
+    bytes: int
+    sampled: bool
+
+
 class Measuring(Protocol):
     """The verbs of statistics."""
 
@@ -161,4 +173,11 @@ class Measuring(Protocol):
 
     async def read_errors(self, *, queue: str | None = None, task: str | None = None) -> list[ErrorGroup]:
         """List the groups of errors of one queue or task or all, the latest error first."""
+        ...
+
+    async def queue_sizes(self, names: Sequence[str] | None = None) -> list[QueueSize]:
+        """Estimate the space that these queues take in memory or in the file, or all queues, by name.
+
+        The time of the call does not depend on the number of jobs.
+        """
         ...

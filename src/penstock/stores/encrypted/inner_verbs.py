@@ -114,6 +114,7 @@ def verbs_of(store: Store) -> VerbTable:
             )
         ),
         read_errors=_InnerOperation(lambda queue, task: store.read_errors(queue=queue, task=task)),
+        queue_sizes=_InnerOperation(store.queue_sizes),
         put_flow=_AskedBoth(
             lambda flow, nodes, start: store.put_flow(flow, nodes, start=start),
             lambda flow, nodes, start: sync.put_flow(flow, nodes, start=start),

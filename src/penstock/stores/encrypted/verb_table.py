@@ -167,6 +167,7 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
         read_errors=ReadErrors(inner.read_errors, cipher),
         # these carry nothing that is encrypted
         read_stats=inner.read_stats,
+        queue_sizes=inner.queue_sizes,
         get_flows=inner.get_flows,
         list_flows=inner.list_flows,
         change_flow=inner.change_flow,

@@ -128,6 +128,7 @@ def verb_table(owned: OwnedMemory) -> VerbTable:
         add_stats=_Locked(owned, measuring.add_stats),
         read_stats=_Locked(owned, measuring.read_stats),
         read_errors=_Locked(owned, measuring.read_errors),
+        queue_sizes=_Locked(owned, measuring.queue_sizes),
         put_flow=_Locked(owned, flows.put_flow),
         add_to_flow=_Locked(owned, flows.add_to_flow),
         get_flows=_Locked(owned, flows.get_flows),

@@ -98,6 +98,7 @@ def verb_table(plans: PlanRunner) -> VerbTable:
         add_stats=plan(measuring.add_stats),
         read_stats=plan(measuring.read_stats),
         read_errors=plan(measuring.read_errors),
+        queue_sizes=plan(measuring.queue_sizes),
         put_flow=plan(flows.put_flow),
         add_to_flow=plan(flows.add_to_flow),
         get_flows=plan(flows.get_flows),

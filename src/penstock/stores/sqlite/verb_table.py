@@ -99,6 +99,7 @@ def verb_table(runner: Runner | NamespaceRunner) -> VerbTable:
         add_stats=ask(Verb(measuring.add_stats, syncs=False)),
         read_stats=ask(Verb(measuring.read_stats, reads=True)),
         read_errors=ask(Verb(measuring.read_errors, reads=True)),
+        queue_sizes=ask(Verb(measuring.queue_sizes, reads=True)),
         put_flow=ask(Verb(flows.put_flow)),
         add_to_flow=ask(Verb(flows.add_to_flow)),
         get_flows=ask(Verb(flows.get_flows, reads=True)),

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
+from penstock.core.job import Job
 from penstock.stores.contract import (
     ERRORS_KEPT,
+    SIZE_SAMPLE,
     ErrorGroup,
+    QueueSize,
     Resolution,
     StatsPage,
     StatsReport,
     StatsRow,
 )
+from penstock.stores.memory.rows import MemoryQueue
 from penstock.stores.memory.state import MemoryState
 
-__all__ = ["add_stats", "read_errors", "read_stats"]
+__all__ = ["add_stats", "queue_sizes", "read_errors", "read_stats"]
+
+#: About the size of a job without its arguments, result and errors (bytes).
+_JOB = 1_500
 
 
 def add_stats(memory: MemoryState, reports: Sequence[StatsReport]) -> list[bool]:
@@ -55,3 +63,18 @@ def read_errors(memory: MemoryState, queue: str | None, task: str | None) -> lis
         if task in (None, group.task) and group.last > oldest
     ]
     return sorted(found, key=lambda group: -group.last)
+
+
+def queue_sizes(memory: MemoryState, names: Sequence[str] | None) -> list[QueueSize]:
+    wanted = None if names is None else sorted(set(names))
+    return [_size_of(queue) for queue in memory.known(wanted)]
+
+
+def _size_of(queue: MemoryQueue) -> QueueSize:
+    jobs, some = len(queue.rows), [row.job for row in islice(queue.rows.values(), SIZE_SAMPLE)]
+    taken = sum(_JOB + len(job.spec.payload) + len(job.result or b"") + _errors(job) for job in some)
+    return QueueSize(queue.name, taken * jobs // max(1, len(some)), jobs > len(some))
+
+
+def _errors(job: Job) -> int:
+    return sum(len(error.message) + len(error.traceback) for error in job.errors)

@@ -12,7 +12,9 @@ from penstock.stores.contract import (
     MOST_ERROR_GROUPS,
     MOST_STATS_TASKS,
     REPORTS_REMEMBERED,
+    SIZE_SAMPLE,
     ErrorGroup,
+    QueueSize,
     Resolution,
     StatsPage,
     StatsReport,
@@ -24,10 +26,13 @@ from penstock.stores.redis.isolation import AWAY, any_of, each
 from penstock.stores.redis.verbs.known_queues import known, now_of
 from penstock.stores.redis.wire.calls import Call
 
-__all__ = ["add_stats", "drop_stats", "read_errors", "read_stats"]
+__all__ = ["add_stats", "drop_stats", "queue_sizes", "read_errors", "read_stats"]
 
 #: Most periods that are read in one round trip.
 _STEP = 256
+#: The keys of a queue that grow with its jobs, without lists of up to 1 000 available jobs.
+_LARGE = ("jobs", "due", "expiring", "over", "leases", "held", "unique", "unique/until", "oldest", "parked")
+_LARGE += tuple(f"state/{n}" for n in range(7))
 _RESOLUTIONS = [word for one in Resolution for word in (one.value, one.length, one.kept)]
 
 _Fields = tuple[str, str, str, int, int, int, str]
@@ -126,4 +131,22 @@ def _groups(queue: str, fields: Sequence[bytes]) -> list[ErrorGroup]:
             found.append(ErrorGroup(queue, group.decode(), *_error_of(text)))
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue  # not written by Penstock
+    return found
+
+
+def queue_sizes(context: Context, names: Sequence[str] | None) -> CallPlan[list[QueueSize]]:
+    """Ask the server for the memory of each large key, which it estimates from some of its fields."""
+    every = yield from known(context)
+    wanted = [name for name in every if names is None or name in names]
+    asked: list[tuple[str, Call]] = []
+    for name in wanted:
+        keys = [context.redis_keys.queue(name) + f":{part}".encode() for part in _LARGE]
+        asked.append((name, command(keys[0], "HLEN", keys[0])))
+        asked += [(name, command(key, "MEMORY", "USAGE", key, "SAMPLES", SIZE_SAMPLE)) for key in keys]
+    answers = (yield from each(context, asked)) if asked else []
+    found = []
+    for n, name in enumerate(wanted):
+        jobs, *sizes = answers[n * (1 + len(_LARGE)) : (n + 1) * (1 + len(_LARGE))]
+        if AWAY not in (jobs, *sizes):
+            found.append(QueueSize(name, sum(size or 0 for size in sizes), jobs > SIZE_SAMPLE))
     return found

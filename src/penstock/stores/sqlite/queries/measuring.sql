@@ -75,3 +75,9 @@ DELETE FROM penstock_stats_report WHERE queue = ?1
 -- name: drop_errors
 -- ?1 qid
 DELETE FROM penstock_error WHERE queue = ?1
+
+-- name: size
+-- Number of the first jobs, and the bytes of their variable columns.  ?1 qid  ?2 most jobs
+SELECT count(*), sum(length(spec) + length(id) + ifnull(length(errors), 0) + ifnull(length(result), 0)
+                     + ifnull(length(progress), 0) + ifnull(length(checkpoint), 0) + ifnull(length(members), 0))
+FROM (SELECT * FROM penstock_job WHERE queue = ?1 LIMIT ?2)

@@ -12,8 +12,10 @@ from penstock.stores.contract import (
     MOST_ERROR_GROUPS,
     MOST_STATS_TASKS,
     REPORTS_REMEMBERED,
+    SIZE_SAMPLE,
     ErrorCount,
     ErrorGroup,
+    QueueSize,
     Resolution,
     StatsPage,
     StatsReport,
@@ -24,7 +26,7 @@ from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.listing import all_queues
 
-__all__ = ["add_stats", "drop_stats", "read_errors", "read_stats"]
+__all__ = ["add_stats", "drop_stats", "queue_sizes", "read_errors", "read_stats"]
 
 _LAST_REPORT = SQL["measuring.last_report"]
 _SET_REPORT = SQL["measuring.set_report"]
@@ -40,8 +42,11 @@ _GROUPS = SQL["measuring.groups"]
 _OLDEST_GROUPS = SQL["measuring.oldest_groups"]
 _FORGET_GROUP = SQL["measuring.forget_group"]
 _ERRORS = SQL["measuring.errors"]
+_SIZE = SQL["measuring.size"]
 _DROPS = (SQL["measuring.drop_periods"], SQL["measuring.drop_reports"], SQL["measuring.drop_errors"])
 
+#: About the size of a job without its variable columns: its numbers, and its places in indexes (bytes).
+_FIXED = 150
 _CODES = {Resolution.MINUTE: 0, Resolution.HOUR: 1, Resolution.DAY: 2}
 _decode = msgspec.msgpack.Decoder(TaskStats).decode
 _encode = msgspec.msgpack.encode
@@ -131,6 +136,20 @@ def _queues(tx: TransactionContext, name: str | None) -> list[tuple[int, str]]:
     if name is None:
         return [(row.qid, row.name) for row in all_queues(tx)]
     return [(queue.qid, name) for queue in tx.known([name])]
+
+
+def queue_sizes(tx: TransactionContext, names: Sequence[str] | None) -> list[QueueSize]:
+    return [
+        _size_of(tx, row.qid, row.name, sum(row.counts))
+        for row in all_queues(tx)
+        if names is None or row.name in names
+    ]
+
+
+def _size_of(tx: TransactionContext, qid: int, name: str, jobs: int) -> QueueSize:
+    some, variable = tx.execute(_SIZE, (qid, SIZE_SAMPLE)).fetchone()
+    taken = _FIXED * some + (variable or 0)
+    return QueueSize(name, taken * max(jobs, some) // max(1, some), jobs > some)
 
 
 def drop_stats(tx: TransactionContext, qid: int) -> None:
