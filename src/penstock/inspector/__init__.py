@@ -18,6 +18,8 @@ from penstock.inspector.queue_views import (
 )
 from penstock.inspector.reasons import Reason, WhyView
 from penstock.inspector.requests import Change, Filter, parse_address, parse_state
+from penstock.inspector.stats_inspector import StatsInspector
+from penstock.inspector.stats_views import ErrorGroupView, PeriodStatsView, TaskStatsView, TimesView
 from penstock.inspector.worker_views import RunningView, WorkerView
 from penstock.stores.worker_commands import SentCommand, WorkerAct
 
@@ -28,6 +30,7 @@ __all__ = [
     "BulkState",
     "Change",
     "EntryView",
+    "ErrorGroupView",
     "ErrorView",
     "Filter",
     "FlowInspector",
@@ -43,12 +46,16 @@ __all__ = [
     "NodeView",
     "ParkedView",
     "PartitionView",
+    "PeriodStatsView",
     "QueueStatsView",
     "QueueView",
     "Reason",
     "RunningView",
     "SearchProgress",
     "SentCommand",
+    "StatsInspector",
+    "TaskStatsView",
+    "TimesView",
     "UniqueView",
     "WhyView",
     "WorkerAct",

@@ -31,6 +31,7 @@ from penstock.inspector.queue_views import (
 )
 from penstock.inspector.reasons import WhyView, why
 from penstock.inspector.requests import Change, Filter, parse_address
+from penstock.inspector.stats_inspector import StatsInspector
 from penstock.inspector.worker_views import WorkerView, worker_view
 from penstock.stores.contract import Page, Parked, PartitionInfo, Store, Timetable, WorkerInfo
 from penstock.stores.encrypted import unreadable_check
@@ -68,6 +69,8 @@ class Inspector:
         self.flows = FlowInspector(store)
         #: The operator's methods for acts on all jobs that match a filter.
         self.bulk = BulkActs(store)
+        #: The operator's methods for statistics and groups of errors.
+        self.statistics = StatsInspector(store)
 
     # jobs
 

@@ -28,6 +28,7 @@ from penstock.stores.contract import (
     DocumentPage,
     Due,
     Enqueued,
+    ErrorGroup,
     Fetched,
     FlowChange,
     FlowPage,
@@ -41,11 +42,13 @@ from penstock.stores.contract import (
     PartitionInfo,
     Pruned,
     QueueInfo,
+    QueueSize,
     QueueStats,
     QuotaRequest,
     QuotaTaken,
     RecordedStep,
     Replacement,
+    Resolution,
     SearchPage,
     Settled,
     Settlement,
@@ -53,6 +56,8 @@ from penstock.stores.contract import (
     Signal,
     SignalStatus,
     SignalWait,
+    StatsPage,
+    StatsReport,
     StepRecord,
     Store,
     StoredStep,
@@ -141,6 +146,11 @@ class VerbTable:
     take_quota: AsyncOperation[[Sequence[QuotaRequest]], list[QuotaTaken]]
     append_log: AsyncOperation[[str, Sequence[bytes], int], int]
     read_log: AsyncOperation[[str, int | None, int], LogPage]
+    # measuring
+    add_stats: AsyncOperation[[Sequence[StatsReport]], list[bool]]
+    read_stats: AsyncOperation[[Resolution, int, str | None, str | None], StatsPage]
+    read_errors: AsyncOperation[[str | None, str | None], list[ErrorGroup]]
+    queue_sizes: AsyncOperation[[Sequence[str] | None], list[QueueSize]]
     # flowing
     put_flow: Operation[[NewFlow, Sequence[NewNode], bool], FlowInfo | None]
     add_to_flow: Operation[[Ref, int, Sequence[NewJob]], FlowInfo | None]
@@ -383,6 +393,22 @@ class StoreFacade:
 
     async def read_log(self, log: str, *, before: int | None = None, limit: int = 100) -> LogPage:
         return await self._verbs.read_log.run(check_kind(log), before, min(max(1, limit), 1_000))
+
+    # ── measuring ──
+
+    async def add_stats(self, reports: Sequence[StatsReport]) -> list[bool]:
+        return await self._verbs.add_stats.run(reports)
+
+    async def read_stats(
+        self, resolution: Resolution, *, span: int, queue: str | None = None, task: str | None = None
+    ) -> StatsPage:
+        return await self._verbs.read_stats.run(resolution, span, queue, task)
+
+    async def read_errors(self, *, queue: str | None = None, task: str | None = None) -> list[ErrorGroup]:
+        return await self._verbs.read_errors.run(queue, task)
+
+    async def queue_sizes(self, names: Sequence[str] | None = None) -> list[QueueSize]:
+        return await self._verbs.queue_sizes.run(names)
 
     # ── flowing ──
 

@@ -35,6 +35,7 @@ from penstock.worker.recycler import Recycler
 from penstock.worker.reporter import Reporter
 from penstock.worker.settler import Settler
 from penstock.worker.setup import WorkerSetup
+from penstock.worker.stats_reporter import StatsReporter
 from penstock.worker.store_checkup import StoreCheckup
 from penstock.worker.unknown_queues import UnknownQueues
 from penstock.worker.unknown_tasks import UnknownTasks
@@ -79,6 +80,7 @@ class Services:
     bulk: BulkRunner
     recycler: Recycler | None
     on_settings: Callable[[], None]
+    statistics: StatsReporter
     metrics: WorkerMetrics | None = None
     #: The fetcher's task, once it has begun.
     fetching: asyncio.Task[None] | None = None
@@ -113,6 +115,7 @@ class Services:
             self.executor.close()
             if self.metrics is not None:
                 self.metrics.stop()
+            await self.statistics.report_last()
             try:
                 await self.setup.app.store.retire(self.setup.id)
             except StoreError as error:  # its announcement expires
@@ -153,6 +156,7 @@ class Services:
             self.executor.admission.flow_inputs,
             self.commands,
             self.bulk,
+            self.statistics,
             StoreCheckup(store),
             UnknownQueues(store, setup.id, setup.queue_names, setup.app.queues()),
             AttemptWatch(self.executor, self.slots, self.heartbeat),

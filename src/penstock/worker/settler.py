@@ -25,9 +25,9 @@ from penstock.core.outcomes import Raised
 from penstock.core.text import text_of
 from penstock.maintenance.service import ProblemLog, pause_after
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement, Store
+from penstock.worker.attempt_recorder import AttemptRecorder
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.logs import log_with_traceback
-from penstock.worker.worker_metrics import WorkerMetrics
 
 __all__ = ["Settler"]
 
@@ -54,7 +54,7 @@ class Settler:
         on_applied: Callable[[Job, Transition, bytes | None], None] = lambda *_: None,
         keep_dead: int = DEAD_KEPT,
         lease: int = 15_000,
-        metrics: WorkerMetrics | None = None,
+        recorder: AttemptRecorder | None = None,
     ) -> None:
         self._store = store
         self._app = app
@@ -64,7 +64,7 @@ class Settler:
         self._on_applied = on_applied  # called only if the app has callbacks
         self._keep_dead = keep_dead
         self._lease = lease
-        self._metrics = metrics
+        self._recorder = recorder
         self._waiting: list[LeasedJob] = []
         self._settlements: list[Settlement] = []  # parallel to `_waiting`: pairs cost garbage collection
         self._oldest = 0.0
@@ -157,8 +157,8 @@ class Settler:
     def _answered(
         self, batch: list[LeasedJob], settlements: list[Settlement], answers: Sequence[Settled | None]
     ) -> None:
-        if self._metrics is not None:
-            self._metrics.settled(batch, settlements, answers)
+        if self._recorder is not None:
+            self._recorder.settled(batch, settlements, answers)
         remove = self._leased_jobs.remove
         emits, calls_back = self._app.events.active, self._app.callbacks.active
         for leased, settlement, answer in zip(batch, settlements, answers, strict=True):

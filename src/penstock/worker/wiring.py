@@ -17,6 +17,7 @@ from penstock.maintenance.reclaimer import Reclaimer
 from penstock.stores.contract import Fetched, WorkerInfo
 from penstock.stores.facade import StoreFacade
 from penstock.worker.announcer import Announcer
+from penstock.worker.attempt_recorder import AttemptRecorder
 from penstock.worker.callback_runner import CallbackRunner
 from penstock.worker.command_reader import CommandReader
 from penstock.worker.executor import Executor, Slots
@@ -32,6 +33,7 @@ from penstock.worker.services import Maintenance, Services
 from penstock.worker.settler import Settler
 from penstock.worker.setup import WorkerSetup
 from penstock.worker.stack_report import stack_report
+from penstock.worker.stats_reporter import StatsReporter
 from penstock.worker.unknown_tasks import UnknownTasks
 from penstock.worker.worker_metrics import WorkerMetrics
 
@@ -55,6 +57,7 @@ def wire(
     metrics = None if setup.metrics is None else WorkerMetrics(setup.metrics)
     if metrics is not None and isinstance(store, StoreFacade):
         store.observe(metrics.called)
+    recorder = AttemptRecorder(metrics)
     leased_jobs = LeasedJobs(setup.table)
     slots = Slots(setup.concurrency, config.process_slots, leased_jobs)
     callback_runner = CallbackRunner(app)
@@ -76,7 +79,7 @@ def wire(
         on_applied=callback_runner.take,
         keep_dead=config.keep_dead,
         lease=config.lease,
-        metrics=metrics,
+        recorder=recorder,
     )
     executor = Executor(
         app,
@@ -90,7 +93,7 @@ def wire(
         supervised=setup.supervisor is not None,
         queue_slots={queue.name: queue.slots for queue in setup.queues if queue.slots is not None},
     )
-    maintenance = _maintenance(setup, announcer, reporter, metrics)
+    maintenance = _maintenance(setup, announcer, reporter, recorder)
     executor.admission.on_flow_job = maintenance.flows.noticed
     heartbeat = _heartbeat(setup, leased_jobs, executor, maintenance, reporter)
     commands = _commands(setup, worker, leased_jobs, executor)
@@ -123,6 +126,7 @@ def wire(
         on_settings=on_settings,
         recycler=_recycler(setup, leased_jobs),
         queue_defaults=QueueDefaultsWriter(store, app.queue_defaults),
+        statistics=StatsReporter(store, recorder),
         metrics=metrics,
     )
 
@@ -132,11 +136,10 @@ def _nothing() -> None:
 
 
 def _maintenance(
-    setup: WorkerSetup, announcer: Announcer, reporter: Reporter, metrics: WorkerMetrics | None
+    setup: WorkerSetup, announcer: Announcer, reporter: Reporter, recorder: AttemptRecorder
 ) -> Maintenance:
     def decided(job: Job, move: Transition) -> None:
-        if metrics is not None:
-            metrics.reclaimed()
+        recorder.reclaimed(job, move)
         reporter.decided(job, move)
 
     app, config, store, names = setup.app, setup.config, setup.app.store, setup.queue_names

@@ -114,6 +114,14 @@ def verbs_of(store: Store) -> VerbTable:
         take_quota=_InnerOperation(store.take_quota),
         append_log=_InnerOperation(lambda log, entries, keep: store.append_log(log, entries, keep=keep)),
         read_log=_InnerOperation(lambda log, before, limit: store.read_log(log, before=before, limit=limit)),
+        add_stats=_InnerOperation(store.add_stats),
+        read_stats=_InnerOperation(
+            lambda resolution, span, queue, task: store.read_stats(
+                resolution, span=span, queue=queue, task=task
+            )
+        ),
+        read_errors=_InnerOperation(lambda queue, task: store.read_errors(queue=queue, task=task)),
+        queue_sizes=_InnerOperation(store.queue_sizes),
         put_flow=_AskedBoth(
             lambda flow, nodes, start: store.put_flow(flow, nodes, start=start),
             lambda flow, nodes, start: sync.put_flow(flow, nodes, start=start),

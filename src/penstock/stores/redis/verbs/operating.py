@@ -18,6 +18,7 @@ from penstock.stores.redis.outages import SHARED
 from penstock.stores.redis.stored_limits import limit_values
 from penstock.stores.redis.verbs.known_queues import register
 from penstock.stores.redis.verbs.listing import infos_of
+from penstock.stores.redis.verbs.measuring import drop_stats
 from penstock.stores.redis.verbs.producing import states_of
 from penstock.stores.redis.verbs.wake_counts import notify_all_waiters
 
@@ -91,6 +92,7 @@ def drop(context: Context, queue: str) -> CallPlan[bool]:
     (answer,) = raise_errors((yield [context.call("drop", [queue], [])]))
     if answer < 0:
         return False
+    yield from drop_stats(context, queue)
     lists = (context.redis_keys.queues, context.redis_keys.flow_queues)
     yield from each(context, [(SHARED, command(key, "SREM", key, queue)) for key in lists])
     context.listed.discard(queue)
