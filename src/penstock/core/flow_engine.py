@@ -221,7 +221,14 @@ class FlowHost(Protocol):
         ...
 
     def retry(self, ref: Ref) -> bool:
-        """Run an ended job again. False: it does not exist."""
+        """Run an ended job again, of a node that has failed. False: it does not exist.
+
+        If the job has completed meanwhile, another process has retried it: it does not run again.
+        """
+        ...
+
+    def rerun(self, ref: Ref) -> bool:
+        """Run an ended job again, also a completed one. False: it does not exist."""
         ...
 
 
@@ -312,7 +319,7 @@ class FlowEngine:
             )
         if node is None or node.ref is None or node.state in (NodeState.SKIPPED, NodeState.UNUSED):
             raise ConfigError(f"flow {flow.spec.id} has no job that has run as its node {index}")
-        if node.state in OPEN or not self._host.retry(node.ref):
+        if node.state in OPEN or not self._host.rerun(node.ref):
             raise ConfigError(f"node {index} of flow {flow.spec.id} cannot run again: its job is gone")
         self._run_again(Sweep.RETRY)
         self._reopen(node, NodeState.ACTIVE, rerun=True)
@@ -482,7 +489,7 @@ class FlowEngine:
             self._resolve(node, NodeState.SKIPPED)
         elif node.again and node.ref is not None:
             node.again = False
-            if self._host.retry(node.ref):
+            if self._host.rerun(node.ref):
                 self._set(node, NodeState.ACTIVE)
             else:
                 self._resolve(node, NodeState.GONE)

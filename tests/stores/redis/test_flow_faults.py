@@ -66,7 +66,7 @@ async def test_a_retried_member_that_ends_before_the_retry_of_its_flow_is_stored
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(flow_store, "register", dying)  # after the retry of the job
+        patch.setattr(flow_store, "register_for_flows", dying)  # after the retry of the job
         with pytest.raises(KeyboardInterrupt):
             await store.change_flow(flow.ref, FlowChange.RETRY)
     await run_one(store, flow, 0)

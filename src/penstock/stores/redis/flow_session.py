@@ -59,7 +59,8 @@ class FlowChangeSet:
         self.engine = FlowEngine(head, self)
         self.jobs: list[NewJob] = []
         self.cancels: list[tuple[Ref, str]] = []
-        self.retries: list[Ref] = []
+        self.retries: list[Ref] = []  # unless they have completed
+        self.reruns: list[Ref] = []
         self.missing: set[Ref] = set()  # jobs that do not exist
         self.counted: list[tuple[str, int]] = []  # entries of `ends` (queue, number) that the change counts
         self.removed: set[str] = set()  # the queues whose entries were removed with the change
@@ -118,6 +119,12 @@ class FlowChangeSet:
         if ref in self.missing:
             return False
         self.retries.append(ref)
+        return True
+
+    def rerun(self, ref: Ref) -> bool:
+        if ref in self.missing:
+            return False
+        self.reruns.append(ref)
         return True
 
     @property

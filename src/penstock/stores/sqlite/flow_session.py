@@ -159,6 +159,9 @@ class FlowSession:
     def retry(self, ref: Ref) -> bool:
         return self._verbs.retry(self._tx, ref)
 
+    def rerun(self, ref: Ref) -> bool:
+        return self.retry(ref)
+
     def adopt(self, node: LiveNode) -> NodeState | None:
         assert node.ref is not None
         return self._verbs.adopt(self._tx, node.ref, self._nids[node.index])

@@ -75,6 +75,9 @@ class _Host:
     def retry(self, ref: Ref) -> bool:
         return retry(self._memory, [ref], None, None) != [None]
 
+    def rerun(self, ref: Ref) -> bool:
+        return self.retry(ref)
+
 
 def put_flow(memory: MemoryState, spec: NewFlow, nodes: Sequence[NewNode], start: bool) -> FlowInfo | None:
     flow = memory.flows.get(spec.ref) or MemoryFlow(new_flow(spec, memory.clock.now()))

@@ -146,6 +146,8 @@ def commit(context: Context, ref: Ref, session: FlowChangeSet, replicas: int = 0
         yield from _deliver_all(context, ref.queue)  # a job of a node that has started may still be there
     if session.retries:
         yield from retry(context, session.retries, None, None, completed=False)
+    if session.reruns:
+        yield from retry(context, session.reruns, None, None)
     for reason in dict.fromkeys(reason for _, reason in session.cancels):
         yield from cancel(context, [one for one, why in session.cancels if why == reason], reason)
     names = list(dict.fromkeys(job.queue for job in session.jobs))
