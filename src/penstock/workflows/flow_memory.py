@@ -230,7 +230,7 @@ class FlowMemory:
             raise AttemptLost(f"the lease of job {self.attempt.id} is lost; {key!r} was not stored")
 
     def note_undo(self) -> Plan[None]:
-        """Note that the flow has a step that can be undone, before it runs: whoever ends the job sees it."""
+        """Note that the flow has a step that can be undone, before it runs: a crash may end the job."""
         if not can_be_undone(self.checkpoint):
             yield from self.mark(UNDO)
 

@@ -78,7 +78,7 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
     def retry(self, *, node: int | None = None) -> FlowState:
         """Run failed jobs again, and what was skipped because of them. Returns the state after that.
 
-        `node`: the number of a node that runs again as well, with all that follow it, whatever their ends.
+        `node`: the number of a node that runs again as well, with all that follow it, also completed ones.
         The flow must have ended. Errors and attempts of earlier runs are kept with the jobs.
 
         Raises ConfigError if the node, or one that follows it, cannot run again.

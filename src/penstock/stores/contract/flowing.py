@@ -101,7 +101,7 @@ class Flowing(Protocol):
           skipped. A flow that has ended does not change.
         - RETRY: failed nodes whose jobs still exist run again, and skipped nodes wait again. A flow without
           failed nodes does not change.
-        - RETRY with `node`: this node and all that follow it run again as well, whatever their ends. Their
+        - RETRY with `node`: this node and all that follow it run again as well, also completed ones. Their
           jobs are retried when they start, and keep their errors; a node whose job is gone ends.
 
         Answer: the flow after the change; None if it does not exist.
