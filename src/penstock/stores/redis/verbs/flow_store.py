@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import msgspec
@@ -140,7 +141,13 @@ def _arguments(
     sets, dels = session.fields()
     ends = [part for queue, stamp in session.counted if queue in numbers for part in (numbers[queue], stamp)]
     look = session.look_at
-    args: list[bytes | str | int] = [context.floor, ref.id, session.version, session.head.created_at]
+    args: list[bytes | str | int] = [
+        context.floor,
+        ref.id,
+        session.version,
+        os.urandom(8),
+        session.head.created_at,
+    ]
     args += ["" if look is None else look, len(profiles)]
     for pair in profiles.items():
         args += pair
