@@ -238,7 +238,8 @@ def _enqueued_once(case: Case) -> Iterator[Violation]:
     by_node: dict[tuple[str, str, int], set[Ref]] = defaultdict(set)
     for story in case.history.stories:
         for lease in story.leases:
-            if lease.flow is not None:
+            # a member that was added and lost leaves its number to the next one
+            if lease.flow is not None and not case.forgiven(*story.call_of(lease)):
                 by_node[lease.flow].add(story.ref)
     for (queue, id, node), jobs in by_node.items():
         seen = case.flows.get(Ref(queue, id))
