@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from penstock import App, Worker
+from penstock.core.flow import NodeState
 from penstock.core.flow_engine import FlowEngine
 from penstock.core.job import NewJob
 from penstock.stores.contract import RecordedStep, RecordStatus, Signal, SignalStatus, StepRecord, Store
@@ -95,7 +96,7 @@ def test_a_lost_count_of_a_parent_is_found(run: Run, monkeypatch: pytest.MonkeyP
     spread, lost = FlowEngine._spread, []
 
     def forgets_one(self: FlowEngine, budget: int) -> int:
-        if lost or self.flow.counts.get("completed", 0) < 3:
+        if lost or self.flow.counts.get(NodeState.COMPLETED, 0) < 3:
             return spread(self, budget)
         lost.append(self.flow.work.pop(0))
         return 1

@@ -98,6 +98,19 @@ async def test_a_member_whose_end_the_server_has_lost_keeps_the_result_of_its_se
     assert await states(store, flow) == [COMPLETED, ACTIVE]
 
 
+async def test_no_version_of_a_flow_is_used_twice(store: RedisStore, corruptor: RedisCorruptor) -> None:
+    """A change that was computed before the server lost its last moments must not be stored after it."""
+    flow = await started(store, 2)
+    key, versions = corruptor.key(flow.queue, f"flow/{flow.id}"), set()
+    with corruptor.client() as client:
+        before = client.dump(key)
+        for index in range(2):
+            await run_one(store, flow, index)
+            versions.add(client.hget(key, "v"))
+            client.restore(key, 0, before, replace=True)
+    assert len(versions) == 2
+
+
 async def test_an_end_is_removed_by_the_step_that_counts_it(
     store: RedisStore, corruptor: RedisCorruptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

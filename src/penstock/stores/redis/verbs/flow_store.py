@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import msgspec
@@ -180,7 +181,7 @@ def _deliver_all(context: Context, queue: str) -> CallPlan[None]:
 def remove(context: Context, ref: Ref, session: FlowChangeSet | None) -> CallPlan[None]:
     """Remove a flow and its nodes, unless it has changed since it was read: it may have been retried."""
     version = b"" if session is None else session.version
-    args: list[bytes | str | int] = [context.floor, ref.id, version, 0, "gone", 0]
+    args: list[bytes | str | int] = [context.floor, ref.id, version, "", 0, "gone", 0]
     raise_errors((yield [context.call("flow_commit", [ref.queue], args, repeatable=False)]))
 
 
@@ -202,7 +203,13 @@ def _arguments(
     sets, dels = session.fields()
     ends = [part for queue, stamp in session.counted if queue in numbers for part in (numbers[queue], stamp)]
     look = session.look_at
-    args: list[bytes | str | int] = [context.floor, ref.id, session.version, session.head.created_at]
+    args: list[bytes | str | int] = [
+        context.floor,
+        ref.id,
+        session.version,
+        os.urandom(8),
+        session.head.created_at,
+    ]
     args += ["" if look is None else look, len(profiles)]
     for pair in profiles.items():
         args += pair

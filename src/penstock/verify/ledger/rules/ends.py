@@ -31,6 +31,8 @@ def end_of(story: Story, case: Case) -> tuple[str, list[Violation]]:
         (perhaps if case.forgiven(*cancel.call) else told).add("cancelled")
     wrong = _ended_twice(story, ends, told)
     if job is not None:
+        if story.of_flow and case.forgiven:
+            perhaps.add("cancelled")  # its flow has lost another end, run this job again, and stopped it
         return _kept_end(story, job, told, perhaps, wrong)
     if _deleted(story):
         return "deleted", wrong
