@@ -565,6 +565,21 @@ async def test_a_member_that_stops_after_the_retry_runs_again_if_it_still_exists
     assert (await the_flow(store, flow)).state is FlowState.COMPLETED
 
 
+async def test_a_flow_that_failed_long_ago_is_retried_with_the_members_it_had_cancelled(
+    store: Store, clock: ManualClock
+) -> None:
+    flow = await started(store, 3, [(0, 2), (1, 2)], retention=0)
+    await run_one(store, flow, 0, Transition(State.DEAD, keep=90 * DAY))
+    await advance(store)
+    clock.advance(30 * DAY)
+    await store.prune()
+    await advance(store)
+    assert await states(store, flow) == [D, X, S]
+    await store.change_flow(flow.ref, FlowChange.RETRY)
+    await advance(store)
+    assert await states(store, flow) == [A, A, W]
+
+
 async def test_a_member_that_died_and_one_that_stopped_in_one_call_come_back_together(store: Store) -> None:
     flow = await started(store, 3, [(0, 2), (1, 2)])
     one, two = await take(store, 2)
