@@ -500,6 +500,20 @@ async def test_the_result_of_a_retried_member_is_that_of_its_last_run(store: Sto
     assert await ready(store, flow) == [2]
 
 
+async def test_a_member_that_runs_again_keeps_its_result_until_it_ends(store: Store) -> None:
+    """Its successor may be about to read it."""
+    flow = await started(store, 1)
+    await run_one(store, flow, 0, result=b"1")
+    for to, result in (COMPLETED, b"2"), (DEAD, None):
+        await store.retry([ref_of(flow, 0)])
+        await advance(store)
+        (node,) = await nodes_in(store, flow)
+        assert (node.state, node.result) == (A, b"1" if result else b"2")
+        await run_one(store, flow, 0, to, result=result)
+        await advance(store)
+        assert (await nodes_in(store, flow))[0].result == result
+
+
 async def test_a_skipped_node_runs_after_a_retried_member_that_its_flow_has_not_noticed(store: Store) -> None:
     flow = await started(store, 2, [(0, 1)])
     await run_one(store, flow, 0, DEAD)

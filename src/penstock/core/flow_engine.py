@@ -315,7 +315,7 @@ class FlowEngine:
 
     def _reopen(self, node: LiveNode, state: NodeState) -> None:
         effect = Effect.REOPENED if self._good(node.state) else Effect.REOPENED_FAILED
-        node.swept, node.result = False, None
+        node.swept = False  # its result stays until it ends again: its successors may be about to read it
         self._set(node, state)
         self.flow.work.append((node.index, 0, effect))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from penstock.core.flow import CLOSED, FlowNode, FlowState, NewNode, NodeState, When
+from penstock.core.flow import CLOSED, OPEN, FlowNode, FlowState, NewNode, NodeState, When
 from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode
 from penstock.core.job import NewJob, Ref
 
@@ -62,6 +62,7 @@ class FlowChangeSet:
         self._changed: set[int] = set()
         self._started: set[int] = set()  # with a job that is stored no longer
         self._results: dict[int, bytes | None] = {}
+        self._opened: set[int] = set()  # runs, or waits, or did so since it was read
         self._inputs: set[int] = set()
         self._new: set[int] = set()
 
@@ -76,7 +77,10 @@ class FlowChangeSet:
     def touch(self, node: LiveNode) -> None:
         self._changed.add(node.index)
         moved = node.state is not self._states.get(node.index, NodeState.WAITING)
-        if moved or node.index in self._results:  # it may have run again, and ended as before
+        if node.state in OPEN:  # one that runs again keeps its result until it ends
+            self._results.pop(node.index, None)
+            self._opened.add(node.index)
+        elif moved or node.index in self._opened:  # it may end as before
             self._results[node.index] = node.result
 
     def enqueue(self, job: NewJob) -> bool:
