@@ -7,7 +7,7 @@ import time
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 __all__ = ["Checked", "Model", "Step", "Trace", "explore"]
@@ -133,22 +133,24 @@ class _Search(Generic[S]):
             way.append(self.came_from[way[-1]])
         plain, state, steps = self.model.plain, self.model.first(), []
         for at, to in pairwise(reversed(way)):
-            what, state = self._step(state, at, lambda step, to=to: plain(step.after) == self.states[to])
+            wanted = self.states[to]
+            what, state = self._step(state, at, lambda _, step, wanted=wanted: plain(step.after) == wanted)
             steps.append(str(what))
         if allowed is not None:
-            before = state
             what, state = self._step(
-                before,
-                n,
-                lambda step: not (allowed(before, *step[:2]) and allowed(self.states[n], *step[:2])),
+                state, n, lambda before, step: not allowed(before, step.what, step.after)
             )
             steps.append(str(what))
         return Trace(broken, steps, state)
 
-    def _step(self, state: S, n: int, wanted: Callable[[Step], bool]) -> tuple[Any, S]:
-        """The step from this state, or else from its stand-in, which may leave steps out."""
-        steps = chain(self.model.steps(state), self.model.steps(self.states[n]))
-        return next((step.what, step.after) for step in steps if wanted(step))
+    def _step(self, state: S, n: int, wanted: Callable[[S, Step], bool]) -> tuple[Any, S]:
+        """The first such step from this state, or else from its stand-in, which may leave steps out."""
+        return next(
+            (step.what, step.after)
+            for before in (state, self.states[n])
+            for step in self.model.steps(before)
+            if wanted(before, step)
+        )
 
 
 def _wrong(

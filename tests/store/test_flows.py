@@ -516,6 +516,20 @@ async def test_the_result_of_a_retried_member_is_that_of_its_last_run(store: Sto
     assert await ready(store, flow) == [2]
 
 
+async def test_a_member_that_runs_again_keeps_its_result_until_it_ends(store: Store) -> None:
+    """Its successor may be about to read it."""
+    flow = await started(store, 1)
+    await run_one(store, flow, 0, result=b"1")
+    for to, result in (COMPLETED, b"2"), (DEAD, None):
+        await store.retry([ref_of(flow, 0)])
+        await advance(store)
+        (node,) = await nodes_in(store, flow)
+        assert (node.state, node.result) == (A, b"1" if result else b"2")
+        await run_one(store, flow, 0, to, result=result)
+        await advance(store)
+        assert (await nodes_in(store, flow))[0].result == result
+
+
 async def test_a_skipped_node_runs_after_a_retried_member_that_its_flow_has_not_noticed(store: Store) -> None:
     flow = await started(store, 2, [(0, 1)])
     await run_one(store, flow, 0, DEAD)
@@ -579,6 +593,21 @@ async def test_a_member_that_stops_after_the_retry_runs_again_if_it_still_exists
     await run_one(store, flow, 1)
     await run_one(store, flow, 4)
     assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+async def test_a_flow_that_failed_long_ago_is_retried_with_the_members_it_had_cancelled(
+    store: Store, clock: ManualClock
+) -> None:
+    flow = await started(store, 3, [(0, 2), (1, 2)], retention=0)
+    await run_one(store, flow, 0, Transition(State.DEAD, keep=90 * DAY))
+    await advance(store)
+    clock.advance(30 * DAY)
+    await store.prune()
+    await advance(store)
+    assert await states(store, flow) == [D, X, S]
+    await store.change_flow(flow.ref, FlowChange.RETRY)
+    await advance(store)
+    assert await states(store, flow) == [A, A, W]
 
 
 async def test_a_member_that_died_and_one_that_stopped_in_one_call_come_back_together(store: Store) -> None:

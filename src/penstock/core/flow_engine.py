@@ -427,7 +427,7 @@ class FlowEngine:
             self.flow.answered = False
         if node.takes and node.state is NodeState.COMPLETED:
             self._take_again(node.index)
-        node.swept, node.result = False, None
+        node.swept = False  # its result stays until it ends again: its successors may be about to read it
         self._set(node, state)
         self.flow.work.append((node.index, 0, effect))
 

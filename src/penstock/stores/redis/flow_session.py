@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from penstock.core.flow import CLOSED, USED, FlowNode, FlowState, NewNode, NodeState, When
+from penstock.core.flow import CLOSED, OPEN, USED, FlowNode, FlowState, NewNode, NodeState, When
 from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode
 from penstock.core.job import NewJob, Ref
 
@@ -73,6 +73,7 @@ class FlowChangeSet:
         self._changed: set[int] = set()
         self._started: set[int] = set()  # with a job that is stored no longer
         self._results: dict[int, bytes | None] = {}
+        self._opened: set[int] = set()  # runs, or waits, or did so since it was read
         self._inputs: set[int] = set()
         self._new: set[int] = set()
 
@@ -86,8 +87,11 @@ class FlowChangeSet:
 
     def touch(self, node: LiveNode) -> None:
         self._changed.add(node.index)
-        changed = node.state is not self._states.get(node.index, NodeState.WAITING)
-        if changed or node.index in self._results:  # a node that is reopened, and ends again as it did before
+        moved = node.state is not self._states.get(node.index, NodeState.WAITING)
+        if node.state in OPEN:  # one that runs again keeps its result until it ends
+            self._results.pop(node.index, None)
+            self._opened.add(node.index)
+        elif moved or node.index in self._opened:  # it may end as before
             self._results[node.index] = node.result
 
     def inputs(self, index: int) -> tuple[int, ...]:

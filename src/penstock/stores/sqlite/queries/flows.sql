@@ -43,9 +43,11 @@ UPDATE penstock_flow_node SET inputs = ?2 WHERE nid = ?1
 UPDATE penstock_flow_node SET pending = ?2, failures = ?3, swept = ?4 WHERE nid = ?1
 
 -- name: save_node
+-- A node that runs again keeps its result until it ends.
 -- ?1 nid  ?2 pending  ?3 failures  ?4 swept  ?5 state  ?6 job  ?7 result
 UPDATE penstock_flow_node
-SET pending = ?2, failures = ?3, swept = ?4, state = ?5, job = ?6, result = ?7 WHERE nid = ?1
+SET pending = ?2, failures = ?3, swept = ?4, state = ?5, job = ?6,
+    result = CASE WHEN ?5 IN ('waiting', 'active') THEN result ELSE ?7 END WHERE nid = ?1
 
 -- name: set_uses
 -- The result of a job that no node needs any longer is removed; an empty one stands in its place.
