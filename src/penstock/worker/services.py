@@ -108,13 +108,18 @@ class Services:
             self.executor.close()
             if self.metrics is not None:
                 self.metrics.stop()
-            await self.statistics.report_last()
             try:
-                await self.setup.app.store.retire(self.setup.id)
-            except StoreError as error:  # its announcement expires
-                _log.warning(
-                    "worker %s could not remove itself from the list of workers: %s", self.setup.id, error
-                )
+                await self.statistics.report_last()
+            finally:
+                await self._retire()
+
+    async def _retire(self) -> None:
+        try:
+            await self.setup.app.store.retire(self.setup.id)
+        except StoreError as error:  # its announcement expires
+            _log.warning(
+                "worker %s could not remove itself from the list of workers: %s", self.setup.id, error
+            )
 
     async def last_fetch(self) -> None:
         """Wait for the fetch in flight: jobs that it still brings are released at once."""
