@@ -115,13 +115,18 @@ class Services:
             self.executor.close()
             if self.metrics is not None:
                 self.metrics.stop()
-            await self.statistics.report_last()
             try:
-                await self.setup.app.store.retire(self.setup.id)
-            except StoreError as error:  # its announcement expires
-                _log.warning(
-                    "worker %s could not remove itself from the list of workers: %s", self.setup.id, error
-                )
+                await self.statistics.report_last()
+            finally:
+                await self._retire()
+
+    async def _retire(self) -> None:
+        try:
+            await self.setup.app.store.retire(self.setup.id)
+        except StoreError as error:  # its announcement expires
+            _log.warning(
+                "worker %s could not remove itself from the list of workers: %s", self.setup.id, error
+            )
 
     def stop_fetching(self) -> None:
         """Fetch and start no more jobs."""

@@ -19,7 +19,7 @@ _log = logging.getLogger("penstock.worker")
 #: Seconds between two reports. A worker that is killed loses what it has not reported.
 _EVERY = 5.0
 #: Most tasks, or groups of errors, of one report: a store adds them in one short step.
-_BATCH = 25
+_BATCH = 10
 #: A report that is not answered for so long (s) is dropped: the store might not know it again.
 _REPEATED_FOR = REPORTS_REMEMBERED / 1_000 - 300
 
@@ -57,11 +57,15 @@ class StatsReporter(Service):
             await self._send()
 
     async def report_last(self) -> None:
-        """Send what is new as the worker stops; log if that fails."""
-        try:
-            await self.report()
-        except StoreError as error:
-            _log.warning("the last statistics of this worker are lost: %s", error)
+        """Send what is new as the worker stops, at a second try if needed; log if that fails too."""
+        for failed in (False, True):
+            try:
+                await self.report()
+            except StoreError as error:
+                if failed:
+                    _log.warning("the last statistics of this worker are lost: %s", error)
+                continue
+            return
 
     async def _send(self) -> None:
         """Send all reports, in order. Those of a part of the store that is unreachable stay."""

@@ -31,10 +31,10 @@ __all__ = ["add_stats", "drop_stats", "queue_sizes", "read_errors", "read_stats"
 #: Most periods that are read in one round trip.
 _STEP = 256
 #: The keys of a queue that grow with its jobs, without lists of up to 1 000 available jobs.
-_LARGE = (
+_LARGE = [
     *("jobs", "due", "expiring", "over", "leases", "held", "unique", "unique/until", "oldest", "parked"),
     *(f"state/{n}" for n in range(7)),
-)
+]
 _RESOLUTIONS = [word for one in Resolution for word in (one.value, one.length, one.kept)]
 
 _Fields = tuple[str, str, str, int, int, int, str]
