@@ -5,7 +5,16 @@ from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.flow_views import FlowPageView, FlowView, NodeView
 from penstock.inspector.inspector import Inspector
 from penstock.inspector.job_search import JobSearch, SearchProgress
-from penstock.inspector.job_views import ErrorView, JobPage, JobRow, JobView, PartitionView, UniqueView
+from penstock.inspector.job_views import (
+    ActView,
+    AttemptView,
+    ErrorView,
+    JobPage,
+    JobRow,
+    JobView,
+    PartitionView,
+    UniqueView,
+)
 from penstock.inspector.queue_views import (
     BatchView,
     EntryView,
@@ -18,6 +27,8 @@ from penstock.inspector.requests import Bulk, Change, Filter, parse_address, par
 from penstock.inspector.worker_views import RunningView, WorkerView
 
 __all__ = [
+    "ActView",
+    "AttemptView",
     "BatchView",
     "Bulk",
     "Change",

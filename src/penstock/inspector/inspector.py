@@ -13,6 +13,7 @@ from penstock.core.lifecycle import OPERATOR_CANCELLED
 from penstock.core.limit_layers import LIMIT_NAMES, limits_reset
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
+from penstock.inspector.audit import AuditLog
 from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.job_search import JobSearch, SearchProgress
 from penstock.inspector.job_search import search as search_steps
@@ -90,6 +91,7 @@ class Inspector:
                 await self._partition(job),
                 unreadable_check(self._store)(job),
                 await self._store.steps(job.ref),
+                await AuditLog(self._store).of_job(job.ref),
             )
             for job in jobs
             if job is not None

@@ -23,7 +23,17 @@ from penstock.core.text import number
 
 if TYPE_CHECKING:
     from penstock.core.job import Ref
-    from penstock.inspector import Bulk, Change, Filter, Inspector, JobRow, JobView, UniqueView
+    from penstock.inspector import (
+        ActView,
+        AttemptView,
+        Bulk,
+        Change,
+        Filter,
+        Inspector,
+        JobRow,
+        JobView,
+        UniqueView,
+    )
     from penstock.inspector.job_views import ProgressView, StepView
 
 __all__ = ["command"]
@@ -307,6 +317,10 @@ def _show(job: JobView, limit: int | None) -> None:
         _show_data("result", job.result, job.result_base64, limit)
     if job.steps:
         _show_text(f"steps ({len(job.steps):,})", "\n".join(map(_step, job.steps)))
+    if job.acts:
+        _show_text("acts of operators", "\n".join(map(_act_line, job.acts)))
+    if job.attempts:
+        _show_text("attempts", "\n".join(map(_attempt_line, job.attempts)))
     for error in job.errors:
         heading = f"attempt {error.attempt} failed {_instant(error.at)}: {error.kind}: {error.message}"
         _show_text(heading, error.traceback.rstrip())
@@ -341,6 +355,18 @@ def _waits(job: JobView) -> list[tuple[str, str | None]]:
 def _step(step: StepView) -> str:
     what = "waits for its signal" if step.size is None else f"{step.size:,} bytes"
     return f"{_instant(step.at)}  {step.name}  {what}"
+
+
+def _attempt_line(one: AttemptView) -> str:
+    ran = "" if one.ran is None else f" after {span(one.ran)}"
+    where = "" if one.worker is None else f", worker {one.worker}"
+    error = "" if one.error is None else f": {one.error}"
+    return f"{one.attempt}  since {_instant(one.fetched_at) or 'unknown'}  {one.outcome}{ran}{where}{error}"
+
+
+def _act_line(one: ActView) -> str:
+    facts = "".join(f" {name}={text}" for name, text in one.facts.items())
+    return f"{_instant(one.at)}  {one.act} by {one.who}{facts}"
 
 
 def _begun(job: JobView) -> str | None:

@@ -18,10 +18,10 @@ from penstock.core.job import Job, Ref, State
 from penstock.dialects.lmstfy.backend import Backend
 from penstock.dialects.lmstfy.old_pools import OldPool, TakenJob
 from penstock.dialects.lmstfy.poll import Poll
+from penstock.inspector.audit import AuditLog
 from penstock.maintenance.service import Service
 from penstock.stores.contract import Enqueued, EnqueueStatus, Replacement, Settled, Settlement, Store
 from penstock.web.access import AccessTokens
-from penstock.web.audit import AuditLog
 from penstock.web.group_commit import GroupCommit
 
 __all__ = ["MigratingBackend"]
