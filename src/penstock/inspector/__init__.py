@@ -12,6 +12,7 @@ from penstock.inspector.job_views import (
     JobPage,
     JobRow,
     JobView,
+    LogLineView,
     PartitionView,
     UniqueView,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "JobSearch",
     "JobView",
     "LimitsView",
+    "LogLineView",
     "NodeView",
     "ParkedView",
     "PartitionView",

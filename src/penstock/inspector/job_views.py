@@ -17,6 +17,7 @@ from penstock.core.unique import UniqueKey
 from penstock.core.unique_rules import until
 from penstock.inspector.audit import ShownEntry
 from penstock.stores.contract import PartitionInfo, StoredStep
+from penstock.stores.job_log import is_log, lines_of
 
 __all__ = [
     "ActView",
@@ -25,6 +26,7 @@ __all__ = [
     "JobPage",
     "JobRow",
     "JobView",
+    "LogLineView",
     "PartitionView",
     "ProgressView",
     "UniqueView",
@@ -60,6 +62,13 @@ class AttemptView(msgspec.Struct, frozen=True):
     ran: float | None
     outcome: str
     error: str | None
+
+
+class LogLineView(msgspec.Struct, frozen=True):
+    """A line that the job's function has logged."""
+
+    at: str
+    text: str
 
 
 class ActView(msgspec.Struct, frozen=True):
@@ -171,6 +180,7 @@ class JobView(JobRow, frozen=True, kw_only=True):
     errors: list[ErrorView]
     attempts: list[AttemptView]  # those with a kept error, and the last one
     acts: list[ActView]  # of operators, newest first
+    log: list[LogLineView]  # oldest first
     steps: list[StepView] = []
 
 
@@ -230,7 +240,8 @@ def job_view(
         errors=[_error_view(error) for error in job.errors],
         attempts=_attempts(job),
         acts=[ActView(instant(act.at), act.entry.who, act.entry.act, act.entry.facts) for act in acts],
-        steps=[_step_view(step) for step in steps],
+        steps=[_step_view(step) for step in steps if not is_log(step)],
+        log=[LogLineView(instant(line.at), line.text) for line in lines_of(steps)],
     )
 
 

@@ -32,9 +32,11 @@ if TYPE_CHECKING:
         Inspector,
         JobRow,
         JobView,
+        LogLineView,
         UniqueView,
     )
     from penstock.inspector.job_views import ProgressView, StepView
+    from penstock.stores.contract import Store
 
 __all__ = ["command"]
 
@@ -44,6 +46,8 @@ _SHOWN = 4_000
 _AT_ONCE = 500
 #: The exit code of a command that Ctrl-C stopped, as shells have it.
 _INTERRUPTED = 130
+#: With `log --follow`: ms between two looks at the log of a running job.
+_FOLLOWED = 500
 #: Maximum number of steps shown of a retry policy.
 _STEPS = 10
 
@@ -123,6 +127,48 @@ def show(address: str, full: bool) -> None:
         if n:
             say()
         _show(view, None if full else _SHOWN)
+
+
+@command.command("log", cls=Command)
+@click.argument("address", metavar="ID")
+@click.option("--follow", "-f", is_flag=True, help="Print new lines until the job ends.")
+def log(address: str, follow: bool) -> None:
+    """Print the lines that a job has logged by current_job().log()."""
+    session = Session.current()
+
+    async def printing(store: Store) -> list[LogLineView]:
+        job = await _the_job(Inspector(store), address)
+        shown = 0
+        while True:
+            if not session.json:
+                for line in job.log[shown:]:
+                    say(_log_line(line))
+            shown = len(job.log)
+            if not follow or job.ended_at is not None:
+                return job.log
+            ref = Ref(job.queue, job.id)
+            await store.wait_for_end([ref], timeout=_FOLLOWED)
+            again = await Inspector(store).job(f"{ref.queue}/{ref.id}")
+            if not again:  # ended, and not kept
+                return job.log
+            (job,) = again
+
+    from penstock.core.job import Ref
+    from penstock.inspector import Inspector
+
+    lines = session.run_on_store(printing)
+    if session.json:
+        emit({"log": lines})
+
+
+async def _the_job(inspector: Inspector, address: str) -> JobView:
+    found = await inspector.job(address)
+    if not found:
+        raise not_found(f"there is no job {address!r}: it was never enqueued here, or is no longer kept")
+    if len(found) > 1:
+        places = ", ".join(f"{job.queue}/{job.id}" for job in found)
+        raise CommandError(f"the id {address!r} is in {len(found)} queues: name one of {places}")
+    return found[0]
 
 
 def _act(name: str, says: str, unfiltered: str) -> None:
@@ -317,6 +363,8 @@ def _show(job: JobView, limit: int | None) -> None:
         _show_data("result", job.result, job.result_base64, limit)
     if job.steps:
         _show_text(f"steps ({len(job.steps):,})", "\n".join(map(_step, job.steps)))
+    if job.log:
+        _show_text(f"log ({len(job.log):,} lines)", "\n".join(map(_log_line, job.log)))
     if job.acts:
         _show_text("acts of operators", "\n".join(map(_act_line, job.acts)))
     if job.attempts:
@@ -362,6 +410,10 @@ def _attempt_line(one: AttemptView) -> str:
     where = "" if one.worker is None else f", worker {one.worker}"
     error = "" if one.error is None else f": {one.error}"
     return f"{one.attempt}  since {_instant(one.fetched_at) or 'unknown'}  {one.outcome}{ran}{where}{error}"
+
+
+def _log_line(line: LogLineView) -> str:
+    return f"{line.at}  {line.text}"
 
 
 def _act_line(one: ActView) -> str:
