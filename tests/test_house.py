@@ -65,7 +65,7 @@ WIRE_MAY_IMPORT = {"duration", "errors", "forks", "per_loop"}
 SHARED_BY_STORES = {
     *("__init__", "contract", "facade", "statements", "migrate", "package_files"),
     *("result_waiter", "rate_limiter", "batch_buffer", "text_encoding", "wake_counts", "flow_cursor"),
-    *("cursors", "namespace_views", "job_matcher", "search_cursors"),
+    *("cursors", "namespace_views", "job_matcher", "search_cursors", "job_log"),
 }
 # These know stores by their URLs, and a store that is around another one.
 KNOW_STORES = {"connect"}

@@ -12,9 +12,12 @@ import pytest
 from penstock.cli.job_search import run_search
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref, State
+from penstock.core.lifecycle import Transition
 from penstock.core.unique import UniqueKey
 from penstock.inspector import Inspector, JobSearch
 from penstock.retry import exponential, fibonacci, fixed, linear, sidekiq, steps
+from penstock.stores.contract import Settlement
+from penstock.stores.job_log import JobLog, LogLine, store_logs
 from tests.cli.conftest import fetch, kill, put
 
 
@@ -104,6 +107,22 @@ def test_a_listing_can_be_searched(penstock, store):
 def test_a_search_that_makes_no_sense_is_a_usage_error(penstock, words, problem):
     result = penstock("jobs", "list", *words)
     assert (result.exit_code, problem in result.stderr) == (2, True), result.stderr
+
+
+def test_the_log_of_a_job_is_printed(penstock, store):
+    put(store, "a")
+    (job,) = fetch(store, 1)
+    log = JobLog()
+    log.append(LogLine(1_700_000_000_000, "page 1 of 7"))
+    asyncio.run(store_logs(store, [(job.lease, log)], 15_000))
+    line = "2023-11-14T22:13:20.000Z  page 1 of 7"
+    assert penstock.ok("jobs", "log", "a") == f"{line}\n"
+    assert f"log (1 lines)\n  {line}" in penstock.ok("jobs", "show", "default/a")
+    asyncio.run(store.settle([Settlement(job.lease, Transition(State.COMPLETED, keep=60_000))]))
+    assert penstock.json("jobs", "log", "a", "--follow") == {
+        "log": [{"at": "2023-11-14T22:13:20.000Z", "text": "page 1 of 7"}]
+    }
+    assert penstock("jobs", "log", "b").exit_code == 3
 
 
 async def test_a_stopped_search_gives_what_it_has_found(store):

@@ -9,10 +9,12 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import QUEUED, AttemptError, NewJob, Progress, Ref, State
-from penstock.core.lifecycle import Transition
+from penstock.core.lifecycle import Transition, decide
+from penstock.core.outcomes import Raised
 from penstock.errors import ConfigError
 from penstock.inspector import Filter, Inspector, JobSearch, iso, parse_address, parse_state
 from penstock.inspector import inspector as module
+from penstock.inspector.audit import AuditLog
 from penstock.inspector.inspector import _QUEUED_ORDER, _WITHOUT_RUNNING
 from penstock.stores.contract import HeartbeatRequest, JobFilter, Settlement, Share, WorkerInfo
 from penstock.stores.memory import MemoryStore
@@ -140,15 +142,36 @@ async def test_a_listing_can_be_filtered(store, inspector):
 
 
 async def test_a_search_says_what_it_found_and_how_far_it_is(store, inspector):
-    await store.enqueue([NewJob(f"job {n}", "t", payload=b"x" * (n % 1000 == 7)) for n in range(2_500)])
+    await store.enqueue([NewJob(f"job {n}", "t", payload=b"x" * (n % 1000 == 7)) for n in range(2_499)])
     search = JobSearch(JobFilter(text="x"))
     steps = [step async for step in inspector.search(search)]
-    assert [[job.id for job in step.jobs] for step in steps] == [["job 2007"], ["job 1007"], ["job 7"]]
-    assert [(step.seen, step.total) for step in steps] == [(1000, 2500), (2000, 2500), (2500, 2500)]
+    found = [[job.id for job in step.jobs] for step in steps]
+    assert found == [["job 2007"], [], ["job 1007"], [], ["job 7"]]
+    assert [(step.seen, step.total) for step in steps] == [(n, 2499) for n in (500, 1000, 1500, 2000, 2499)]
     limited = [step async for step in inspector.search(search, limit=1)]
     assert [job.id for step in limited for job in step.jobs] == ["job 2007"]
     rest = [step async for step in inspector.search(search, after=limited[-1].next)]
     assert [job.id for step in rest for job in step.jobs] == ["job 1007", "job 7"]
+
+
+async def test_a_job_shows_its_attempts_and_what_operators_did(store, inspector, clock):
+    await store.enqueue([NewJob("a", "t"), NewJob("b", "t")])
+    job, _ = await fetch(store, 2, worker="w1")
+    clock.advance(3_000)
+    error = AttemptError(1, clock.now(), "ValueError", "boom\nbang", "Traceback …")
+    await store.settle([Settlement(job.lease, decide(job, Raised(error), clock.now()))])
+    await AuditLog(store).write("cli:ann@host", "jobs.retry", "b, default/a", facts={"x": "y"})
+    await AuditLog(store).write("cli:ann@host", "jobs.cancel", "default/b")
+    await store.retry([job.ref])
+    await fetch(store, 1, worker="w2")
+    (view,) = await inspector.job("a")
+    first, second = view.attempts
+    assert (first.attempt, first.worker, first.ran, first.outcome) == (1, "w1", 3.0, "failed")
+    assert (first.fetched_at, first.error) == (NOW_ISO, "ValueError: boom")
+    assert (second.worker, second.ran, second.outcome) == ("w2", None, "running")
+    assert [(act.who, act.act, act.facts) for act in view.acts] == [
+        ("cli:ann@host", "jobs.retry", {"x": "y"})
+    ]
 
 
 async def test_queues_show_their_counts_in_the_order_of_the_lifecycle(store, inspector, clock):

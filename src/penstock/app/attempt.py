@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from penstock.core.errors import AttemptCancelled, PenstockError
 from penstock.core.job import Job, Progress
 from penstock.core.running import running_attempt
-from penstock.core.text import shown, storable
+from penstock.core.text import shown, storable, text_of
 from penstock.stores.contract import Store
+from penstock.stores.job_log import LINES_KEPT, LogLine, shortened
 
 if TYPE_CHECKING:  # a supervisor loads this module, and no client
     from penstock.client.options import Options
@@ -53,12 +54,12 @@ class AttemptOwner(Protocol):
 class Attempt:
     """One attempt of a job, as its function sees it through `current_job()`."""
 
-    __slots__ = ("_cancelled", "_ends", "_report", "flow", "job", "owner", "stopping")
+    __slots__ = ("_cancelled", "_ends", "_logged", "_report", "flow", "job", "owner", "stopping")
 
     def __init__(
         self,
         job: Job,
-        report: Callable[[Job, Progress], None] | None = None,
+        report: Callable[[Job, Progress | LogLine], None] | None = None,
         ends: float | None = None,
         owner: AttemptOwner | None = None,
     ) -> None:
@@ -71,6 +72,7 @@ class Attempt:
         self._report = report
         self._ends = ends  # time.monotonic() at which this attempt times out
         self._cancelled = False
+        self._logged = 0  # lines of the log
 
     @property
     def id(self) -> str:
@@ -141,6 +143,17 @@ class Attempt:
         reported = Progress(_number("done", done), None if of is None else _number("of", of), _note(note))
         if self._report is not None:
             self._report(self.job, reported)
+
+    def log(self, text: object) -> None:
+        """Add a line to the log that is kept with the job: `penstock jobs show` and `jobs log` print it.
+
+        The line is stored with the next heartbeat, within about a quarter of a second. A job keeps its first
+        200 lines of at most 4 KB, 64 KB in all; they are removed with the job.
+        """
+        self._logged += 1
+        if self._report is not None and self._logged <= LINES_KEPT + 1:
+            line = text if type(text) is str else text_of(text, "(unreadable)")
+            self._report(self.job, LogLine(int(time.time() * 1000), shortened(line)))
 
     def __repr__(self) -> str:
         return f"<Attempt {self.attempt} of {self.task} {self.id}>"

@@ -7,7 +7,17 @@ from penstock.inspector.flow_views import FlowPageView, FlowView, NodeView
 from penstock.inspector.inspector import Inspector
 from penstock.inspector.job_acts import JobAct
 from penstock.inspector.job_search import JobSearch, SearchProgress
-from penstock.inspector.job_views import ErrorView, JobPage, JobRow, JobView, PartitionView, UniqueView
+from penstock.inspector.job_views import (
+    ActView,
+    AttemptView,
+    ErrorView,
+    JobPage,
+    JobRow,
+    JobView,
+    LogLineView,
+    PartitionView,
+    UniqueView,
+)
 from penstock.inspector.queue_views import (
     BatchView,
     EntryView,
@@ -24,6 +34,8 @@ from penstock.inspector.worker_views import RunningView, WorkerView
 from penstock.stores.worker_commands import SentCommand, WorkerAct
 
 __all__ = [
+    "ActView",
+    "AttemptView",
     "BatchView",
     "BulkAct",
     "BulkActs",
@@ -43,6 +55,7 @@ __all__ = [
     "JobSearch",
     "JobView",
     "LimitsView",
+    "LogLineView",
     "NodeView",
     "ParkedView",
     "PartitionView",

@@ -12,6 +12,7 @@ from penstock.core.job import Job, Ref, State
 from penstock.core.limit_layers import LIMIT_NAMES, limits_reset
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
+from penstock.inspector.audit import AuditLog
 from penstock.inspector.bulk_acts import BulkActs
 from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.job_acts import JobAct, JobActs
@@ -90,24 +91,20 @@ class Inspector:
 
         Empty if there is none.
         """
-        found = parse_address(address)
-        jobs = await (self._store.get([found]) if isinstance(found, Ref) else self._store.find(found))
         return [
             job_view(
                 job,
                 await self._partition(job),
                 unreadable_check(self._store)(job),
                 await self._store.steps(job.ref),
+                await AuditLog(self._store).of_job(job.ref),
             )
-            for job in jobs
-            if job is not None
+            for job in await self._jobs_at(address)
         ]
 
     async def why(self, address: str) -> list[WhyView]:
         """Why the jobs at this address do not run now, from the rules of the store."""
-        found = parse_address(address)
-        jobs = await (self._store.get([found]) if isinstance(found, Ref) else self._store.find(found))
-        return [await why(self._store, job) for job in jobs if job is not None]
+        return [await why(self._store, job) for job in await self._jobs_at(address)]
 
     async def refs(self, address: str) -> list[Ref]:
         """The jobs of an address: one for "queue/id", the jobs with that id in all queues for a bare id."""
@@ -280,6 +277,11 @@ class Inspector:
         return [stats_view(s) for s in await self._store.stats(days=days)]
 
     # private
+
+    async def _jobs_at(self, address: str) -> list[Job]:
+        found = parse_address(address)
+        jobs = await (self._store.get([found]) if isinstance(found, Ref) else self._store.find(found))
+        return [job for job in jobs if job is not None]
 
     async def _found(self, address: str) -> tuple[Timetable, list[Entry]]:
         found = parse_address(address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -12,10 +13,15 @@ from penstock.app.attempt import Attempt, StepAccess
 from penstock.core import clock
 from penstock.core.errors import Interrupted
 from penstock.core.job import Job, Progress
+from penstock.stores.job_log import JobLog, LogLine
 from penstock.worker.plan import Plan
 from penstock.worker.shared_lease_table import LeaseTable
 
 __all__ = ["LeasedJob", "LeasedJobs"]
+
+
+#: Held while the log of a job is made.
+_log_lock = threading.Lock()
 
 
 class LeasedJob(msgspec.Struct, eq=False, gc=False):
@@ -45,6 +51,7 @@ class LeasedJob(msgspec.Struct, eq=False, gc=False):
     undo: bool = False  #: it fails for good, and has steps that its function has not undone
     progress: Progress | None = None
     stored_progress: Progress | None = None  #: the progress that the store has
+    log: JobLog | None = None  #: lines that its function has logged
     slot: int = -1  #: its slot in the shared lease table; -1: none
 
     def store_now(self) -> int:
@@ -55,9 +62,19 @@ class LeasedJob(msgspec.Struct, eq=False, gc=False):
     def step_access(self) -> StepAccess | None:
         return self.plan.step_access
 
-    def report(self, _job: Job, progress: Progress) -> None:
-        """Record the attempt's progress for the next heartbeat. May be called from any thread."""
-        self.progress = progress
+    def report(self, _job: Job, reported: Progress | LogLine) -> None:
+        """Keep the attempt's progress or a line of its log until the next heartbeat. Thread-safe."""
+        if isinstance(reported, Progress):
+            self.progress = reported
+            return
+        with _log_lock:
+            log = self.log = self.log or JobLog()
+        log.append(reported)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether it has progress or lines of its log that are not stored yet."""
+        return self.progress is not self.stored_progress or (self.log is not None and self.log.waits)
 
 
 class LeasedJobs:

@@ -19,12 +19,13 @@ from penstock.app.undoing import undo_first
 from penstock.core.duration import format_ms
 from penstock.core.errors import StoreError
 from penstock.core.events import LateResultRefused
-from penstock.core.job import DEAD_KEPT, AttemptError, Job, State
+from penstock.core.job import DEAD_KEPT, TERMINAL, AttemptError, Job, State
 from penstock.core.lifecycle import Transition, decide
 from penstock.core.outcomes import Raised
 from penstock.core.text import text_of
 from penstock.maintenance.service import ProblemLog, pause_after
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement, Store
+from penstock.stores.job_log import store_logs
 from penstock.worker.attempt_recorder import AttemptRecorder
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.logs import log_with_traceback
@@ -136,8 +137,9 @@ class Settler:
         failures = 0
         while True:
             try:
-                if [one for one in batch if one.progress is not one.stored_progress or one.undo]:
+                if [leased for leased in batch if leased.has_news or leased.undo]:
                     await self._store_last_progress(batch, settlements)
+                    await self._store_last_lines(batch, settlements)
                     await self._begin_undos(batch, settlements)
                 answers = await self._settle_batch(batch, settlements)
                 if failures:
@@ -199,6 +201,7 @@ class Settler:
                 batch, settlements = [leased for leased, _ in some], [one for _, one in some]
                 try:
                     await self._store_last_progress(batch, settlements)
+                    await self._store_last_lines(batch, settlements)
                     answers = await self._without_false_refusals(batch, await self._store.settle(settlements))
                 except StoreError as error:
                     self.problem_log.report(f"{len(self._deferred)} outcome(s) wait for the store", error)
@@ -253,6 +256,22 @@ class Settler:
                 move = await undo_first(self._store, leased.job, move, self._lease)
                 settlements[place] = Settlement(leased.job.lease, move)
                 leased.undo = False
+
+    async def _store_last_lines(self, batch: list[LeasedJob], settlements: list[Settlement]) -> None:
+        """Store the lines logged after the last heartbeat, for jobs that stay in the store."""
+        logs = [
+            (leased.job.lease, leased.log)
+            for leased, one in zip(batch, settlements, strict=True)
+            if leased.log is not None
+            and leased.log.waits
+            and (one.transition.keep > 0 or one.transition.state not in TERMINAL)
+        ]
+        try:
+            await store_logs(self._store, logs, self._lease)
+        except StoreError:
+            raise
+        except Exception:  # noqa: BLE001  # boundary: lines that cannot be stored must not block an outcome
+            _log.exception("the log lines of %d job(s) could not be stored", len(logs))
 
     async def _settle_batch(
         self, batch: list[LeasedJob], settlements: list[Settlement]

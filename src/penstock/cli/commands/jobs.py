@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from penstock.cli.faults import Exit, not_found
+from penstock.cli.faults import CommandError, Exit, not_found
 from penstock.cli.job_acts import add_acts
 from penstock.cli.job_search import read_search, run_search, search_options
 from penstock.cli.session import Command, Session
@@ -20,24 +20,33 @@ from penstock.core.retry import DURATIONS
 from penstock.core.text import number
 
 if TYPE_CHECKING:
-    from penstock.inspector import JobRow, JobView, UniqueView
+    from penstock.inspector import (
+        ActView,
+        AttemptView,
+        Inspector,
+        JobRow,
+        JobView,
+        LogLineView,
+        UniqueView,
+    )
     from penstock.inspector.job_views import ProgressView, StepView
+    from penstock.stores.contract import Store
 
 __all__ = ["command"]
 
-_STATES = [state.value for state in State]
 #: Maximum number of characters shown of a payload or result without --full.
 _SHOWN = 4_000
-_AT_ONCE = 500
 #: The exit code of a command that Ctrl-C stopped, as shells have it.
 _INTERRUPTED = 130
+#: With `log --follow`: ms between two looks at the log of a running job.
+_FOLLOWED = 500
 #: Maximum number of steps shown of a retry policy.
 _STEPS = 10
 
 
 @click.group("jobs")
 def command() -> None:
-    """List, show, retry, cancel and delete jobs.
+    """List, search and change jobs.
 
     A job is named by its id, or by queue/id if two queues have the same id.
     """
@@ -91,6 +100,48 @@ def show(address: str, full: bool) -> None:
         if n:
             say()
         _show(view, None if full else _SHOWN)
+
+
+@command.command("log", cls=Command)
+@click.argument("address", metavar="ID")
+@click.option("--follow", "-f", is_flag=True, help="Print new lines until the job ends.")
+def log(address: str, follow: bool) -> None:
+    """Print the lines that a job has logged by current_job().log()."""
+    session = Session.current()
+
+    async def printing(store: Store) -> list[LogLineView]:
+        job = await _the_job(Inspector(store), address)
+        shown = 0
+        while True:
+            if not session.json:
+                for line in job.log[shown:]:
+                    say(_log_line(line))
+            shown = len(job.log)
+            if not follow or job.ended_at is not None:
+                return job.log
+            ref = Ref(job.queue, job.id)
+            await store.wait_for_end([ref], timeout=_FOLLOWED)
+            again = await Inspector(store).job(f"{ref.queue}/{ref.id}")
+            if not again:  # ended, and not kept
+                return job.log
+            (job,) = again
+
+    from penstock.core.job import Ref
+    from penstock.inspector import Inspector
+
+    lines = session.run_on_store(printing)
+    if session.json:
+        emit({"log": lines})
+
+
+async def _the_job(inspector: Inspector, address: str) -> JobView:
+    found = await inspector.job(address)
+    if not found:
+        raise not_found(f"there is no job {address!r}: it was never enqueued here, or is no longer kept")
+    if len(found) > 1:
+        places = ", ".join(f"{job.queue}/{job.id}" for job in found)
+        raise CommandError(f"the id {address!r} is in {len(found)} queues: name one of {places}")
+    return found[0]
 
 
 @command.command("why", cls=Command)
@@ -192,6 +243,12 @@ def _show(job: JobView, limit: int | None) -> None:
         _show_data("result", job.result, job.result_base64, limit)
     if job.steps:
         _show_text(f"steps ({len(job.steps):,})", "\n".join(map(_step, job.steps)))
+    if job.log:
+        _show_text(f"log ({len(job.log):,} lines)", "\n".join(map(_log_line, job.log)))
+    if job.acts:
+        _show_text("acts of operators", "\n".join(map(_act_line, job.acts)))
+    if job.attempts:
+        _show_text("attempts", "\n".join(map(_attempt_line, job.attempts)))
     for error in job.errors:
         heading = f"attempt {error.attempt} failed {_instant(error.at)}: {error.kind}: {error.message}"
         _show_text(heading, error.traceback.rstrip())
@@ -226,6 +283,22 @@ def _waits(job: JobView) -> list[tuple[str, str | None]]:
 def _step(step: StepView) -> str:
     what = "waits for its signal" if step.size is None else f"{step.size:,} bytes"
     return f"{_instant(step.at)}  {step.name}  {what}"
+
+
+def _attempt_line(one: AttemptView) -> str:
+    ran = "" if one.ran is None else f" after {span(one.ran)}"
+    where = "" if one.worker is None else f", worker {one.worker}"
+    error = "" if one.error is None else f": {one.error}"
+    return f"{one.attempt}  since {_instant(one.fetched_at) or 'unknown'}  {one.outcome}{ran}{where}{error}"
+
+
+def _log_line(line: LogLineView) -> str:
+    return f"{line.at}  {line.text}"
+
+
+def _act_line(one: ActView) -> str:
+    facts = "".join(f" {name}={text}" for name, text in one.facts.items())
+    return f"{_instant(one.at)}  {one.act} by {one.who}{facts}"
 
 
 def _begun(job: JobView) -> str | None:

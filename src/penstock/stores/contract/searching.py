@@ -24,9 +24,9 @@ __all__ = [
     "check_search",
 ]
 
-#: The most jobs that one call of `search_jobs` looks at, in each queue of a Redis store, and the bytes of
-#: their records at which it stops: what a Redis server reads within 5 ms.
-SEARCH_STEP, SEARCH_BYTES = 1_000, 1 << 20
+#: The most jobs that one call of `search_jobs` reads, and the bytes of their records at which it stops: what
+#: a Redis server reads within 5 ms. (On Redis: of one queue, and as many of all others together.)
+SEARCH_STEP, SEARCH_BYTES = 500, 1 << 20
 #: The most jobs that one call of `search_jobs` finds.
 MOST_FOUND = 500
 #: States of jobs that wait for their due time.

@@ -10,7 +10,7 @@
 
 -- A function, because a script may have no more than 200 local names.
 local function step()
-  local CHUNK = 100
+  local CHUNK = 50
   local queue, order_by, down = KEYS[1], ARGV[2], ARGV[3] == '1'
   local start, start_generation, stop = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
   local most_found, most_seen, most_bytes = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
@@ -81,7 +81,7 @@ local function step()
   local function fresh(priority)
     local first, last = segment_ranks(queue, priority)
     local rank, step = down and last or first, down and -1 or 1
-    local from, list, ids, at = start, nil, {}, 1    -- from: the place to begin at in the first list
+    local from, list, ids, records, at = start, nil, {}, {}, 1    -- from: the place to begin at in the first list
     if start then rank = segment_rank(queue, priority, down and start - 1 or start) or (down and first - 1 or first) end
     local index
     local function open_list()
@@ -108,15 +108,16 @@ local function step()
     return function()
       while at > #ids do
         ids, at = list and more_ids() or {}, 1
-        if #ids == 0 then
-          if not open_list() then return nil end
+        if #ids > 0 then
+          records = get_many(jobs, ids)
+        elseif not open_list() then
+          return nil
         end
       end
       at = at + 1
-      local id = ids[down and #ids - at + 2 or at - 1]
-      local record = redis.call('HGET', jobs, id)
-      local generation = place_of(record)
-      return generation, generation, id, record
+      local n = down and #ids - at + 2 or at - 1
+      local generation = place_of(records[n])
+      return generation, generation, ids[n], records[n]
     end
   end
 
@@ -148,11 +149,16 @@ local function step()
     end
   end
 
+  local function advanced(part)
+    part.at, part.generation, part.id, part.record, part.lease = part.next()
+    return part.at
+  end
+
   local function sources()
     local found = {}
     local function add(source)
-      local head = {source()}
-      if head[1] then found[#found + 1] = {source, head} end
+      local part = {next = source}
+      if advanced(part) then found[#found + 1] = part end
     end
     if order_by == 'due' then
       add(by_time(queue .. ':due'))
@@ -226,42 +232,42 @@ local function step()
 
   -- The source whose next entry is first in the order.
   local function first_part()
-    local best
-    for i, part in ipairs(parts) do
-      local a, b = part[2], best and parts[best][2]
-      local earlier = not b or a[1] < b[1] or (a[1] == b[1] and a[2] < b[2])
-      if not b or earlier ~= down then best = i end
+    local best = 1
+    for i = 2, #parts do
+      local a, b = parts[i], parts[best]
+      local earlier = a.at < b.at or (a.at == b.at and a.generation < b.generation)
+      if earlier ~= down then best = i end
     end
     return best
   end
 
   -- Pass one entry; returns false for one beyond the stop.
-  local function pass(at, generation, id, record, lease)
+  local function pass(part)
+    local at, id, record, lease = part.at, part.id, part.record, part.lease
     if stop and ((down and at < stop) or (not down and at >= stop)) then return false end
     record = record or redis.call('HGET', jobs, id)
-    seen, answer[2], answer[3] = seen + 1, whole(at), whole(generation)
+    seen, answer[2], answer[3] = seen + 1, at, part.generation
     if not record then return true end
     bytes = bytes + #record
     -- the index of due jobs has three states, and partitions and batches that are due
     local other = order_by == 'due' and not wanted[state_of(string.byte(record) or 0)]
     if not other and may_match(id, record, lease) then
       found = found + 1
-      for _, value in ipairs({whole(at), whole(generation), id, record, lease or false}) do answer[#answer + 1] = value end
+      for _, value in ipairs({whole(at), whole(part.generation), id, record, lease or false}) do answer[#answer + 1] = value end
     end
     return true
   end
 
   while #parts > 0 do
     local i = first_part()
-    local part = parts[i]
-    if not pass(unpack(part[2], 1, 5)) then break end
-    part[2] = {part[1]()}
-    if not part[2][1] then table.remove(parts, i) end
+    if not pass(parts[i]) then break end
+    if not advanced(parts[i]) then table.remove(parts, i) end
     if found >= most_found or seen >= most_seen or bytes >= most_bytes then
       answer[1] = 1
       break
     end
   end
+  if seen > 0 then answer[2], answer[3] = whole(answer[2]), whole(answer[3]) end
   answer[4] = seen
   return answer
 end

@@ -1,8 +1,9 @@
 """search_jobs: one bounded step of a search, over several queues.
 
 Each queue is passed by a script of its own, from the cursor on. The queue that stopped the previous step
-comes first; the others are passed only as far as that one was. Jobs beyond the first place at which a script
-stopped are left to the next step.
+comes first; the others are passed only as far as that one was, and all together in the same time, because a
+server runs the calls of one request without a pause. Jobs beyond the first place at which a script stopped
+are left to the next step.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["search_jobs"]
 
+#: The least number of jobs to pass of each queue.
+_LEAST = 10
 #: How far the clock in a generation may be from the time of the enqueue (ms).
 _DRIFT = 60_000
 
@@ -68,17 +71,20 @@ class _SearchRequest:
         self._start = range.until if descending else range.since
         self._stop = range.since if descending else range.until
         exact = JobFilter(filter.queues, filter.states, filter.task) == filter
+        self._states = ",".join(str(NUMBER[state]) for state in filter.states or NUMBER)
+        self._most = self.limit if exact else MOST_FOUND
         self._rest: list[bytes | str | int] = [
-            ",".join(str(NUMBER[state]) for state in filter.states or NUMBER),
-            self.limit if exact else MOST_FOUND,
-            SEARCH_STEP,
-            SEARCH_BYTES,
             self.matcher.needle,
             filter.task or "",
         ]
 
-    def call(self, context: Context, queue: str, cursor: _QueueKey | None, stop: _QueueKey | None) -> Call:
-        """The call for one queue, from the cursor to the stop or the end of the range of times."""
+    def call(
+        self, context: Context, queue: str, cursor: _QueueKey | None, stop: _QueueKey | None, share: int
+    ) -> Call:
+        """The call for one queue, from the cursor to the stop or the end of the range of times.
+
+        `share`: the number of queues among which the step is divided.
+        """
         start, generation = self._begin(queue, cursor)
         end = self._stop
         if stop is not None:
@@ -90,6 +96,10 @@ class _SearchRequest:
             "" if start is None else start,
             generation,
             "" if end is None else end,
+            self._states,
+            self._most,
+            max(_LEAST, SEARCH_STEP // share),
+            SEARCH_BYTES // share,
         ]
         return context.call("search", [queue], [*args, *self._rest])
 
@@ -157,7 +167,7 @@ def _passed(
     stop: _QueueKey | None,
 ) -> CallPlan[list[_Passed]]:
     """Pass these queues; those that are away are left out."""
-    calls = [(queue, search.call(context, queue, cursor, stop)) for queue in queues]
+    calls = [(queue, search.call(context, queue, cursor, stop, len(queues))) for queue in queues]
     answers = yield from each(context, calls)
     found: list[_Passed] = []
     for queue, answer in zip(queues, answers, strict=True):

@@ -7,6 +7,7 @@ indexes of the states if few jobs are in them, else a walk over a range of gener
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from heapq import merge
 from typing import Any
 
@@ -28,7 +29,7 @@ from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import CODE
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.aside import show
-from penstock.stores.sqlite.verbs.listing import all_queues, gather
+from penstock.stores.sqlite.verbs.listing import all_queues, gather, statement_of
 
 __all__ = ["search_jobs"]
 
@@ -49,9 +50,11 @@ _TIMED = {
 _Rows = Iterator[tuple[SearchKey, Row]]
 
 #: Generations of one step of a walk: SQLite passes rows that do not match at 0.2 µs each.
-_WALKED = 10_000
+_WALKED = 5_000
 #: Up to this number of jobs in the states of the filter, their indexes are read and sorted.
-_FEW = 2_000
+_FEW = 10_000
+#: Up to this number of them, their indexes are searched for the next job if a range had none.
+_MANY = 200_000
 _FIRST, _LAST = -(2**62), 2**62
 _SPEC, _SEQ, _DUE, _ENDED, _ERRORS, _REASON = (
     SqliteJobRow._fields.index(name) for name in ("spec", "seq", "due", "ended_at", "errors", "reason")
@@ -119,11 +122,20 @@ class _SearchStep:
             return [seq for (seq,) in tx.execute(_HELD, (filter.worker, tx.namespace))]
         if not filter.states and not filter.queues:
             return None
-        codes: list[int | None] = [*self._codes] or [None]
-        wanted = [(row, code) for row in self._queues for code in codes]
-        if sum(_count(row, code) for row, code in wanted) > _FEW:
+        if self._matching > _FEW:
             return None
-        return [seq for row, code in wanted if _count(row, code) for seq in gather(tx, row.qid, code)]
+        return [seq for row, code in self._wanted if _count(row, code) for seq in gather(tx, row.qid, code)]
+
+    @property
+    def _wanted(self) -> list[tuple[QueueRow, int | None]]:
+        """The queues and states of the filter; None: any state."""
+        codes: list[int | None] = [*self._codes] or [None]
+        return [(row, code) for row in self._queues for code in codes]
+
+    @property
+    def _matching(self) -> int:
+        """The number of jobs in the queues and states of the filter."""
+        return sum(_count(row, code) for row, code in self._wanted)
 
     def _walk(self, cursor: int | None) -> SearchPage:
         """Walk over a range of generations, which begins at the next one that exists."""
@@ -145,7 +157,22 @@ class _SearchStep:
         stopped = self._take(((0, row[_SEQ]), row) for row in rows)
         at = last if stopped is None else stopped[1]
         (seen,) = execute(_PASSED, (min(first, at), max(first, at), *which)).fetchone()
+        if not seen and self._matching <= _MANY:
+            following = self._next_one(at)
+            if following is None:
+                return SearchPage([], None, 0)
+            at = following + 1 if down else following - 1
         return SearchPage(self._hits, search_cursor((0, at)), seen)
+
+    def _next_one(self, at: int) -> int | None:
+        """The next job after a generation that is in a queue and a state of the filter, by their indexes."""
+        best = max if self._descending else min
+        found = [
+            self._tx.execute(_next(code, descending=self._descending), (row.qid, code, at)).fetchone()[0]
+            for row, code in self._wanted
+            if _count(row, code)
+        ]
+        return best((seq for seq in found if seq is not None), default=None)
 
     def _start(self, range: TimeRange, cursor: SearchKey | None) -> SearchKey:
         if self._descending:
@@ -189,6 +216,13 @@ def _has(needle: bytes, row: Row) -> bool:
         or (errors is not None and needle in errors.lower())
         or (reason is not None and needle in text_bytes(reason))
     )
+
+
+@cache
+def _next(code: int | None, *, descending: bool) -> str:
+    """The statement for the next job of a queue, in a state or any, by an index.  ?1 qid  ?2 state  ?3 seq"""
+    which, than = ("max", "<") if descending else ("min", ">")
+    return f"SELECT {which}(seq) FROM ({statement_of(code)}) WHERE seq {than} ?3"  # noqa: S608 (no input)
 
 
 def _count(row: QueueRow, code: int | None) -> int:
