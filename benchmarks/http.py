@@ -176,9 +176,7 @@ def _allow_open_files(number: int) -> None:
     """Let the load, which inherits this limit, open so many connections; each server raises its own limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < number:
-        raise click.ClickException(
-            f"{number} open files are needed (ulimit -Hn: {hard}): use --scale"
-        )
+        raise click.ClickException(f"{number} open files are needed (ulimit -Hn: {hard}): use --scale")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, number), hard))
 
 
