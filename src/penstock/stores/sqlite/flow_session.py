@@ -28,6 +28,9 @@ _SET_USES = SQL["flows.set_uses"]
 #: Flags of a node.
 _SWEPT, _AGAIN = 1, 2
 
+#: Each state by its text, and the text of each: faster than the enum's own look-ups.
+_STATES = {state.value: state for state in NodeState}
+_TEXTS = {state: state.value for state in NodeState}
 _encode = msgspec.msgpack.Encoder().encode
 encode_head = _encode
 decode_head = msgspec.msgpack.Decoder(LiveFlow).decode
@@ -106,7 +109,7 @@ class FlowSession:
         facts = _decode_fixed(fixed)
         node = LiveNode(
             index,
-            NodeState(state),
+            _STATES[state],
             pending,
             failures,
             facts.when,
@@ -190,7 +193,7 @@ class FlowSession:
                 self._tx.execute(_SAVE_COUNTS, counts)
             else:
                 job = None if node.job is None else spec_blob(node.job)
-                moved.append((*counts, node.state.value, job, node.result))
+                moved.append((*counts, _TEXTS[node.state], job, node.result))
                 self._states[index] = node.state
         self._tx.cx.executemany(_SAVE_NODE, moved)
         self._changed.clear()
