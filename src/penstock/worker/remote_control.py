@@ -28,17 +28,21 @@ class Controlled(Protocol):
 class RemoteControl:
     """Obeys commands for one worker. `ask_supervisor` sends an act to its supervisor; None: it has none.
 
-    `stacks` makes the report of what the worker does.
+    `replaceable`: whether another process could go on with the jobs, which is not so if they are in this one's
+    memory. `stacks` makes the report of what the worker does.
     """
 
     def __init__(
         self,
         worker: Controlled,
         ask_supervisor: Callable[[WorkerAct], None] | None,
+        *,
+        replaceable: bool,
         stacks: Callable[[], str],
     ) -> None:
         self._worker = worker
         self._ask_supervisor = ask_supervisor
+        self._replaceable = replaceable
         self._stacks = stacks
 
     def obey(self, command: WorkerCommand) -> Obedience:
@@ -46,6 +50,10 @@ class RemoteControl:
         act, ask = command.act, self._ask_supervisor
         if act is WorkerAct.STACKS:
             return Obedience(CommandReply(True, self._stacks()))
+        if act is WorkerAct.RESTART and not self._replaceable:
+            return Obedience(
+                CommandReply(False, "its jobs are in its memory: a replacement would not have them")
+            )
         if ask is not None:
             others = "" if act is WorkerAct.RESTART else ", with all processes of its supervisor"
             return Obedience(CommandReply(True, _SAYS[act] + others), lambda: ask(act))

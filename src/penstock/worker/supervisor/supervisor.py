@@ -243,7 +243,7 @@ class Supervisor:
         def on_hello(hello: ChildHello) -> None:
             self._on_hello(hello)
             if replaces is not None:
-                replaces.signal(signal.SIGTERM)
+                self._drain(replaces)
 
         child.end = asyncio.ensure_future(child.wait(on_hello, lambda act: self._on_request(child, act)))
 
@@ -257,6 +257,17 @@ class Supervisor:
             _log.error("worker %s is not replaced: no process can be started: %s", child.id, error)
             return
         successor.end.add_done_callback(lambda _: self._replaced(child, successor))
+
+    def _drain(self, child: WorkerProcess) -> None:
+        """Let one process drain, and kill it if it does not end in time."""
+        child.signal(signal.SIGTERM)
+        seconds = (self._config.drain_timeout + self._config.kill_grace) / 1000
+
+        def overdue() -> None:
+            if child in self._children:
+                child.kill("it was replaced, and did not end within the drain time")
+
+        asyncio.get_running_loop().call_later(seconds, overdue)
 
     def _replaced(self, child: WorkerProcess, successor: WorkerProcess) -> None:
         """After the end of a successor: forget it, if it never took the place of `child`, which continues."""
