@@ -28,8 +28,8 @@ class Controlled(Protocol):
 class RemoteControl:
     """Obeys commands for one worker. `ask_supervisor` sends an act to its supervisor; None: it has none.
 
-    `replaceable`: whether another process could go on with the jobs, which is not so if they are in this one's
-    memory. `stacks` makes the report of what the worker does.
+    `replaceable`: whether another process could run the jobs; not if they are in the memory of this one.
+    `stacks` makes the report of what the worker does.
     """
 
     def __init__(
