@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.stores.contract import WorkerInfo
 from penstock.stores.worker_commands import WorkerAct, WorkerCommand
 from penstock.worker.remote_control import RemoteControl
 
@@ -13,8 +14,12 @@ from penstock.worker.remote_control import RemoteControl
 class Told:
     """A worker, and a supervisor, that note what they are told."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: str = "running") -> None:
         self.said: list[Any] = []
+        self._state = state
+
+    def info(self) -> WorkerInfo:
+        return WorkerInfo("w1", "box", 1, 0, ("q",), ("t",), 1, state=self._state)
 
     def quiet(self) -> None:
         self.said.append("quiet")
@@ -23,9 +28,11 @@ class Told:
         self.said.append("stop now" if now else "stop")
 
 
-def obeyed(act: WorkerAct, *, supervised: bool, replaceable: bool = True) -> tuple[bool, list[Any]]:
+def obeyed(
+    act: WorkerAct, *, supervised: bool, replaceable: bool = True, state: str = "running"
+) -> tuple[bool, list[Any]]:
     """Whether the command was accepted, and what was done."""
-    told = Told()
+    told = Told(state)
     control = RemoteControl(
         told, told.said.append if supervised else None, replaceable=replaceable, stacks=lambda: "stacks"
     )
@@ -51,6 +58,11 @@ def test_only_a_supervisor_can_replace_a_worker_and_only_if_its_jobs_are_elsewhe
     assert obeyed(WorkerAct.RESTART, supervised=True) == (True, [WorkerAct.RESTART])
     assert obeyed(WorkerAct.RESTART, supervised=False) == (False, [])
     assert obeyed(WorkerAct.RESTART, supervised=True, replaceable=False) == (False, [])
+    assert obeyed(WorkerAct.RESTART, supervised=True, state="quiet") == (False, [])
+
+
+def test_a_worker_that_drains_already_is_not_stopped_by_another_drain() -> None:
+    assert obeyed(WorkerAct.DRAIN, supervised=False, state="draining") == (True, [])
 
 
 def test_stacks_are_reported_by_the_worker_itself() -> None:
