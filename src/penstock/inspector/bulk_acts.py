@@ -275,7 +275,9 @@ class BulkActs:
 
 def _is_everything(act: JobAct, filter: JobFilter) -> bool:
     """Whether the filter selects all jobs that the act can change."""
-    return replace(filter, states=()) == JobFilter() and set(filter.states) >= set(every_state(act))
+    if replace(filter, states=()) != JobFilter():
+        return False
+    return not filter.states or set(filter.states) >= set(every_state(act))
 
 
 def pause_after_step(seconds: float) -> float:
