@@ -60,6 +60,15 @@ def test_statistics_are_shown_by_period(penstock, store):
     assert line.split()[1:5] == ["200", "4", "2", "2"]
 
 
+def test_what_is_no_longer_kept_is_said(penstock, store):
+    kept = {"minute": ("2h", "3h"), "hour": ("4d", "5d"), "day": ("90d", "100d")}
+    for by, (all, more) in kept.items():
+        assert "kept" not in penstock("stats", "--by", by, "--since", all).stderr
+        assert f"statistics by {by} are kept for" in penstock("stats", "--by", by, "--since", more).stderr
+    assert "by day are kept for 90 days" in penstock("stats", "--since", "100d").stderr
+    assert "kept" not in penstock("stats", "--since", "90d").stderr
+
+
 def test_groups_of_errors_are_listed(penstock, store):
     put(store, "a")
     report(store)

@@ -249,6 +249,18 @@ async def test_a_step_is_bounded_and_says_what_it_has_passed(store: Store) -> No
     assert len((await store.search_jobs(JobFilter(), limit=0)).hits) == 1
 
 
+async def test_a_step_by_due_time_passes_no_more_jobs_if_few_are_of_the_state(store: Store) -> None:
+    await add(store, new("sent back"))
+    (job,) = await take(store, 1)
+    await end(store, job, retryable(5))
+    await add(store, *some(SEARCH_STEP + 200, delay=9))
+    asked: dict[str, Any] = {"order": JobOrder.DUE, "states": (State.RETRYABLE,)}
+    page = await store.search_jobs(JobFilter(states=asked["states"]), order=JobOrder.DUE)
+    assert (page.jobs, page.seen) == ([], SEARCH_STEP)
+    assert page.next is not None
+    assert ids(await found(store, **asked)) == ids(await found(store, descending=False, **asked)) == [job.id]
+
+
 async def test_thousands_are_found_in_both_directions(store: Store) -> None:
     jobs = some(2_500)
     await add(store, *jobs)

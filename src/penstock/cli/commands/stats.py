@@ -8,7 +8,7 @@ import click
 
 from penstock.cli.completing import complete_queue
 from penstock.cli.session import Command, Session
-from penstock.cli.show import brief, emit, say, table
+from penstock.cli.show import brief, emit, note, say, table
 from penstock.core.duration import milliseconds
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def command(days: int, queue: str | None, task: str | None, since: str, by: str 
     if tasks or task is not None:
         rows = [(*_cells(one), f"{one.queue}/{one.task}") for one in tasks]
         table((*_HEADS, "TASK"), rows, empty="no attempts in this time")
+    _note_missing("day", span)
 
 
 def _show_totals(queues: list[QueueStatsView], totals: dict[str, int]) -> None:
@@ -112,6 +113,16 @@ def _show_periods(session: Session, by: str, queue: str | None, task: str | None
         [(_start(one.at, by), *_cells(one)) for one in periods],
         empty="no attempts in this time",
     )
+    _note_missing(by, span)
+
+
+def _note_missing(by: str, span: int) -> None:
+    """Tell that periods of this span are no longer kept."""
+    from penstock.stores.contract import Resolution
+
+    if span > Resolution(by).length * Resolution(by).kept:
+        kept = {"minute": "2 hours", "hour": "4 days", "day": "90 days"}[by]
+        note(f"statistics by {by} are kept for {kept}: older ones are not shown")
 
 
 def _show_sizes(session: Session, queue: str | None) -> None:
