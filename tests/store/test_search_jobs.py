@@ -245,7 +245,7 @@ async def test_a_step_is_bounded_and_says_what_it_has_passed(store: Store) -> No
         steps.append(page)
     assert ids(jobs) == ["needle"]
     assert seen == 2 * SEARCH_STEP + 1001
-    assert len((await store.search_jobs(JobFilter(), limit=10**9)).hits) == MOST_FOUND
+    assert 100 < len((await store.search_jobs(JobFilter(), limit=10**9)).hits) <= MOST_FOUND
     assert len((await store.search_jobs(JobFilter(), limit=0)).hits) == 1
 
 
