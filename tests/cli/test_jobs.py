@@ -342,7 +342,8 @@ def test_all_dead_jobs_of_a_queue_can_be_retried(penstock, store):
     kill(store, 2)
     kill(store, queue="q2")
     bulk = penstock.json("jobs", "retry", "--all", "--queue", "default", "--yes")
-    assert bulk == {"done": 2, "asked": 0, "refused": 0, "limited": False}
+    assert (bulk["done"], bulk["asked"], bulk["refused"], bulk["limited"]) == (2, 0, 0, False)
+    assert (bulk["act"], bulk["state"], bulk["by"][:4]) == ("retry", "done", "cli:")
     assert states(store, "a", "b", "c") == [State.AVAILABLE] * 3
     assert states(store, "other", queue="q2") == [State.DEAD]
 
@@ -354,7 +355,7 @@ def test_a_bulk_operation_asks_first_and_says_how_many(penstock, store):
     assert "cancel 2 available jobs in the queue default?" in result.stderr
     assert states(store, "a", "b") == [State.AVAILABLE] * 2
     result = penstock("jobs", "cancel", "--all", "-q", "default", input="y\n")
-    assert "cancel all unfinished jobs in the queue default?" in result.stderr
+    assert "cancel 2 unfinished jobs in the queue default?" in result.stderr
     assert result.stdout == "2 cancelled\n"
 
 
@@ -368,6 +369,32 @@ def test_a_bulk_operation_keeps_to_its_limit(penstock, store):
     put(store, *(f"j{n}" for n in range(5)))
     result = penstock("jobs", "delete", "--all", "--limit", "3", "-y")
     assert (result.stdout, result.stderr) == ("3 deleted\n", "limit reached: more jobs may match\n")
+
+
+def test_a_dry_run_counts_and_a_detached_act_is_left_to_workers(penstock, store):
+    put(store, *(f"j{n}" for n in range(5)))
+    assert penstock.ok("jobs", "delete", "--all", "--text", "j", "--dry-run") == "5 jobs match\n"
+    started = penstock.ok("jobs", "delete", "--all", "--text", "j", "--detach", "-y")
+    id = started.removeprefix("started ").strip()
+    (row,) = penstock.json("bulk", "list")["bulk"]
+    assert (row["id"], row["state"], row["done"]) == (id, "running", 0)
+    assert "delete" in penstock.ok("bulk", "list")
+    assert "text=j" in penstock.ok("bulk", "show", id)
+    assert penstock.says(2, "jobs", "delete", "--all", "--text", "j", "-y").startswith(f"the bulk act {id}")
+    assert penstock.ok("bulk", "abort", id) == f"{id}: aborted, 0 jobs were reached\n"
+    assert penstock("bulk", "show", "nobody").exit_code == 3
+    assert states(store, "j0") == [State.AVAILABLE]
+
+
+def test_jobs_are_moved_and_duplicated(penstock, store):
+    put(store, "a", "b")
+    assert penstock.ok("jobs", "move", "a", "--to", "other") == "default/a: moved to other (was available)\n"
+    assert states(store, "a", queue="other") == [State.AVAILABLE]
+    assert penstock.ok("jobs", "duplicate", "b").startswith("default/b: duplicated as ")
+    assert (
+        penstock.ok("jobs", "reschedule", "b", "--delay", "1h") == "default/b: rescheduled (was available)\n"
+    )
+    assert penstock.ok("jobs", "run-now", "b") == "default/b: made available (was scheduled)\n"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from penstock.stores.contract import (
     Consuming,
     Documenting,
     Flowing,
+    Measuring,
     Operating,
     Producing,
     Scheduling,
@@ -24,7 +25,17 @@ from penstock.stores.contract import (
     SyncStore,
 )
 
-PAGES = (Producing, Consuming, Scheduling, Operating, Searching, Documenting, Flowing, Stepping)
+PAGES = (
+    Producing,
+    Consuming,
+    Scheduling,
+    Operating,
+    Searching,
+    Documenting,
+    Measuring,
+    Flowing,
+    Stepping,
+)
 DOORS = {
     SyncProducing: Producing,
     SyncOperating: Operating,

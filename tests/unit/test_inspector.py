@@ -239,64 +239,6 @@ async def test_a_job_that_has_ended_cannot_be_cancelled(store, inspector):
     assert (change.outcome, change.says) == ("refused", "not cancelled: it is dead")
 
 
-async def test_all_dead_jobs_can_be_retried_and_nothing_else_is(store, inspector, monkeypatch):
-    monkeypatch.setattr(module, "_PAGE", 3)
-    await store.enqueue([NewJob(f"j{n}", "t") for n in range(10)])
-    await kill(store, 8)
-    bulk = await inspector.retry_all(Filter(), limit=100)
-    assert (bulk.done, bulk.asked, bulk.refused, bulk.limited) == (8, 0, 0, False)
-    (queue,) = await inspector.queues()
-    assert queue.counts == {"available": 10}
-
-
-async def test_a_bulk_operation_stops_at_its_limit_and_says_so(store, inspector, monkeypatch):
-    monkeypatch.setattr(module, "_PAGE", 3)
-    await store.enqueue([NewJob(f"j{n}", "t") for n in range(7)])
-    bulk = await inspector.delete_all(Filter(state=State.AVAILABLE), limit=5)
-    assert (bulk.done, bulk.limited) == (5, True)
-    bulk = await inspector.delete_all(Filter(state=State.AVAILABLE), limit=2)
-    assert (bulk.done, bulk.limited) == (2, False)
-
-
-async def test_cancelling_all_asks_the_running_ones(store, inspector):
-    await store.enqueue([NewJob("a", "t"), NewJob("b", "t"), NewJob("c", "t", delay=60_000)])
-    await fetch(store)
-    bulk = await inspector.cancel_all(Filter(queue="default"), limit=100)
-    assert (bulk.done, bulk.asked) == (2, 1)
-
-
-async def test_a_bulk_operation_keeps_to_its_filter(store, inspector):
-    await store.enqueue(
-        [NewJob("a", "t", queue="q1"), NewJob("b", "u", queue="q1"), NewJob("c", "t", queue="q2")]
-    )
-    await inspector.delete_all(Filter(queue="q1", task="t"), limit=100)
-    assert {job.id for job in (await inspector.jobs()).jobs} == {"b", "c"}
-
-
-async def test_a_bulk_operation_never_holds_more_than_a_page(store, inspector, monkeypatch):
-    asked: list[int] = []
-    real = store.list_jobs
-
-    async def watched(**kwargs):
-        asked.append(kwargs["limit"])
-        return await real(**kwargs)
-
-    monkeypatch.setattr(store, "list_jobs", watched)
-    await store.enqueue([NewJob(f"j{n}", "t") for n in range(250)])
-    bulk = await inspector.cancel_all(Filter(), limit=10**6)
-    assert bulk.done == 250
-    assert max(asked) <= 100
-
-
-async def test_how_many_a_filter_finds_is_known_where_counting_is_cheap(store, inspector):
-    await store.enqueue(
-        [NewJob("a", "t", queue="q1"), NewJob("b", "t", queue="q1"), NewJob("c", "t", queue="q2")]
-    )
-    assert await inspector.count(Filter(queue="q1")) == 2
-    assert await inspector.count(Filter(state=State.AVAILABLE)) == 3
-    assert await inspector.count(Filter(task="t")) is None
-
-
 async def test_a_queue_can_be_paused_closed_purged_and_deleted(store, inspector, monkeypatch):
     monkeypatch.setattr(module, "_PURGED_AT_ONCE", 2)
     await store.enqueue([NewJob(f"j{n}", "t") for n in range(5)])

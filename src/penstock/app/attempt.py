@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.core.errors import AttemptCancelled, PenstockError
 from penstock.core.job import Job, Progress
+from penstock.core.running import running_attempt
 from penstock.core.text import shown, storable, text_of
 from penstock.stores.contract import Store
 from penstock.stores.job_log import LINES_KEPT, LogLine, shortened
@@ -111,6 +112,11 @@ class Attempt:
         return self.job.spec.headers or _NO_HEADERS
 
     @property
+    def inherited_headers(self) -> Mapping[str, str] | None:
+        """The headers of the jobs and flows that the task enqueues; None of a batch, whose members differ."""
+        return None if self.job.members else self.job.spec.headers
+
+    @property
     def cancelled(self) -> bool:
         """Whether this attempt was asked to stop; check it regularly in long loops."""
         return self._cancelled
@@ -161,7 +167,7 @@ class Attempt:
 
 
 #: The running attempt of this task, thread or process; set by the executor around the function.
-running: ContextVar[Attempt] = ContextVar("penstock_attempt")
+running: ContextVar[Attempt] = running_attempt
 
 
 def current_job() -> Attempt:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.inspector import Inspector, JobRow, JobSearch
     from penstock.stores.contract import TimeRange
 
-__all__ = ["Found", "read_search", "run_search", "search_options"]
+__all__ = ["Found", "filter_options", "read_search", "run_search", "search_options"]
 
 _STATES = [state.value for state in State]
 #: Without --reverse, jobs of this order come latest first.
@@ -31,7 +31,7 @@ _LATEST_FIRST = {"enqueued": True, "due": False, "ended": True}
 #: Seconds before the first line of progress, and between two.
 _PROGRESS = 0.5, 0.1
 
-_OPTIONS = (
+_FILTERS = (
     click.option(
         "--queue",
         "-q",
@@ -64,9 +64,14 @@ _OPTIONS = (
     click.option("--flow", metavar="QUEUE/ID", help="Filter by the flow that the job is a node of."),
     click.option("--worker", "-w", metavar="ID", help="Filter by the worker that runs the job."),
     click.option(
-        "--since", metavar="TIME", help="Earliest time of --by: 2h (ago), +2h, or 2026-11-20T08:30:00Z."
+        "--since",
+        metavar="TIME",
+        help="Earliest time: 2h (ago), +2h, or 2026-11-20T08:30:00Z. Of the enqueue, or of --by.",
     ),
-    click.option("--until", metavar="TIME", help="Filter by times of --by before this; as --since."),
+    click.option("--until", metavar="TIME", help="Filter by times before this; as --since."),
+)
+
+_ORDERING = (
     click.option(
         "--by",
         type=click.Choice([*_LATEST_FIRST]),
@@ -84,7 +89,14 @@ _OPTIONS = (
 
 def search_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a search to a command; `read_search` reads them."""
-    for option in reversed(_OPTIONS):
+    for option in reversed((*_FILTERS, *_ORDERING)):
+        function = option(function)
+    return function
+
+
+def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add only the options that filter."""
+    for option in reversed(_FILTERS):
         function = option(function)
     return function
 

@@ -280,8 +280,8 @@ def kept(spec: NewJob, state: State) -> int:
     """The retention (ms) of a job that ended in this state."""
     if state is State.COMPLETED:
         return spec.retention
-    if state is State.CANCELLED:
-        return max(spec.retention, FINISHED_KEPT)
+    if state is State.CANCELLED:  # as long as a flow can be retried that has cancelled it
+        return max(spec.retention, FINISHED_KEPT if spec.flow is None else DEAD_KEPT)
     return max(spec.retention, DEAD_KEPT) if spec.keep_dead is None else spec.keep_dead
 
 

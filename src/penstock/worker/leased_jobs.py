@@ -48,6 +48,7 @@ class LeasedJob(msgspec.Struct, eq=False, gc=False):
     not_before: float = 0.0  #: monotonic: start of the job by its queue's rate limit; 0: none
     took: float = 0.0  #: seconds that its function ran
     over: bool = False  #: its function has ended, or its slot was given up
+    undo: bool = False  #: it fails for good, and has steps that its function has not undone
     progress: Progress | None = None
     stored_progress: Progress | None = None  #: the progress that the store has
     log: JobLog | None = None  #: lines that its function has logged
@@ -82,11 +83,14 @@ class LeasedJobs:
     def __init__(self, table: LeaseTable | None = None) -> None:
         self._table = table
         self._leased: dict[int, LeasedJob] = {}
+        #: Jobs added since the start.
+        self.added = 0
         #: Leased jobs per queue that have not ended: they count against the queue's `slots`.
         self.per_queue: Counter[str] = Counter()
 
     def add(self, batch: Sequence[LeasedJob], until: float) -> None:
         """Add jobs whose leases end at `until` (by `clock.lease_seconds()`)."""
+        self.added += len(batch)
         for leased in batch:
             self._leased[id(leased)] = leased
             self.per_queue[leased.job.spec.queue] += 1

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from redis.cluster import RedisCluster
 
-from penstock.core.flow import FlowState, NodeState
+from penstock.core.clock import ManualClock
+from penstock.core.flow import FAILED_KEPT, FlowPolicy, FlowState, NodeState
 from penstock.core.job import State
-from penstock.stores.contract import FlowChange
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import FlowChange, Settlement, Share
+from penstock.stores.redis.isolation import each
 from penstock.stores.redis.store import RedisStore
-from penstock.stores.redis.verbs import flow_store
-from tests.store.facts import DEAD, new
+from penstock.stores.redis.verbs import flow_ends, flow_store, flows, outbox
+from penstock.stores.redis.verbs.fetching import fetch
+from penstock.stores.redis.verbs.settling import settle
+from tests import servers
+from tests.store.facts import COMPLETED as COMPLETES
+from tests.store.facts import DEAD, LEASE, end, new, take_one
 from tests.store.flow_facts import (
     advance,
     flow_of,
     nodes_of,
     put,
+    ready,
     ref_of,
     run_one,
     started,
@@ -56,12 +66,69 @@ async def test_a_retried_member_that_ends_before_the_retry_of_its_flow_is_stored
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(flow_store, "register", dying)  # after the retry of the job
+        patch.setattr(flow_store, "register_for_flows", dying)  # after the retry of the job
         with pytest.raises(KeyboardInterrupt):
             await store.change_flow(flow.ref, FlowChange.RETRY)
     await run_one(store, flow, 0)
     await advance(store)
     assert await states(store, flow) == [COMPLETED, ACTIVE]
+
+
+async def test_a_member_whose_end_the_server_has_lost_keeps_the_result_of_its_second_end(
+    store: RedisStore, corruptor: RedisCorruptor, clock: ManualClock
+) -> None:
+    """A server that restarts without its last moments may have lost the end that a flow has counted."""
+    flow = await started(store, 2, [(0, 1)], queues={0: "other"})
+    job = await take_one(store, "other")
+    with corruptor.client() as client:
+        begin = corruptor.key("other", "")
+        before = {name: client.dump(name) for name in client.scan_iter() if name.startswith(begin)}
+        await end(store, job, result=b"1")
+        await advance(store)
+        for name in [name for name in client.scan_iter() if name.startswith(begin)]:
+            client.delete(name)
+        for name, value in before.items():
+            client.restore(name, 0, value)
+    clock.advance(1)
+    await end(store, job, result=b"2")
+    await advance(store)
+    (node,) = await store.flow_nodes(flow.ref, [0])
+    assert node is not None
+    assert (node.state, node.result) == (COMPLETED, b"2")
+    assert await states(store, flow) == [COMPLETED, ACTIVE]
+
+
+async def test_no_version_of_a_flow_is_used_twice(store: RedisStore, corruptor: RedisCorruptor) -> None:
+    """A change that was computed before the server lost its last moments must not be stored after it."""
+    flow = await started(store, 2)
+    key, versions = corruptor.key(flow.queue, f"flow/{flow.id}"), set()
+    with corruptor.client() as client:
+        before = client.dump(key)
+        for index in range(2):
+            await run_one(store, flow, index)
+            versions.add(client.hget(key, "v"))
+            client.restore(key, 0, before, replace=True)
+    assert len(versions) == 2
+
+
+async def test_an_end_is_removed_by_the_step_that_counts_it(
+    store: RedisStore, corruptor: RedisCorruptor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that loses its last moments loses both, or none."""
+    flow = await started(store, 2, [(0, 1)], queues={0: "other"})
+    commit = flow_ends.commit
+
+    def dying(*args: Any) -> Any:
+        yield from commit(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flow_ends, "commit", dying)
+        with pytest.raises(KeyboardInterrupt):
+            await run_one(store, flow, 0, queue="other")
+    assert await states(store, flow) == [COMPLETED, ACTIVE]
+    with corruptor.client() as client:
+        assert client.hlen(corruptor.key("other", "ends")) == 0
 
 
 async def test_that_an_id_is_taken_is_noted_by_the_step_that_starts_the_node(store: RedisStore) -> None:
@@ -73,3 +140,128 @@ async def test_that_an_id_is_taken_is_noted_by_the_step_that_starts_the_node(sto
     assert await store.cancel([ref_of(flow, 0)]) == [State.CANCELLED]
     await advance(store)
     assert await states(store, flow) == [GONE]
+
+
+@pytest.mark.parametrize("outcome", [COMPLETES, DEAD])
+@pytest.mark.parametrize("counted", [False, True])
+async def test_an_end_whose_worker_dies_before_or_after_it_is_counted_is_counted_once(
+    store: RedisStore, outcome: Transition, counted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = await started(store, 3, [(0, 2), (1, 2)], FlowPolicy.FINISH)
+    count = flow_ends._count
+
+    def dying(*args: Any) -> Any:
+        if counted:  # but its note is not removed
+            yield from count(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flow_ends, "_count", dying)
+        with pytest.raises(KeyboardInterrupt):
+            await run_one(store, flow, 0, outcome)
+    await advance(store)
+    node, waits = (await states(store, flow))[::2]
+    assert (node, waits) == (
+        (COMPLETED, NodeState.WAITING) if outcome is COMPLETES else (NodeState.DEAD, NodeState.SKIPPED)
+    )
+    await run_one(store, flow, 1)
+    await advance(store)
+    assert await ready(store, flow) == ([2] if outcome is COMPLETES else [])
+
+
+# ── two that change one flow ─────────────────────────────────────────────────────────────────────
+
+
+async def test_a_job_that_has_completed_meanwhile_is_not_retried_with_its_flow(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = await started(store, 2, [(0, 1)])
+    await run_one(store, flow, 0, DEAD)
+    retry = flow_store.retry
+
+    def slowly(context: Any, *args: Any, **facts: Any) -> Any:
+        """Another one was faster, and the job has completed by now."""
+        yield from retry(context, *args, **facts)
+        fetched = yield from fetch(context, [Share("default", 1, 1)], 1, LEASE, "w", "t", True)
+        yield from settle(context, [Settlement(fetched.jobs[0].lease, COMPLETES)])
+        yield from retry(context, *args, **facts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flow_store, "retry", slowly)
+        await store.change_flow(flow.ref, FlowChange.RETRY)
+    await advance(store)
+    assert await states(store, flow) == [COMPLETED, ACTIVE]
+    assert await ready(store, flow) == [1]
+
+
+async def test_a_flow_that_is_retried_while_it_is_removed_stays(
+    store: RedisStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = flow_of(retention=0)
+    await put(store, flow, nodes_of(flow, 2, [(0, 1)]))
+    await run_one(store, flow, 0, DEAD)
+    clock.advance(FAILED_KEPT)
+    remove = flows.remove
+
+    def slowly(context: Any, *args: Any) -> Any:
+        yield from flows.change_flow(context, flow.ref, FlowChange.RETRY)
+        yield from remove(context, *args)
+
+    monkeypatch.setattr(flows, "remove", slowly)
+    await advance(store)
+    await run_one(store, flow, 0)
+    await advance(store)
+    assert await states(store, flow) == [COMPLETED, ACTIVE]
+
+
+# ── processes that die between two slots ─────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def cluster(clock: ManualClock, prefix: str) -> Iterator[RedisStore]:
+    made = RedisStore(f"{servers.SHARED_CLUSTER.get().url}?prefix={prefix}", clock=clock)
+    yield made
+    made.close()
+
+
+async def test_cancelling_a_flow_cancels_jobs_that_are_not_delivered_yet(
+    cluster: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = flow_of()
+    nodes = nodes_of(flow, 2, queues={0: "blue", 1: "green"})
+    with monkeypatch.context() as patch:
+        patch.setattr(flow_store, "deliver", lambda *_: iter(()))  # its process dies
+        await cluster.put_flow(flow, nodes)
+    assert await cluster.get([ref_of(flow, 0, "blue")]) == [None]
+    await cluster.change_flow(flow.ref, FlowChange.CANCEL)
+    await cluster.prune()
+    await advance(cluster)
+    assert await states(cluster, flow) == [NodeState.CANCELLED] * 2
+    assert (await the_flow(cluster, flow)).state is FlowState.CANCELLED
+
+
+async def test_a_delivery_is_remembered_until_its_entry_is_removed(
+    cluster: RedisStore, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow, calls = flow_of(), iter(["read", "enqueue", "remove"])
+
+    def dying(context: Any, those: Any) -> Any:
+        if next(calls) == "remove":
+            raise KeyboardInterrupt
+        return (yield from each(context, those))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outbox, "each", dying)
+        with pytest.raises(KeyboardInterrupt):
+            await cluster.put_flow(flow, nodes_of(flow, 1, queues={0: "blue"}))
+    port = servers.SHARED_CLUSTER.get().first_masters[0].port
+    corruptor = RedisCorruptor(lambda: RedisCluster("127.0.0.1", port), prefix)
+    with corruptor.client() as client:
+        (name,) = client.scan_iter(corruptor.key("blue", "once/*"))
+        assert client.ttl(name) > 29 * 86_400
+        await run_one(cluster, flow, 0, Transition(State.COMPLETED), queue="blue")
+        await cluster.prune()  # delivers what is left over
+        assert client.ttl(name) <= 3_600
+    await advance(cluster)
+    assert await cluster.get([ref_of(flow, 0, "blue")]) == [None]
+    assert await states(cluster, flow) == [COMPLETED]

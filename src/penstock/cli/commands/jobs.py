@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from penstock.cli.audited_acts import AuditedAct
-from penstock.cli.completing import complete_queue
 from penstock.cli.faults import CommandError, Exit, not_found
+from penstock.cli.job_acts import add_acts
 from penstock.cli.job_search import read_search, run_search, search_options
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, ask, counted, emit, facts, note, say, say_lines, span, table
+from penstock.cli.show import age, counted, emit, facts, note, say, say_lines, span, table
 from penstock.core.duration import format_ms
 from penstock.core.job import State
 from penstock.core.retry import DURATIONS
 from penstock.core.text import number
 
 if TYPE_CHECKING:
-    from penstock.core.job import Ref
     from penstock.inspector import (
         ActView,
         AttemptView,
-        Bulk,
-        Change,
-        Filter,
         Inspector,
         JobRow,
         JobView,
@@ -40,10 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_STATES = [state.value for state in State]
 #: Maximum number of characters shown of a payload or result without --full.
 _SHOWN = 4_000
-_AT_ONCE = 500
 #: The exit code of a command that Ctrl-C stopped, as shells have it.
 _INTERRUPTED = 130
 #: With `log --follow`: ms between two looks at the log of a running job.
@@ -54,29 +46,10 @@ _STEPS = 10
 
 @click.group("jobs")
 def command() -> None:
-    """List, show, retry, cancel and delete jobs.
+    """List, search and change jobs.
 
     A job is named by its id, or by queue/id if two queues have the same id.
     """
-
-
-_FILTERS = (
-    click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Filter by queue."),
-    click.option(
-        "--state",
-        "-s",
-        type=click.Choice(_STATES, case_sensitive=False),
-        metavar="STATE",
-        help=f"Filter by state: {', '.join(_STATES)}.",
-    ),
-    click.option("--task", "-t", metavar="TASK", help="Filter by task name."),
-)
-
-
-def _filters(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_FILTERS):
-        function = option(function)
-    return function
 
 
 @command.command("list", cls=Command)
@@ -171,117 +144,24 @@ async def _the_job(inspector: Inspector, address: str) -> JobView:
     return found[0]
 
 
-def _act(name: str, says: str, unfiltered: str) -> None:
-    """Add a command that calls `name` of the inspector: retry, cancel or delete."""
-
-    @command.command(
-        name,
-        cls=Command,
-        help=f"{says}\n\nName jobs by id, or select them by --all and filters ({unfiltered}).",
-    )
-    @click.argument("addresses", metavar="[ID]...", nargs=-1)
-    @click.option("--all", "all_", is_flag=True, help="Select all jobs that match the filters.")
-    @_filters
-    @click.option(
-        "--limit",
-        metavar="N",
-        type=click.IntRange(min=1),
-        help="Maximum number of jobs with --all.  [default: no limit]",
-    )
-    @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation of --all.")
-    def act(addresses: tuple[str, ...], all_: bool, queue: str | None, state: str | None, task: str | None,
-            limit: int | None, yes: bool) -> Exit:  # fmt: skip
-        filtered = any((queue, state, task))
-        if not all_ and (filtered or limit):
-            raise click.UsageError(
-                "--queue, --state, --task and --limit need --all; name a job of one queue as queue/id"
-            )
-        if bool(addresses) == all_:
-            problem = "ids and --all exclude each other" if all_ else "no jobs given"
-            raise click.UsageError(f"{problem}: name jobs by id, or select them with --all and filters")
-        if all_:
-            return _all(name, _filter(queue, state, task), limit, yes)
-        return _some(name, addresses)
-
-
-_act("retry", "Make jobs available again, with all attempts restored.", "without --state: dead jobs")
-_act("cancel", "Cancel queued jobs, and ask running ones to stop.", "without --state: unfinished jobs")
-_act("delete", "Delete jobs that are not running.", "without --state: all but running jobs")
-
-
-# ── acting ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def _some(name: str, addresses: Sequence[str]) -> Exit:
+@command.command("why", cls=Command)
+@click.argument("address", metavar="ID")
+def why(address: str) -> None:
+    """Show why a job does not run now: pauses, limits, workers, partitions, jobs ahead of it."""
     session = Session.current()
-
-    async def acting(inspector: Inspector) -> list[Change]:
-        from penstock.inspector import Change
-
-        refs: list[Ref] = []
-        changes: list[Change] = []
-        for address in dict.fromkeys(addresses):
-            found = await inspector.refs(address)
-            if len(found) > 1:
-                places = ", ".join(f"{ref.queue}/{ref.id}" for ref in found)
-                raise CommandError(f"the id {address!r} is in {len(found)} queues: name one of {places}")
-            if not found:
-                changes.append(Change("", address, "missing", "no such job"))
-            refs += found
-        verb: Callable[[Sequence[Ref]], Awaitable[list[Change]]] = getattr(inspector, name)
-        for n in range(0, len(refs), _AT_ONCE):
-            changes += await verb(refs[n : n + _AT_ONCE])
-        return changes
-
-    changes = session.run(acting, audited=AuditedAct(f"jobs.{name}", addresses))
+    views = session.run(lambda i: i.why(address))
+    if not views:
+        raise not_found(f"there is no job {address!r}: it was never enqueued here, or is no longer kept")
     if session.json:
-        emit({"jobs": changes})
-    else:
-        for change in changes:
-            where = f"{change.queue}/{change.id}" if change.queue else change.id
-            say(f"{where}: {change.says}", err=change.outcome in ("refused", "missing"))
-    outcomes = {change.outcome for change in changes}
-    return Exit.FAILED if "refused" in outcomes else Exit.NOT_FOUND if "missing" in outcomes else Exit.OK
+        emit({"jobs": views})
+        return
+    for view in views:
+        say(f"{view.queue}/{view.id} is {view.state} since {_instant(view.since)}")
+        for reason in view.reasons:
+            say(f"  {reason.says}")
 
 
-def _all(name: str, filter: Filter, limit: int | None, yes: bool) -> Exit:
-    session = Session.current()
-    if not yes:
-        count = session.run(lambda i: i.count(filter)) if filter.state else None
-        ask(f"{name} {_in_words(filter, count, name)}?")
-
-    async def acting(inspector: Inspector) -> Bulk:
-        verb: Callable[..., Awaitable[Bulk]] = getattr(inspector, f"{name}_all")
-        return await verb(filter, limit=limit or 2**62)
-
-    given = {"queue": filter.queue, "state": filter.state, "task": filter.task}
-    facts = {key: value for key, value in given.items() if value}
-    bulk = session.run(acting, audited=AuditedAct(f"jobs.{name}", ["all"], facts))
-    if session.json:
-        emit(bulk)
-    else:
-        done = {"retry": "retried", "cancel": "cancelled", "delete": "deleted"}[name]
-        asked = f", {bulk.asked} asked to stop" if bulk.asked else ""
-        refused = f", {bulk.refused} refused" if bulk.refused else ""
-        say(f"{bulk.done} {done}{asked}{refused}")
-        if bulk.limited:
-            note("limit reached: more jobs may match")
-    return Exit.FAILED if bulk.refused else Exit.OK
-
-
-def _filter(queue: str | None, state: str | None, task: str | None) -> Filter:
-    from penstock.inspector import Filter, parse_state
-
-    return Filter(queue, parse_state(state) if state else None, task)
-
-
-def _in_words(filter: Filter, count: int | None, verb: str) -> str:
-    default = {"retry": "dead", "cancel": "unfinished", "delete": "queued and ended"}[verb]
-    which = filter.state.value if filter.state else default
-    number = f"{count:,}" if count is not None else "all"
-    of = f" of the task {filter.task}" if filter.task else ""
-    where = f" in the queue {filter.queue}" if filter.queue else " in all queues"
-    return f"{number} {which} {'job' if count == 1 else 'jobs'}{of}{where}"
+add_acts(command)
 
 
 # ── showing ──────────────────────────────────────────────────────────────────────────────────────

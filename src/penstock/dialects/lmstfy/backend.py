@@ -258,8 +258,11 @@ class Backend:
     async def _get_all(self, refs: list[Ref]) -> Sequence[Job | BaseException | None]:
         return await self.store.get(refs)
 
-    async def counted(self, queue: str) -> dict[State, int]:
-        """The number of jobs of a queue by state; empty if it does not exist."""
+    async def counted(self, queue: str, only: State | None = None) -> dict[State, int]:
+        """The number of jobs of a queue by state; empty if it does not exist.
+
+        `only`: the state that the caller needs. Others may be missing, where each is a request.
+        """
         for info in await self.store.queues([queue]):
             if info.away:
                 raise StoreError(info.away)

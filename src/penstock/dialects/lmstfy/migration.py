@@ -177,10 +177,10 @@ class MigratingBackend(Backend):
                     found[n] = error
         return found
 
-    async def counted(self, queue: str) -> dict[State, int]:
+    async def counted(self, queue: str, only: State | None = None) -> dict[State, int]:
         async with self._moving:  # no job is between the two, unless another process moves it
             counts = await super().counted(queue)
-            for state, number in (await self._old.counted(queue)).items():
+            for state, number in (await self._old.counted(queue, only)).items():
                 counts[state] = counts.get(state, 0) + number
             if held := sum(ref.queue == queue for ref in self._held):
                 counts[State.AVAILABLE] = counts.get(State.AVAILABLE, 0) + held

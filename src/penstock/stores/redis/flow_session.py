@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from penstock.core.flow import CLOSED, FlowNode, FlowState, NewNode, NodeState, When
+from penstock.core.flow import CLOSED, OPEN, USED, FlowNode, FlowState, NewNode, NodeState, When
 from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode
 from penstock.core.job import NewJob, Ref
 
@@ -35,6 +35,10 @@ class _StoredNode(msgspec.Struct, array_like=True):
     task: str
     swept: bool = False
     stamp: int = 0
+    again: bool = False
+    takes: bool = False
+    uses: int = -1
+    external: bool = False
 
     @property
     def ref(self) -> Ref | None:
@@ -49,19 +53,27 @@ class FlowChangeSet:
 
     def __init__(self, head: LiveFlow, version: bytes, now: int) -> None:
         self.head = head
+        self._was_over = head.over
         self.version = version
         self.now = now
         self.engine = FlowEngine(head, self)
         self.jobs: list[NewJob] = []
         self.cancels: list[tuple[Ref, str]] = []
-        self.retries: list[Ref] = []
+        self.retries: list[Ref] = []  # unless they have completed
+        self.reruns: list[Ref] = []
         self.missing: set[Ref] = set()  # jobs that do not exist
+        self.counted: list[tuple[str, int]] = []  # entries of `ends` (queue, number) that the change counts
+        self.removed: set[str] = set()  # the queues whose entries were removed with the change
+        self.unconfirmed = ""  # why too few replicas have the change, once it is stored
+        self.wakes: Ref | None = None  # a job to wake
+        self.ended: dict[Ref, NodeState] = {}  # jobs that others have enqueued, and that have ended
         self._nodes: dict[int, LiveNode | None] = {}  # None: it does not exist
         self._states: dict[int, NodeState] = {}  # as stored
         self._stamps: dict[int, int] = {}
         self._changed: set[int] = set()
         self._started: set[int] = set()  # with a job that is stored no longer
         self._results: dict[int, bytes | None] = {}
+        self._opened: set[int] = set()  # runs, or waits, or did so since it was read
         self._inputs: set[int] = set()
         self._new: set[int] = set()
 
@@ -75,14 +87,34 @@ class FlowChangeSet:
 
     def touch(self, node: LiveNode) -> None:
         self._changed.add(node.index)
-        if node.state is not self._states.get(node.index, NodeState.WAITING):
+        moved = node.state is not self._states.get(node.index, NodeState.WAITING)
+        if node.state in OPEN:  # one that runs again keeps its result until it ends
+            self._results.pop(node.index, None)
+            self._opened.add(node.index)
+        elif moved or node.index in self._opened:  # it may end as before
             self._results[node.index] = node.result
+
+    def inputs(self, index: int) -> tuple[int, ...]:
+        node = self._nodes[index]
+        return () if node is None else node.inputs
+
+    def released(self, node: LiveNode) -> None:
+        self._changed.add(node.index)
+        if node.uses == 0 and node.ref is not None:
+            self._results[node.index] = USED
 
     def enqueue(self, job: NewJob) -> bool:
         assert job.flow is not None
         self._started.add(job.flow.node)
         self.jobs.append(job)
         return True
+
+    def adopt(self, node: LiveNode) -> NodeState | None:
+        assert node.ref is not None
+        return self.ended.get(node.ref)
+
+    def wake(self, ref: Ref) -> None:
+        self.wakes = ref
 
     def cancel(self, ref: Ref, reason: str) -> None:
         self.cancels.append((ref, reason))
@@ -91,6 +123,12 @@ class FlowChangeSet:
         if ref in self.missing:
             return False
         self.retries.append(ref)
+        return True
+
+    def rerun(self, ref: Ref) -> bool:
+        if ref in self.missing:
+            return False
+        self.reruns.append(ref)
         return True
 
     @property
@@ -103,6 +141,16 @@ class FlowChangeSet:
     def unread(self, indexes: Iterable[int]) -> list[int]:
         """Those of these nodes that were not read."""
         return [index for index in dict.fromkeys(indexes) if index not in self._nodes]
+
+    def has_again(self, indexes: Iterable[int]) -> bool:
+        """Whether the jobs of some of these nodes are retried when they start."""
+        nodes = [self._nodes[index] for index in indexes]
+        return any(node is not None and node.again for node in nodes)
+
+    def externals(self, indexes: Iterable[int]) -> list[Ref]:
+        """The jobs of these nodes that others have enqueued."""
+        nodes = [self._nodes.get(index) for index in indexes]
+        return [node.ref for node in nodes if node is not None and node.external and node.ref is not None]
 
     def read(self, index: int, text: bytes | None, job: bytes | None, inputs: bytes | None = None) -> None:
         """Add a node that was read."""
@@ -118,12 +166,16 @@ class FlowChangeSet:
             stored.failures,
             stored.when,
             stored.next,
-            () if inputs is None else _decode_indexes(inputs),
+            indexes_of(inputs),
             stored.ref,
             stored.task,
             None if job is None else _job_of(job),
             None,
             stored.swept,
+            stored.again,
+            stored.takes,
+            stored.uses,
+            stored.external,
         )
 
     def is_news(self, index: int, job: Ref, stamp: int) -> bool:
@@ -141,8 +193,14 @@ class FlowChangeSet:
         self._stamps[new.index] = 0
         self._changed.add(new.index)
         self._new.add(new.index)
-        if new.job is None:
+        if new.job is None or new.inputs:
             self._inputs.add(new.index)
+
+    def read_inputs(self, index: int, inputs: bytes | None) -> None:
+        """Add the inputs of a node that was read without them."""
+        node = self._nodes[index]
+        if node is not None:
+            node.inputs = indexes_of(inputs)
 
     def inputs_changed(self, index: int) -> None:
         """Note that the inputs of a join have changed."""
@@ -153,14 +211,23 @@ class FlowChangeSet:
     @property
     def look_at(self) -> int | None:
         """When `advance_flows` has something to do."""
-        if self.head.busy:
+        if self.head.unfinished:
             return 0
         over = self.head.state in CLOSED or self.head.state is FlowState.BUILDING
         return self.head.over_at if over else None
 
+    @property
+    def is_news_for_waiters(self) -> bool:
+        """Whether those that wait for the flow have nothing to wait for any longer."""
+        return self.head.over and not self._was_over
+
     def fields(self) -> tuple[list[bytes], list[bytes]]:
         """The fields to set, with their values, and the fields to remove."""
         sets, dels = [b"head", _encode(self.head)], []
+        if self.head.over:
+            sets += (b"o", b"1")
+        elif self._was_over:
+            dels.append(b"o")
         for index in sorted(self._changed):
             node = self._node(index)
             sets += (b"n%d" % index, _encode(self._stored(node)))
@@ -196,6 +263,10 @@ class FlowChangeSet:
             node.task,
             node.swept,
             self._stamps[node.index],
+            node.again,
+            node.takes,
+            node.uses,
+            node.external,
         )
 
 
@@ -212,10 +283,15 @@ def node_fields(indexes: Iterable[int], kinds: bytes) -> list[bytes]:
     return [kind.to_bytes() + b"%d" % index for index in indexes for kind in kinds]
 
 
+def indexes_of(inputs: bytes | None) -> tuple[int, ...]:
+    """The stored inputs of a node."""
+    return () if inputs is None else _decode_indexes(inputs)
+
+
 def shown_node(index: int, text: bytes | None, inputs: bytes | None, result: bytes | None) -> FlowNode | None:
     """A node as operators and clients see it."""
     if text is None:
         return None
     one = _decode_node(text)
-    of = () if inputs is None else _decode_indexes(inputs)
-    return FlowNode(index, one.state, one.ref, one.task, one.when, one.next, of, result)
+    of = indexes_of(inputs)
+    return FlowNode(index, one.state, one.ref, one.task, one.when, one.next, of, result, one.uses)

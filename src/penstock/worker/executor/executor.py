@@ -119,6 +119,10 @@ class Executor:
         else:
             self.interrupt(leased, AttemptCancelled)
 
+    def thread_of(self, leased: LeasedJob) -> int | None:
+        """The ident of the thread that runs an attempt now; None if no thread does."""
+        return self._threads.thread_of(leased)
+
     def has_progress(self) -> bool:
         """Whether an attempt has reported progress, or logged lines, that are not stored yet."""
         return any(leased.has_news for leased in self._slots.attempts)

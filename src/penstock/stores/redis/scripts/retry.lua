@@ -1,9 +1,9 @@
 -- Make ended or queued jobs available now, as if they were new.
 -- KEYS: the queue.  ARGV: clock, floor (as in enqueue), attempts left ('': all), expiry (ms from now, '' for none,
--- "keep" unless it has passed), ids.
+-- "keep" unless it has passed), 1: also completed jobs, ids.
 -- Returns {0, one code per job: its state before, "-" if the job does not exist, the highest generation}. Fewer codes
 -- than ids: call again for the rest.
--- include: size_check clock states queue record partitions places lease lookup
+-- include: size_check clock states state_codes queue record partitions places lease lookup
 local queue, codes = KEYS[1], {}
 minted = tonumber(ARGV[2])
 local left, expires_in, keeps_expiry = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[4] == 'keep'
@@ -39,7 +39,7 @@ local function retry_job(id, job)
   end
 end
 
-for i = 5, #ARGV do
+for i = 6, #ARGV do
   if work >= 2000 then break end    -- the caller asks again for the rest
   local id = ARGV[i]
   local state, job = look_at(queue, id)
@@ -51,7 +51,7 @@ for i = 5, #ARGV do
       id, state, job = batch, batch_state, batch_job
     end
   end
-  if state and state ~= RUNNING then retry_job(id, job) end
+  if state and state ~= RUNNING and (state ~= COMPLETED or ARGV[5] == '1') then retry_job(id, job) end
 end
 finish()
 return {0, table.concat(codes), string.format('%.0f', minted)}

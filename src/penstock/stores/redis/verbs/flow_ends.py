@@ -14,6 +14,7 @@ from penstock.core.flow import NodeState, outcome_of
 from penstock.core.flow_engine import Sweep
 from penstock.core.job import Ref, State
 from penstock.stores.redis.context import CallPlan, Context, command
+from penstock.stores.redis.flow_session import FlowChangeSet
 from penstock.stores.redis.isolation import AWAY, alone, each
 from penstock.stores.redis.keys import id_of
 from penstock.stores.redis.layout import STATES
@@ -37,28 +38,54 @@ class _End(NamedTuple):
 def deliver_ends(context: Context, entries: Sequence[tuple[str, bytes]]) -> CallPlan[int]:
     """Count ends, given as queue and number, and remove them; return how many were counted.
 
-    Those of a queue, or for a flow, that cannot be used now stay.
+    Those of a queue, or for a flow, that cannot be used now stay. So do those of other slots than that of
+    their flow while too few replicas have confirmed the count.
     """
     calls: list[tuple[str, Call]] = []
     for queue, stamp in entries:
         key = context.redis_keys.queue(queue) + b":ends"
         calls.append((queue, command(key, "HGET", key, stamp)))
     texts = yield from each(context, calls)
-    by_flow: dict[Ref, list[tuple[_End, bytes]]] = {}
+    by_home: dict[str, dict[Ref, list[_End]]] = {}
     for (queue, stamp), text in zip(entries, texts, strict=True):
         if text is not None and text is not AWAY:
             end = _read(queue, stamp, text)
-            by_flow.setdefault(end.flow, []).append((end, stamp))
+            by_home.setdefault(end.flow.queue, {}).setdefault(end.flow, []).append(end)
+    counted = 0
     gone: list[tuple[str, Call]] = []
-    for flow, ends in by_flow.items():
-        counted = yield from alone(context, flow.queue, _count(context, flow, [end for end, _ in ends]))
-        if counted is not AWAY:
-            for end, stamp in ends:
-                key = context.redis_keys.queue(end.job.queue) + b":ends"
-                gone.append((end.job.queue, command(key, "HDEL", key, stamp)))
+    for home, flows in by_home.items():
+        done, noted = yield from _count_all(context, home, flows)
+        counted += done
+        for end in noted:
+            key = context.redis_keys.queue(end.job.queue) + b":ends"
+            gone.append((end.job.queue, command(key, "HDEL", key, end.stamp)))
     if gone:
         yield from each(context, gone)
-    return len(gone)
+    return counted + len(gone)
+
+
+def _count_all(context: Context, home: str, flows: dict[Ref, list[_End]]) -> CallPlan[tuple[int, list[_End]]]:
+    """Count the ends of flows of one queue.
+
+    Returns how many were counted and removed in one step, and the others that can be removed now.
+    """
+    elsewhere = any(end.job.queue != home for ends in flows.values() for end in ends)
+    wanted = context.replicas_of_noted if elsewhere else 0
+    last, confirmed = next(reversed(flows)), not wanted
+    done = 0
+    noted: list[_End] = []
+    removable: list[_End] = []
+    for flow, ends in flows.items():
+        # replicas that have acknowledged the last write have those before it, too
+        session = yield from alone(context, home, _count(context, flow, ends, wanted if flow is last else 0))
+        if session is None:  # the flow is gone
+            removable += ends
+        elif session is not AWAY:
+            left = [end for end in ends if end.job.queue not in session.removed]
+            done += len(ends) - len(left)
+            noted += left
+            confirmed = confirmed or (flow is last and not session.unconfirmed)
+    return done, removable + (noted if confirmed else [])
 
 
 def _read(queue: str, stamp: bytes, text: bytes) -> _End:
@@ -73,12 +100,14 @@ def _read(queue: str, stamp: bytes, text: bytes) -> _End:
     return _End(int(stamp), flow, node, job, outcome, rest[1:] if rest else None)
 
 
-def _count(context: Context, flow: Ref, ends: list[_End]) -> CallPlan[bool]:
+def _count(context: Context, flow: Ref, ends: list[_End], replicas: int) -> CallPlan[FlowChangeSet | None]:
+    """Count ends of one flow; returns the stored change, or None if the flow is gone."""
     ends.sort()
     while True:
         session = yield from open_flow(context, flow)
         if session is None:
-            return True
+            return None
+        session.counted = [(end.job.queue, end.stamp) for end in ends]
         yield from read_nodes(context, flow, session, [end.node for end in ends])
         cancelled = [end.node for end in ends if end.outcome is NodeState.CANCELLED]
         yield from note_missing(context, session, cancelled)  # a job that its flow cancelled may be retried
@@ -91,5 +120,5 @@ def _count(context: Context, flow: Ref, ends: list[_End]) -> CallPlan[bool]:
         if session.head.sweep is Sweep.REOPEN:
             yield from note_missing(context, session, [end.node for end in ends])
         yield from proceed(context, flow, session)
-        if (yield from commit(context, flow, session)):
-            return True
+        if (yield from commit(context, flow, session, replicas)):
+            return session

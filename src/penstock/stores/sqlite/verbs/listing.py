@@ -261,7 +261,11 @@ def _info(tx: TransactionContext, row: QueueRow) -> QueueInfo:
     limits = limits_of(row.limits)
     layers = layers_of(row.limit_layers, limits)
     paused, closed = row.paused == 1, row.closed == 1
-    return QueueInfo(row.name, counts, paused, closed, oldest, limits, held, layers=layers)
+    opens = held
+    queue = tx.queue(row.name) if limits.rate is not None else None
+    if queue is not None and queue.rate_limiter is not None:
+        opens = queue.rate_limiter.opens(counts.get(State.RUNNING, 0), tx.now)
+    return QueueInfo(row.name, counts, paused, closed, oldest, limits, held, layers=layers, opens=opens)
 
 
 def parked(tx: TransactionContext) -> list[Parked]:

@@ -1,8 +1,6 @@
 -- The counters of a queue, its ready lists, and waking its waiters: included by every script that changes jobs.
 -- needs: clock states
 
-local BAND = 2 ^ 40    -- the most segments of one priority
-
 local function in_steps(command, key, arguments)
   for i = 1, #arguments, 4000 do
     redis.call(command, key, unpack(arguments, i, math.min(i + 3999, #arguments)))
@@ -151,6 +149,13 @@ local function close_segment(queue, name)
   redis.call('ZREM', queue .. ':ready', name)
   local m, priority = meta(queue), tonumber(string.match(name, '^[^/]+'))
   if priority and tail_of_ready(queue, m, priority) == name then set_tail(m, priority, false) end
+end
+
+-- The first n segments of this priority.
+local function first_segments(queue, priority, n)
+  local low = (100 - priority) * BAND
+  return redis.call('ZRANGEBYSCORE', queue .. ':ready', string.format('(%.0f', low),
+    string.format('(%.0f', low + BAND), 'LIMIT', 0, n)
 end
 
 -- ── waking ──
