@@ -45,6 +45,8 @@ def test_statistics_are_filtered_by_queue_and_task(penstock, store):
     assert [one["task"] for one in penstock.json("stats", "--queue", "mail")["tasks"]] == ["other"]
     assert [one["name"] for one in penstock.json("stats", "--queue", "mail")["queues"]] == ["mail"]
     assert "no attempts in this time" in penstock("stats", "--task", "none").stderr
+    for words in ((), ("--sizes",)):
+        assert "there is no queue 'nosuch'" in penstock("stats", "-q", "nosuch", *words).stderr
     assert "since" in penstock.says(2, "stats", "--since", "never")
 
 

@@ -137,6 +137,17 @@ async def test_jobs_are_found_by_text(store: Store) -> None:
     assert ids(await found(store, text="given UP", states=(State.DEAD,))) == [spec.id]
 
 
+async def test_an_error_is_found_by_a_text_that_begins_or_ends_between_its_kind_and_its_message(
+    store: Store,
+) -> None:
+    job = await running(store)
+    error = AttemptError(1, 0, "ValueError", "no luck")
+    await end(store, job, Transition(State.RETRYABLE, delay=MINUTE, error=error))
+    for text in ("ValueError:", "ValueError: ", " no luck", ": no luck", "r: n", ":"):
+        assert ids(await found(store, text=text)) == [job.id], text
+    assert ids(await found(store, text="ValueError:no luck")) == []
+
+
 async def test_jobs_are_found_by_a_part_of_their_id(store: Store) -> None:
     own, uuid = "0198c0de-1234-7abc-8def-0123456789ab", "aaaaaaaa-bbbb-4ccc-9ddd-eeeeeeeeeeee"
     await add(store, *(new(id) for id in (own, uuid, "Order/7")))
@@ -245,7 +256,7 @@ async def test_a_step_is_bounded_and_says_what_it_has_passed(store: Store) -> No
         steps.append(page)
     assert ids(jobs) == ["needle"]
     assert seen == 2 * SEARCH_STEP + 1001
-    assert len((await store.search_jobs(JobFilter(), limit=10**9)).hits) == MOST_FOUND
+    assert 100 < len((await store.search_jobs(JobFilter(), limit=10**9)).hits) <= MOST_FOUND
     assert len((await store.search_jobs(JobFilter(), limit=0)).hits) == 1
 
 

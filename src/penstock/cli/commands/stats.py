@@ -82,18 +82,18 @@ def command(days: int, queue: str | None, task: str | None, since: str, by: str 
         emit({"totals": totals, "queues": queues, "tasks": tasks} if task is None else {"tasks": tasks})
         return
     if task is None:
-        _show_totals(queues, totals)
+        _show_totals(queues, totals, _no_queues(queue))
     if tasks or task is not None:
         rows = [(*_cells(one), f"{one.queue}/{one.task}") for one in tasks]
         table((*_HEADS, "TASK"), rows, empty="no attempts in this time")
     _note_missing("day", span)
 
 
-def _show_totals(queues: list[QueueStatsView], totals: dict[str, int]) -> None:
+def _show_totals(queues: list[QueueStatsView], totals: dict[str, int], empty: str) -> None:
     rows: list[tuple[str, ...]] = [(q.name, str(q.enqueued), str(q.processed), str(q.failed)) for q in queues]
     if len(rows) > 1:
         rows.append(("all", *(str(n) for n in totals.values())))
-    table(("QUEUE", "ENQUEUED", "PROCESSED", "FAILED"), rows, empty="no queues yet")
+    table(("QUEUE", "ENQUEUED", "PROCESSED", "FAILED"), rows, empty=empty)
     by_day = _by_day(queues)
     if by_day:
         say()
@@ -131,7 +131,11 @@ def _show_sizes(session: Session, queue: str | None) -> None:
         emit({"sizes": found})
         return
     rows = [(one.queue, f"{one.bytes:,}", "sampled" if one.sampled else "") for one in found]
-    table(("QUEUE", "BYTES", "ESTIMATE"), rows, empty="no queues yet")
+    table(("QUEUE", "BYTES", "ESTIMATE"), rows, empty=_no_queues(queue))
+
+
+def _no_queues(asked: str | None) -> str:
+    return "no queues yet" if asked is None else f"there is no queue {asked!r}"
 
 
 def _cells(one: TaskStatsView | PeriodStatsView) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 #: The most jobs that one call of `search_jobs` reads, and the bytes of their records at which it stops: what
-#: a Redis server reads within 5 ms. (On Redis: of one queue, and as many of all others together.)
+#: a Redis server reads within 5 ms. (Redis passes half as many at once.)
 SEARCH_STEP, SEARCH_BYTES = 500, 1 << 20
 #: The most jobs that one call of `search_jobs` finds.
 MOST_FOUND = 500
