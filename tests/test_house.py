@@ -75,7 +75,7 @@ KNOW_STORES = {"connect"}
 # what to be.
 WORKER_KNOWS_ALL = {"__init__", "services", "wiring", "worker"}
 WORKER_FACTS = {
-    *("event_loop", "owner"),
+    *("event_loop", "last_lines", "owner"),
     *("attempt_recorder", "leased_jobs", "plan", "exits", "orders", "queues", "locks", "logs", "signals"),
     *("metrics_page", "shared_lease_table", "unknown_tasks", "worker_metrics"),
 }

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.core.job import Job, State
-from penstock.stores.contract import Store
+import pytest
+
+from penstock.core.clock import ManualClock
+from penstock.core.job import Job, Ref, State
+from penstock.errors import StoreCorrupt
+from penstock.stores.contract import Store, StoredStep
 from penstock.stores.job_log import (
     LINES_KEPT,
     LOG_BYTES,
@@ -14,7 +18,21 @@ from penstock.stores.job_log import (
     shortened,
     store_logs,
 )
-from tests.store.facts import AGAIN, LEASE, add, end, gone, new, running, take_one
+from penstock.testing import FaultyStore
+from tests.store.facts import (
+    AGAIN,
+    LEASE,
+    RELEASED,
+    SECOND,
+    add,
+    end,
+    gone,
+    new,
+    retryable,
+    running,
+    snoozed,
+    take_one,
+)
 
 
 def log_of(*texts: str) -> JobLog:
@@ -44,6 +62,41 @@ async def test_lines_are_kept_in_their_order_over_attempts(store: Store) -> None
     await store.delete([job.ref])
     assert await gone(store, job)
     assert await stored(store, job) == []
+
+
+async def test_only_a_job_that_cannot_have_run_before_has_no_earlier_lines(
+    store: Store, clock: ManualClock
+) -> None:
+    for way_back in (AGAIN, RELEASED, snoozed(1), retryable(1)):
+        job = await running(store)
+        assert JobLog(job).counted
+        clock.advance(1)
+        await end(store, job, way_back)
+        clock.advance(SECOND)
+        await store.promote(["default"], limit=10)
+        again = await take_one(store)
+        assert again.id == job.id
+        assert not JobLog(again).counted, way_back
+        await end(store, again)
+
+
+async def test_lines_that_cannot_be_stored_keep_those_of_no_other_job(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good, there = await running(store), await running(store), await running(store, queue="there")
+    faults = FaultyStore(store)
+    logs = [(job.lease, log_of("a")) for job in (bad, good, there)]
+
+    async def steps(ref: Ref) -> list[StoredStep]:
+        if ref == bad.ref:
+            raise StoreCorrupt("a damaged step")
+        return await store.steps(ref)
+
+    monkeypatch.setattr(faults, "steps", steps)
+    with pytest.raises(StoreCorrupt):
+        await store_logs(faults.store, logs, LEASE)
+    assert [log.waits for _, log in logs] == [True, False, False]
+    assert [await stored(store, job) for job in (bad, good, there)] == [[], ["a"], ["a"]]
 
 
 async def test_two_threads_that_store_the_same_lines_store_them_once(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,8 @@ from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.core.job import Progress, State
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Store
+from penstock.testing import FaultyStore
+from penstock.worker import heartbeat
 from tests.worker.conftest import at_work, becomes, ended, quick, until
 from tests.worker.task_bodies import made, tell
 
@@ -70,6 +73,29 @@ async def test_a_heartbeat_that_cannot_be_sent_keeps_no_lease_from_being_extende
         assert choosy.refusals <= 2, "what cannot be sent is not tried again and again"
         go_on.set()
         assert {(await ended(first)).attempt, (await ended(second)).attempt} == {1}
+
+
+async def test_log_lines_that_cannot_be_stored_keep_no_lease_from_being_extended(
+    app: App, faults: FaultyStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(heartbeat, "_BATCH", 1)
+    faults.fail("record_steps", times=1_000, error=struct.error("a damaged step"))
+    choosy, go_on = Choosy.under(app), asyncio.Event()
+
+    @app.task(name="say", retention="1h")
+    async def say() -> None:
+        current_job().log("a line")
+        await go_on.wait()
+
+    handles = await app.aenqueue_many([say.job(), say.job()])
+    async with at_work(app, config=quick(lease="1s", heartbeat="100ms")):
+        await until(
+            lambda: min(choosy.extended.count(one.id) for one in handles) >= 3,
+            "both leases are extended again and again",
+        )
+        go_on.set()
+        assert [(await ended(one)).state for one in handles] == [State.COMPLETED] * 2
+    assert "a damaged step" in caplog.text
 
 
 async def test_the_heartbeats_of_a_block_that_took_a_job_go_on_too(app: App) -> None:

@@ -10,9 +10,18 @@ import pytest
 from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.core.job import Job, Progress, State
-from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement
+from penstock.errors import StoreUnavailable
+from penstock.stores.contract import (
+    HeartbeatRequest,
+    LeaseStatus,
+    RecordedStep,
+    Settled,
+    Settlement,
+    StepRecord,
+)
 from penstock.stores.job_log import lines_of
 from penstock.testing import FaultyStore
+from penstock.worker.queues import Queue
 from tests.worker.conftest import at_work, ended, patient
 from tests.worker.task_bodies import act, made, tell
 
@@ -51,6 +60,29 @@ async def test_they_outlive_an_outage_of_the_store(app: App, faults: FaultyStore
     async with at_work(app, config=patient()):
         job = await ended(handle)
     assert (job.state, job.progress) == (State.COMPLETED, Progress(3, 7, "on the way"))
+
+
+async def test_lines_that_cannot_be_stored_hold_no_outcome_back(
+    app: App, faults: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_steps = faults.record_steps
+
+    async def record(records: Sequence[StepRecord]) -> list[RecordedStep]:
+        if any(one.lease.queue == "away" for one in records):
+            raise StoreUnavailable("the queue 'away' is unreachable")
+        return list(await record_steps(records))
+
+    @app.task
+    async def say() -> None:
+        current_job().log("done")
+
+    monkeypatch.setattr(faults, "record_steps", record)
+    away = await say.using(queue="away", retention="1h").aenqueue()
+    others = await app.aenqueue_many([say.using(retention="1h").job() for _ in range(20)])
+    async with at_work(app, [Queue("away"), Queue("default")], config=patient()):
+        jobs = [await ended(handle) for handle in [away, *others]]
+    assert [job.state for job in jobs] == [State.COMPLETED] * 21
+    assert [await logged(app, job) for job in jobs] == [[], *[["done"]] * 20]
 
 
 async def test_a_block_that_took_a_job_has_last_words_too(app: App) -> None:

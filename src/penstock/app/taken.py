@@ -50,7 +50,7 @@ class Taken(Attempt):
         self._by = by
         self._task = task
         self._progress: Progress | None = None
-        self._log = JobLog()
+        self._log = JobLog(job)
         #: The block's result, and its encoded bytes.
         self.value: Any = None
         self.result: bytes | None = None

@@ -6,12 +6,13 @@ one step of the job (`StepRecord`), which is removed with the job.
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 
 import msgspec
 
-from penstock.core.job import Lease, Ref
+from penstock.core.job import Job, Lease, Ref
 from penstock.core.text import storable
 from penstock.stores.contract import RecordStatus, StepRecord, Store, StoredStep
 
@@ -31,6 +32,8 @@ __all__ = [
 LINES_KEPT, LONGEST_LINE, LOG_BYTES = 200, 4_096, 65_536
 #: How the names of steps with lines of a log begin; the name of no other step does.
 _PREFIX = "log!"
+#: How many logs of earlier attempts are read at once.
+_READS = 50
 _FULL = "(the log of this job is full: later lines are not kept)"
 
 
@@ -58,14 +61,17 @@ class JobLog:
     """The lines of one attempt that are not stored yet, oldest first. Thread-safe.
 
     Two threads may store the same lines at once: a row is named by the number of its first line, and the
-    first value of a name stays.
+    first value of a name stays. With the `job`, as it was leased, earlier lines need not be read if it cannot
+    have any.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, job: Job | None = None) -> None:
         self._lock = threading.Lock()
         self._lines: list[LogLine] = []
         self._first = 0  # the number of the first waiting line in this attempt
         self._room: tuple[int, int] | None = None  # lines and bytes left; None: earlier attempts not counted
+        if job is not None and _never_ran(job):
+            self.count([])
 
     def append(self, line: LogLine) -> None:
         """Add a line; more than any log can keep are dropped."""
@@ -121,11 +127,48 @@ def _size(lines: Sequence[LogLine]) -> int:
     return sum(len(line.text.encode()) for line in lines)
 
 
-async def store_logs(store: Store, logs: Sequence[tuple[Lease, JobLog]], by: int) -> None:
-    """Store the lines that wait; `by` extends the leases. Raises StoreError: the lines then still wait."""
+def _never_ran(job: Job) -> bool:
+    """Whether a leased job cannot have run before: each way back to its queue changes one of these facts."""
+    return job.attempt <= 1 and not job.lost and not job.errors and job.run_at == job.enqueued_at
+
+
+_Logs = Sequence[tuple[Lease, JobLog]]
+
+
+async def store_logs(store: Store, logs: _Logs, by: int) -> None:
+    """Store the lines that wait; `by` extends the leases.
+
+    Raises the first error, a StoreError if the store gave it: the lines that it concerns then still wait. It
+    concerns one job if its earlier lines cannot be read, else the jobs of one queue.
+    """
+    by_queue: dict[str, list[tuple[Lease, JobLog]]] = {}
     for lease, log in logs:
-        if not log.counted:
-            log.count(lines_of(await store.steps(Ref(lease.queue, lease.id))))
+        by_queue.setdefault(lease.queue, []).append((lease, log))
+    reads = asyncio.Semaphore(_READS)
+    error = await _first_error([_store_of_queue(store, some, by, reads) for some in by_queue.values()])
+    if error is not None:
+        raise error
+
+
+async def _store_of_queue(store: Store, logs: _Logs, by: int, reads: asyncio.Semaphore) -> None:
+    error = await _first_error([_count(store, *one, reads) for one in logs if not one[1].counted])
+    await _store_counted(store, [one for one in logs if one[1].counted], by)
+    if error is not None:
+        raise error
+
+
+async def _first_error(calls: Sequence[Coroutine[None, None, None]]) -> BaseException | None:
+    """Run all calls to their end."""
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    return next((error for error in answers if error is not None), None)
+
+
+async def _count(store: Store, lease: Lease, log: JobLog, reads: asyncio.Semaphore) -> None:
+    async with reads:
+        log.count(lines_of(await store.steps(Ref(lease.queue, lease.id))))
+
+
+async def _store_counted(store: Store, logs: _Logs, by: int) -> None:
     while waiting := [(lease, log, *log.row()) for lease, log in logs if log.waits]:
         rows = [one for one in waiting if one[3]]
         for _, log, first, kept in waiting:

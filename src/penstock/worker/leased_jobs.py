@@ -68,7 +68,7 @@ class LeasedJob(msgspec.Struct, eq=False, gc=False):
             self.progress = reported
             return
         with _log_lock:
-            log = self.log = self.log or JobLog()
+            log = self.log = self.log or JobLog(self.job)
         log.append(reported)
 
     @property

@@ -25,8 +25,8 @@ from penstock.core.outcomes import Raised
 from penstock.core.text import text_of
 from penstock.maintenance.service import ProblemLog, pause_after
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement, Store
-from penstock.stores.job_log import store_logs
 from penstock.worker.attempt_recorder import AttemptRecorder
+from penstock.worker.last_lines import store_lines
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.logs import log_with_traceback
 
@@ -39,6 +39,8 @@ _COLLECT_FOR = 0.005
 #: job runs again.
 _SHORT_ATTEMPT = 0.005
 _BATCH = 2_000
+#: Outcomes wait at most this long (s) for the last log lines of their jobs.
+_LINES_WITHIN = 2.0
 
 
 class Settler:
@@ -258,7 +260,10 @@ class Settler:
                 leased.undo = False
 
     async def _store_last_lines(self, batch: list[LeasedJob], settlements: list[Settlement]) -> None:
-        """Store the lines logged after the last heartbeat, for jobs that stay in the store."""
+        """Store the lines logged after the last heartbeat, for jobs that stay in the store.
+
+        Those that cannot be stored now are lost with the settlement.
+        """
         logs = [
             (leased.job.lease, leased.log)
             for leased, one in zip(batch, settlements, strict=True)
@@ -266,12 +271,8 @@ class Settler:
             and leased.log.waits
             and (one.transition.keep > 0 or one.transition.state not in TERMINAL)
         ]
-        try:
-            await store_logs(self._store, logs, self._lease)
-        except StoreError:
-            raise
-        except Exception:  # noqa: BLE001  # boundary: lines that cannot be stored must not block an outcome
-            _log.exception("the log lines of %d job(s) could not be stored", len(logs))
+        problems = self.problem_log
+        await store_lines(self._store, logs, self._lease, within=_LINES_WITHIN, problem_log=problems)
 
     async def _settle_batch(
         self, batch: list[LeasedJob], settlements: list[Settlement]
