@@ -411,7 +411,6 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "outcome", "then"), [row[1:] for row in TABLE], ids=[r[0] for r in TABLE])
 def test_an_error_names_the_worker_that_had_the_job_and_since_when() -> None:
     mine = replace(JOB, worker="w1", fetched_at=NOW - 5)
     assert decide(mine, Raised(ERROR), NOW).error == replace(ERROR, worker="w1", fetched_at=NOW - 5)
@@ -420,6 +419,7 @@ def test_an_error_names_the_worker_that_had_the_job_and_since_when() -> None:
     assert lost.error.worker == "w1"
 
 
+@pytest.mark.parametrize(("given", "outcome", "then"), [row[1:] for row in TABLE], ids=[r[0] for r in TABLE])
 def test_follow_up_jobs_are_enqueued(given: Job, outcome: Outcome, then: Transition) -> None:
     assert decide(given, outcome, NOW) == then
 

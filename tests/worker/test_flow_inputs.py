@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.core.errors import StoreUnavailable
+from penstock.core.job import Job, NewJob, State
 from penstock.worker.executor import flow_inputs
 from penstock.worker.executor.flow_inputs import FlowInputs
 
@@ -14,22 +15,22 @@ from penstock.worker.executor.flow_inputs import FlowInputs
 class _Leased:
     """What the service uses of a leased job."""
 
-    def __init__(self, job: str) -> None:
-        self.job = job
+    def __init__(self, id: str) -> None:
+        self.job = Job(NewJob(id, "t"), State.RUNNING)
 
 
 async def test_a_job_whose_flow_is_away_does_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     away = {"first"}
 
-    async def with_inputs(store: object, job: str) -> str:
-        if job in away:
+    async def with_inputs(store: object, job: Job) -> Job:
+        if job.id in away:
             raise StoreUnavailable("its home is away")
         return job
 
     monkeypatch.setattr(flow_inputs, "with_inputs", with_inputs)
     ready: list[str] = []
     store: Any = None
-    service = FlowInputs(store, lambda leased: ready.append(str(leased.job)), lambda *_: None)
+    service = FlowInputs(store, lambda leased: ready.append(leased.job.id), lambda *_: None)
     for name in ("first", "second", "third"):
         leased: Any = _Leased(name)
         service.read(leased)

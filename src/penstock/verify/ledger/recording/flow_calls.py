@@ -148,9 +148,9 @@ class FlowVerbs:
         self._flow_recorder.added(jobs)
         return await self._store.add_to_flow(ref, join, jobs)
 
-    async def change_flow(self, ref: Ref, change: FlowChange) -> FlowInfo | None:
+    async def change_flow(self, ref: Ref, change: FlowChange, *, node: int | None = None) -> FlowInfo | None:
         with self._flow_recorder.change(ref, change) as note:
-            return note(await self._store.change_flow(ref, change))
+            return note(await self._store.change_flow(ref, change, node=node))
 
     async def record_steps(self, records: Sequence[StepRecord]) -> list[RecordedStep]:
         with self._flow_recorder.steps(records) as note:
@@ -179,9 +179,9 @@ class SyncFlowVerbs:
         self._flow_recorder.added(jobs)
         return self._sync.add_to_flow(ref, join, jobs)
 
-    def change_flow(self, ref: Ref, change: FlowChange) -> FlowInfo | None:
+    def change_flow(self, ref: Ref, change: FlowChange, *, node: int | None = None) -> FlowInfo | None:
         with self._flow_recorder.change(ref, change) as note:
-            return note(self._sync.change_flow(ref, change))
+            return note(self._sync.change_flow(ref, change, node=node))
 
     def record_steps(self, records: Sequence[StepRecord]) -> list[RecordedStep]:
         with self._flow_recorder.steps(records) as note:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from penstock.app.undoing import can_be_undone
 from penstock.core.job import State
 from penstock.stores.contract import StoredStep
 from penstock.verify.ledger.facts import StepRan, StepRecorded
@@ -101,7 +102,8 @@ def _undone(story: Story, kept: Sequence[StoredStep], case: Case) -> Iterator[Vi
     In the load of a run, every step of such a job has an undo function.
     """
     job, names = case.job(story), [step.name for step in kept if step.value is not None]
-    if job is None or _UNDO not in names:
+    begun = any(name.startswith(_UNDO) for name in names)
+    if job is None or not (begun or can_be_undone(job.checkpoint)):
         return
     undone = [name.removeprefix(_UNDO) for name in names if name.startswith(_UNDO) and name != _UNDO]
     if job.state is State.COMPLETED and (undone or _FAILED in names):
