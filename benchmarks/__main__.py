@@ -16,6 +16,7 @@ from benchmarks.machine import describe
 from benchmarks.measures import GROUPS, FigureGroup, Lab
 from benchmarks.measures.features import FEATURES
 from benchmarks.measures.figure import QUICK, Sizes
+from benchmarks.measures.flows import FLOWS
 from benchmarks.report import Report
 from benchmarks.rig import Setup
 from benchmarks.server import describe_redis, redis_program
@@ -46,7 +47,7 @@ def _setups(stores: Sequence[str], durability: str | None, delays: Sequence[floa
 
 def _chosen(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str]:
     """Parse known names joined by commas."""
-    known: Sequence[str] = list({"stores": SETUPS, "groups": GROUPS, "features": FEATURES}[param.name or ""])
+    known: Sequence[str] = list({"stores": SETUPS, "groups": GROUPS, "features": FEATURES, "flows": FLOWS}[param.name or ""])
     if value is None:
         if param.name == "stores" and redis_program() is None:
             print("redis-server is not installed: Redis is left out", file=sys.stderr)
@@ -89,6 +90,9 @@ def _milliseconds(ctx: click.Context, param: click.Parameter, value: str | None)
     metavar="A,B",
     help=f"Of the group features: {', '.join(FEATURES)}.  [all]",
 )
+@click.option(
+    "--flows", callback=_chosen, metavar="A,B", help=f"Of the group flows: {', '.join(FLOWS)}.  [all]"
+)
 @click.option("--reps", default=3, show_default=True, help="Repetitions; tables show the median (min–max).")
 @click.option("--quick", is_flag=True, help="Tiny sizes, one repetition: a test run without useful figures.")
 @click.option("--jobs", type=int, help="Number of jobs of a bulk enqueue, a drain, and the size measurement.")
@@ -111,6 +115,7 @@ def main(
     delays: list[float],
     groups: list[str],
     features: list[str],
+    flows: list[str],
     reps: int,
     quick: bool,
     jobs: int | None,
@@ -133,6 +138,7 @@ def main(
         "deep": deep,
         "deep_redis": deep,
         "features": tuple(features),
+        "flows": tuple(flows),
     }
     sizes = msgspec.structs.replace(
         QUICK if quick else Sizes(), **{name: value for name, value in given.items() if value is not None}

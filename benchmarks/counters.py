@@ -88,6 +88,11 @@ class Counters:
         span = max(slot[_LAST] for slot in slots) - min(slot[_FIRST] for slot in slots)
         return (total - 1) / (span / 1e9)
 
+    def span(self) -> tuple[int, int]:
+        """The times of the first and the last execution of all processes (monotonic, ns)."""
+        slots = [slot for slot in self._look() if slot[_COUNT]]
+        return min(slot[_FIRST] for slot in slots), max(slot[_LAST] for slot in slots)
+
     def rate_of_first(self, n: int) -> float:
         """Executions per second over the first `n`, to the mark before it; of one process."""
         (slot,) = [slot for slot in self._look() if slot[_COUNT]]
@@ -105,6 +110,10 @@ class Counters:
     def elapsed(self) -> list[int]:
         """The delay of each instant since its reference (ns)."""
         return [now - reference for reference, now in self._instants()]
+
+    def instant_times(self) -> list[int]:
+        """The times of the instants (ns)."""
+        return [now for _, now in self._instants()]
 
     def instants(self) -> int:
         """The number of instants."""

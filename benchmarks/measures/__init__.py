@@ -8,6 +8,7 @@ from benchmarks.measures import (
     drain,
     enqueue,
     features,
+    flows,
     latency,
     leftovers,
     memory,
@@ -36,5 +37,6 @@ GROUPS: dict[str, FigureGroup] = {
         schedule.GROUP,
         depth.GROUP,
         features.GROUP,
+        flows.GROUP,
     )
 }

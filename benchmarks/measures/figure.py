@@ -56,6 +56,8 @@ class Sizes(msgspec.Struct, frozen=True):
     deep_redis: int = 5_000_000
     #: The features to measure; empty: all.
     features: tuple[str, ...] = ()
+    #: What to measure of flows; empty: all.
+    flows: tuple[str, ...] = ()
     #: Number of jobs and of repetitions for the rate at a depth.
     window: int = 10_000
     rounds: int = 5

@@ -5,41 +5,40 @@ from __future__ import annotations
 import gc
 import sqlite3
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from benchmarks.measures.figure import Figure, FigureGroup, Lab, Sample
 from benchmarks.rig import Rig
 from benchmarks.server import Server
 
-__all__ = ["GROUP"]
+__all__ = ["GROUP", "room"]
 
 _TEXT = "x" * 100
 
 
 def take(lab: Lab) -> Iterator[Sample]:
     with lab.rig() as rig:
-        if lab.setup.store == "sqlite":
-            yield "bytes", _of_file(rig, lab.sizes.jobs)
-        elif rig.server is not None:
-            yield "bytes", _of_server(rig, rig.server, lab.sizes.jobs)
-        else:
-            yield "bytes", _of_memory(rig, lab.sizes.jobs)
+        _fill(rig, 1)
+        yield "bytes", room(rig, lambda: _fill(rig, lab.sizes.jobs)) / lab.sizes.jobs
 
 
-def _of_file(rig: Rig, jobs: int) -> float:
-    _fill(rig, 1)
-    before = _checkpointed(rig)
-    _fill(rig, jobs)
-    return (_checkpointed(rig) - before) / jobs
+def room(rig: Rig, act: Callable[[], object]) -> float:
+    """The bytes by which the store grows through an act."""
+    if rig.setup.store == "sqlite":
+        before = _checkpointed(rig)
+        act()
+        return _checkpointed(rig) - before
+    if rig.server is not None:
+        return _of_server(rig, rig.server, act)
+    return _of_memory(act)
 
 
-def _of_server(rig: Rig, server: Server, jobs: int) -> float:
-    _fill(rig, 1)
+def _of_server(rig: Rig, server: Server, act: Callable[[], object]) -> float:
     rig.app.close()
     before = server.memory()
-    _fill(rig, jobs)
+    act()
     rig.app.close()
-    return (server.memory() - before) / jobs
+    return server.memory() - before
 
 
 def _checkpointed(rig: Rig) -> int:
@@ -51,14 +50,13 @@ def _checkpointed(rig: Rig) -> int:
     return rig.file.stat().st_size
 
 
-def _of_memory(rig: Rig, jobs: int) -> float:
-    _fill(rig, 1)
+def _of_memory(act: Callable[[], object]) -> float:
     gc.collect()
     tracemalloc.start()
     try:
-        _fill(rig, jobs)
+        act()
         gc.collect()
-        return tracemalloc.get_traced_memory()[0] / jobs
+        return tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
 
