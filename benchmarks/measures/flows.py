@@ -34,14 +34,28 @@ def _rig(lab: Lab) -> tuple[Rig, FlowTasks]:
     return rig, rig.tasks
 
 
-def _drained(rig: Rig, tasks: FlowTasks, jobs: int) -> float:
-    """The rate of plain jobs with results kept."""
+def _cpu(rig: Rig) -> float:
+    """CPU seconds of the worker, and of the server if there is one."""
+    server = 0.0 if rig.server is None else rig.server.cpu()
+    return server + (0.0 if rig.running is None else rig.running.cpu())
+
+
+def _run(rig: Rig, jobs: int) -> float:
+    """Run queued jobs; returns the µs of CPU per job, without the start of the worker."""
+    rig.wait(1)
+    before, cpu = rig.counters.total(), _cpu(rig)
+    rig.wait(jobs)
+    return (_cpu(rig) - cpu) * 1e6 / max(1, jobs - before)
+
+
+def _drained(rig: Rig, tasks: FlowTasks, jobs: int) -> tuple[float, float]:
+    """The rate of plain jobs with results kept, and the µs of CPU per job."""
     for start in range(0, jobs, 10_000):
         rig.app.enqueue_many([tasks.number.job(n) for n in range(start, min(jobs, start + 10_000))])
     with rig.workers():
-        rig.wait(jobs)
+        cpu = _run(rig, jobs)
         rig.settled()
-        return rig.counters.rate()
+        return rig.counters.rate(), cpu
 
 
 def _group(lab: Lab) -> Iterator[Sample]:
@@ -56,7 +70,7 @@ def _group(lab: Lab) -> Iterator[Sample]:
         handle = chord(tasks.number.map(range(jobs)), then=tasks.total).enqueue()
         submitted = time.perf_counter() - started
         with rig.workers():
-            rig.wait(jobs)
+            cpu = _run(rig, jobs)
             assert handle.result(timeout=_PATIENCE) == jobs * (jobs - 1) // 2
         first, last = rig.counters.span()
         body = rig.counters.instant_times()[0]
@@ -64,10 +78,13 @@ def _group(lab: Lab) -> Iterator[Sample]:
     rig, tasks = _rig(lab)
     with rig:
         plain.append(_drained(rig, tasks, jobs))
-    alone = statistics.mean(plain)
+    alone = statistics.mean(rate for rate, _ in plain)
     yield "group_submit", jobs / submitted
     yield "group_alone", alone
     yield "group_run", rate
+    if lab.setup.shared:
+        yield "group_alone_cpu", statistics.mean(spent for _, spent in plain)
+        yield "group_run_cpu", cpu
     yield "group_share", rate / alone * 100
     yield "group_body", (body - last) / 1e6
     yield "group_share_with_body", jobs / ((body - first) / 1e9) / alone * 100
@@ -190,6 +207,8 @@ GROUP = FigureGroup(
         Figure("group_alone", "the same jobs without a group: drain", "/s"),
         Figure("group_run", "group: members run", "/s"),
         Figure("group_share", "group: share of the drain", "%"),
+        Figure("group_alone_cpu", "the same jobs without a group: of worker and server", "µs CPU/job", digits=1),
+        Figure("group_run_cpu", "group: of worker and server", "µs CPU/member", digits=1),
         Figure("group_body", "group: from the last member to its body", "ms"),
         Figure("group_share_with_body", "group: share of the drain, up to its body", "%"),
         Figure("size_plain_queued", "bytes of a job in the queue", "B"),

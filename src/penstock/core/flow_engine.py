@@ -187,6 +187,30 @@ class FlowEngine:
         self._resolve(node, outcome)
         self.advance(budget)
 
+    def completed(self, ends: Iterable[tuple[int, bytes | None]], budget: int) -> None:
+        """The jobs of these nodes have completed: as `ended` for each, but each join is counted once."""
+        flow, host = self.flow, self._host
+        reached: dict[int, int] = {}
+        ended = 0
+        for index, result in ends:
+            node = host.node(index)
+            if node is None or node.state is not NodeState.ACTIVE:
+                continue
+            if flow.work or len(node.next) > 1:  # effects that wait come first
+                self.ended(index, NodeState.COMPLETED, result, 0)
+                continue
+            node.state, node.result = NodeState.COMPLETED, result
+            ended += 1
+            host.touch(node)
+            for successor in node.next:
+                reached[successor] = reached.get(successor, 0) + 1
+        if ended:
+            self._count(NodeState.ACTIVE, -ended)
+            self._count(NodeState.COMPLETED, ended)
+        for successor, n in reached.items():
+            self._affect(successor, Effect.SUCCEEDED, n)
+        self.advance(budget)
+
     def reopened(self, index: int, budget: int) -> None:
         """The ended job of a node runs again."""
         node, flow = self._host.node(index), self.flow
@@ -331,11 +355,12 @@ class FlowEngine:
             self._affect(successor, effect)
         return 1 + min(budget, len(node.next) - at)
 
-    def _affect(self, index: int, effect: Effect) -> None:
+    def _affect(self, index: int, effect: Effect, n: int = 1) -> None:
+        """Pass the effect of `n` predecessors on to a node."""
         node = self._host.node(index)
         assert node is not None
-        node.pending += effect.pending
-        node.failures += effect.failures
+        node.pending += n * effect.pending
+        node.failures += n * effect.failures
         self._host.touch(node)
         passed = node.state is NodeState.UNUSED or (node.state is NodeState.SKIPPED and node.failures == 0)
         if passed and effect >= Effect.REOPENED and self.flow.state is FlowState.RUNNING:

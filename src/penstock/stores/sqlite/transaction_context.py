@@ -59,6 +59,7 @@ class TransactionContext:
         "cx",
         "ended",
         "execute",
+        "expects_members",
         "flow_ends",
         "namespace",
         "now",
@@ -71,6 +72,8 @@ class TransactionContext:
         self.namespace = self._own_namespace = namespace
         self.clock = clock
         self._queues: dict[str, QueueContext | None] = {}
+        #: Whether the last settlements concerned jobs of flows; a wrong guess only takes longer.
+        self.expects_members = False
         self._found: dict[str, list[SetAside]] = {}  # by namespace: set aside, but not reported yet
         self.start()
         self.begin()

@@ -33,8 +33,8 @@ SELECT json_group_array(seq),
        ),
        group_concat(CASE WHEN length(spec) <= 2000 THEN hex(spec) END, ''),
        max(
-           length(spec) > 2000 OR errors IS NOT NULL OR checkpoint IS NOT NULL OR unique_phases IS NOT NULL
-           OR members IS NOT NULL
+           length(spec) > 2000 OR errors IS NOT NULL OR checkpoint IS NOT NULL
+           OR (unique_phases IS NOT NULL AND unique_phases != 0) OR members IS NOT NULL
        )
 FROM (
     SELECT * FROM penstock_job INDEXED BY penstock_ready

@@ -2,24 +2,29 @@
 
 -- name: remove
 -- Remove completed jobs of one token and queue that are not kept, and have no dependents and no steps.
--- ?1 JSON list of seq  ?2 qid  ?3 token
+-- ?1 JSON list of seq  ?2 qid  ?3 token  ?4 unique_phases: NULL, or 0 for jobs of nodes of flows
 -- One statement for all takes half the time of one statement each, and releases Python's GIL only once.
 DELETE FROM penstock_job NOT INDEXED
 WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = {running}
-  AND unique_phases IS NULL AND members IS NULL AND has_steps IS NULL
+  AND unique_phases IS ?4 AND members IS NULL AND has_steps IS NULL
 
 -- name: left
--- The jobs of the list that are left: batches, and jobs with dependents or steps.  ?1 … ?3 as above
-SELECT seq FROM penstock_job NOT INDEXED
+-- Those of the list whose lease is held, in one row: each with 0 if it concerns nobody else, with its node if it concerns
+-- its flow alone, with NULL if it has other dependents or steps.  ?1 … ?3 as above
+SELECT json_group_array(json_array(seq, CASE
+    WHEN members IS NULL AND has_steps IS NULL THEN
+        CASE WHEN unique_phases IS NULL THEN 0 WHEN unique_phases = 0 THEN flow END
+    END))
+FROM penstock_job NOT INDEXED
 WHERE seq IN (SELECT value FROM json_each(?1)) AND queue = ?2 AND token = ?3 AND state = {running}
 
 -- name: keep
 -- Complete one job that is kept and has no dependents.
--- ?1 seq  ?2 qid  ?3 id  ?4 token  ?5 now  ?6 kept until  ?7 result  ?8 reason
+-- ?1 seq  ?2 qid  ?3 id  ?4 token  ?5 now  ?6 kept until  ?7 result  ?8 reason  ?9 unique_phases, as above
 UPDATE penstock_job
 SET state = {completed}, ended_at = ?5, keep_until = ?6, result = ?7, reason = ?8, token = NULL, worker = NULL,
     lease_until = NULL, started = 0
-WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = {running} AND unique_phases IS NULL AND members IS NULL
+WHERE seq = ?1 AND queue = ?2 AND id = ?3 AND token = ?4 AND state = {running} AND unique_phases IS ?9 AND members IS NULL
 
 -- name: look
 -- ?1 qid  ?2 id

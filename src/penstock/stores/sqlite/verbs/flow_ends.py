@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
+
+from penstock.core.flow import NodeState
 from penstock.core.job import NewJob, Ref, State
 from penstock.stores.contract import FLOW_STEP, EnqueueStatus
 from penstock.stores.sqlite.flow_session import FlowSession, decode_head
@@ -16,6 +20,8 @@ __all__ = ["count_ends", "host_of"]
 _NODES_OF = SQL["flows.nodes_of"]
 _FLOW_OF = SQL["flows.flow_of"]
 _OWN = SQL["flows.own"]
+
+_KIND = itemgetter(0, 2)  # flow and outcome
 
 _ENDED = (State.COMPLETED, State.CANCELLED, State.DEAD)
 
@@ -51,21 +57,35 @@ def count_ends(tx: TransactionContext) -> None:
     while tx.flow_ends:
         ends, tx.flow_ends = tx.flow_ends, []
         sessions: dict[int, FlowSession] = {}
-        named = numbers({nid for nid, _, _ in ends})
-        rows = {row[2]: row for row in tx.execute(_NODES_OF, (named,))}
-        for nid, outcome, result in ends:
-            row = rows.get(nid)
-            if row is None:
+        places = _load(tx, ends, sessions)
+        found = [(*places[nid], outcome, result) for nid, outcome, result in ends if nid in places]
+        for (fid, outcome), some in groupby(found, key=_KIND):
+            engine = sessions[fid].engine
+            if outcome is NodeState.COMPLETED:
+                engine.completed([(index, result) for _, index, _, result in some], FLOW_STEP)
                 continue
-            fid, index = row[:2]
-            session = sessions.get(fid)
-            if session is None:
-                fid, head, _ = tx.execute(_FLOW_OF, (nid,)).fetchone()
-                session = sessions[fid] = FlowSession(tx, fid, decode_head(head), host_of)
-            session.add_row(index, row[2:])
-            if outcome is None:
-                session.engine.reopened(index, FLOW_STEP)
-            else:
-                session.engine.ended(index, outcome, result, FLOW_STEP)
+            for _, index, _, result in some:
+                if outcome is None:
+                    engine.reopened(index, FLOW_STEP)
+                else:
+                    engine.ended(index, outcome, result, FLOW_STEP)
         for session in sessions.values():
             session.save()
+
+
+def _load(
+    tx: TransactionContext,
+    ends: list[tuple[int, NodeState | None, bytes | None]],
+    sessions: dict[int, FlowSession],
+) -> dict[int, tuple[int, int]]:
+    """Read the nodes of these ends into the sessions of their flows; return the flow and number of each."""
+    places: dict[int, tuple[int, int]] = {}
+    named = numbers(list(dict.fromkeys([nid for nid, _, _ in ends])))
+    for fid, index, *row in tx.execute(_NODES_OF, (named,)).fetchall():
+        session = sessions.get(fid)
+        if session is None:
+            _, head, _ = tx.execute(_FLOW_OF, (row[0],)).fetchone()
+            session = sessions[fid] = FlowSession(tx, fid, decode_head(head), host_of)
+        session.add_row(index, row)
+        places[row[0]] = fid, index
+    return places
