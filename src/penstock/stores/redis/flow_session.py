@@ -1,55 +1,111 @@
 """One flow on Redis while a verb changes it: what was read, what has changed, and what is to be enqueued.
 
 The rules are those of `core/flow_engine.py`. A change is computed here and stored by `flow_commit.lua`, which
-refuses it if the flow has changed since it was read; then the verb reads the flow again.
+refuses it if the flow has changed since it was read; then the verb reads the flow again. The usual end of a node
+is counted by the script that ends its job (queue.lua), which changes the node, its successor and `q`.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from penstock.core.flow import CLOSED, FlowNode, FlowState, NewNode, NodeState, When
-from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode
+from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode, Sweep
 from penstock.core.job import NewJob, Ref
+from penstock.stores.redis.keys import id_of, packed
 
-__all__ = ["FlowChangeSet", "decode_head", "node_fields", "shown_node"]
+__all__ = ["FlowChangeSet", "node_fields", "read_head", "shown_node"]
 
 _encode = msgspec.msgpack.Encoder().encode
-decode_head = msgspec.msgpack.Decoder(LiveFlow).decode
+_decode_head = msgspec.msgpack.Decoder(LiveFlow).decode
 _decode_indexes = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 _decode_job = msgspec.msgpack.Decoder(NewJob).decode
 
+#: State, whether swept, pending, failures, the only successor, and the number of the last end that was counted from an
+#: entry of `ends`: queue.lua changes them. Then stored id and queue of the job, each after its size, and `_Fixed`.
+_NODE = struct.Struct("<BBiiId")
+#: The bytes of a node that scripts may change: all up to `failures`.
+_CHANGING = 10
+#: In place of an only successor: there are several.
+_SEVERAL, _NO_ONE = 2**32 - 1, 2**32 - 2
+_STATES = tuple(NodeState)
+_NUMBERS = {state: number for number, state in enumerate(_STATES)}
 
-class _StoredNode(msgspec.Struct, array_like=True):
-    """A node without its job, inputs and result. `stamp`: the number of the last end that was counted."""
 
-    state: NodeState
-    pending: int
-    failures: int
+class _Fixed(msgspec.Struct, array_like=True):
+    """What never changes of a node. `next`: its successors, unless there is one."""
+
     when: When
     next: tuple[int, ...]
-    queue: str | None
-    id: str
     task: str
-    swept: bool = False
-    stamp: int = 0
-
-    @property
-    def ref(self) -> Ref | None:
-        return None if self.queue is None else Ref(self.queue, self.id)
 
 
-_decode_node = msgspec.msgpack.Decoder(_StoredNode).decode
+_decode_fixed = msgspec.msgpack.Decoder(_Fixed).decode
+
+
+class _StoredNode(NamedTuple):
+    """A node without its job, inputs and result."""
+
+    node: LiveNode
+    stamp: int
+
+
+def _node_of(index: int, text: bytes) -> _StoredNode:
+    state, swept, pending, failures, successor, stamp = _NODE.unpack_from(text)
+    at = _NODE.size
+    id = text[at + 1 : at + 1 + text[at]]
+    at += 1 + len(id)
+    queue = text[at + 1 : at + 1 + text[at]]
+    fixed = _decode_fixed(memoryview(text)[at + 1 + len(queue) :])
+    node = LiveNode(
+        index,
+        _STATES[state],
+        pending,
+        failures,
+        fixed.when,
+        fixed.next if successor >= _NO_ONE else (successor,),
+        (),
+        Ref(queue.decode(), id_of(id)) if id else None,
+        fixed.task,
+        None,
+        None,
+        bool(swept),
+    )
+    return _StoredNode(node, int(stamp))
+
+
+def _text_of(node: LiveNode, stamp: int) -> bytes:
+    ref, following = node.ref, node.next
+    id, queue = (b"", b"") if ref is None else (packed(ref.id), ref.queue.encode())
+    several = _SEVERAL if following else _NO_ONE
+    successor, rest = (following[0], ()) if len(following) == 1 else (several, following)
+    head = _NODE.pack(_NUMBERS[node.state], node.swept, node.pending, node.failures, successor, stamp)
+    of = bytes((len(id),)) + id + bytes((len(queue),)) + queue
+    return head + of + _encode(_Fixed(node.when, rest, node.task))
+
+
+def read_head(text: bytes, uncounted: bytes | None) -> LiveFlow:
+    """Decode a flow, and add the ends that scripts have counted since it was stored."""
+    head = _decode_head(text)
+    n = int(uncounted or 0)
+    if n:
+        head.counts[NodeState.ACTIVE] = head.counts.get(NodeState.ACTIVE, 0) - n
+        head.counts[NodeState.COMPLETED] = head.counts.get(NodeState.COMPLETED, 0) + n
+    return head
 
 
 class FlowChangeSet:
     """A flow, and its nodes as far as they were read; the host of its engine."""
 
-    def __init__(self, head: LiveFlow, version: bytes, now: int) -> None:
+    def __init__(self, head: LiveFlow, version: bytes, uncounted: int, now: int) -> None:
         self.head = head
         self.version = version
+        #: The ends that scripts had counted, and that are counted in `head` now.
+        self.uncounted = uncounted
         self.now = now
         self.engine = FlowEngine(head, self)
         self.jobs: list[NewJob] = []
@@ -58,6 +114,7 @@ class FlowChangeSet:
         self.missing: set[Ref] = set()  # jobs that do not exist
         self._nodes: dict[int, LiveNode | None] = {}  # None: it does not exist
         self._states: dict[int, NodeState] = {}  # as stored
+        self._firsts: dict[int, bytes] = {}  # the changing bytes of each, as stored
         self._stamps: dict[int, int] = {}
         self._changed: set[int] = set()
         self._started: set[int] = set()  # with a job that is stored no longer
@@ -109,22 +166,12 @@ class FlowChangeSet:
         if text is None:
             self._nodes[index] = None
             return
-        stored = _decode_node(text)
-        self._stamps[index], self._states[index] = stored.stamp, stored.state
-        self._nodes[index] = LiveNode(
-            index,
-            stored.state,
-            stored.pending,
-            stored.failures,
-            stored.when,
-            stored.next,
-            () if inputs is None else _decode_indexes(inputs),
-            stored.ref,
-            stored.task,
-            None if job is None else _job_of(job),
-            None,
-            stored.swept,
-        )
+        node, stamp = _node_of(index, text)
+        node.inputs = () if inputs is None else _decode_indexes(inputs)
+        node.job = None if job is None else _job_of(job)
+        self._stamps[index], self._states[index] = stamp, node.state
+        self._firsts[index] = text[:_CHANGING]
+        self._nodes[index] = node
 
     def is_news(self, index: int, job: Ref, stamp: int) -> bool:
         """Whether this is the job of the node, and no later end was counted; notes that this one is."""
@@ -151,6 +198,23 @@ class FlowChangeSet:
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
     @property
+    def changed(self) -> bool:
+        """Whether there is something to store."""
+        return bool(self._changed)
+
+    @property
+    def scripts_count(self) -> bool:
+        """Whether scripts may count the usual ends by themselves: none has another consequence now."""
+        head = self.head
+        calm = head.sweep in (Sweep.NONE, Sweep.START) and not head.work
+        return calm and head.state is FlowState.RUNNING
+
+    def checks(self) -> list[bytes]:
+        """The fields of nodes to change, and the bytes that they must have."""
+        known = [index for index in self._changed if index in self._firsts]
+        return [part for index in known for part in (b"n%d" % index, self._firsts[index])]
+
+    @property
     def look_at(self) -> int | None:
         """When `advance_flows` has something to do."""
         if self.head.busy:
@@ -163,7 +227,7 @@ class FlowChangeSet:
         sets, dels = [b"head", _encode(self.head)], []
         for index in sorted(self._changed):
             node = self._node(index)
-            sets += (b"n%d" % index, _encode(self._stored(node)))
+            sets += (b"n%d" % index, _text_of(node, self._stamps[index]))
             if node.job is not None and index in self._new:
                 sets += (b"j%d" % index, _encode(node.job))
             elif index in self._started:
@@ -181,22 +245,6 @@ class FlowChangeSet:
         node = self._nodes[index]
         assert node is not None
         return node
-
-    def _stored(self, node: LiveNode) -> _StoredNode:
-        ref = node.ref
-        queue, id = (None, "") if ref is None else (ref.queue, ref.id)
-        return _StoredNode(
-            node.state,
-            node.pending,
-            node.failures,
-            node.when,
-            node.next,
-            queue,
-            id,
-            node.task,
-            node.swept,
-            self._stamps[node.index],
-        )
 
 
 def _job_of(text: bytes) -> NewJob | None:
@@ -216,6 +264,6 @@ def shown_node(index: int, text: bytes | None, inputs: bytes | None, result: byt
     """A node as operators and clients see it."""
     if text is None:
         return None
-    one = _decode_node(text)
+    one, _ = _node_of(index, text)
     of = () if inputs is None else _decode_indexes(inputs)
     return FlowNode(index, one.state, one.ref, one.task, one.when, one.next, of, result)

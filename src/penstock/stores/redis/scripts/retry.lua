@@ -22,7 +22,11 @@ local function retry_job(id, job)
   take(queue, id, job)
   job.attempt, job.lost, job.run, job.ended, job.asked = attempts_counted(job), 0, now, nil, false
   job.result, job.reason = nil, nil
-  if ended and job.flow then note_flow(queue, id, job, AVAILABLE) end
+  if ended and job.flow then
+    note_flow(queue, id, job, AVAILABLE)
+    local highest = string.byte(job.flow, 4)    -- its next end is counted after this entry: see RAN_AGAIN in queue.lua
+    job.flow = string.sub(job.flow, 1, 3) .. string.char(highest % 128 + 128) .. string.sub(job.flow, 5)
+  end
   if not keeps_expiry then
     job.expires = expires_in and now + expires_in
   elseif job.expires and job.expires <= now then

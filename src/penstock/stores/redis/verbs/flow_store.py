@@ -12,7 +12,7 @@ from penstock.core.job import Ref
 from penstock.stores.contract import FLOW_STEP
 from penstock.stores.redis.batching import HEAVY, chunks
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
-from penstock.stores.redis.flow_session import FlowChangeSet, decode_head, node_fields
+from penstock.stores.redis.flow_session import FlowChangeSet, node_fields, read_head
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.script_arguments import form_of, tail_of
 from penstock.stores.redis.verbs.known_queues import now_of, register
@@ -34,10 +34,11 @@ def flow_key(context: Context, ref: Ref) -> bytes:
 def open_flow(context: Context, ref: Ref) -> CallPlan[FlowChangeSet | None]:
     """Read a flow without its nodes."""
     key = flow_key(context, ref)
-    ((version, head),) = raise_errors((yield [command(key, "HMGET", key, "v", "head")]))
+    ((version, head, counted),) = raise_errors((yield [command(key, "HMGET", key, "v", "head", "q")]))
     if head is None:
         return None
-    return FlowChangeSet(decode_head(head), version or b"", int((yield from now_of(context))))
+    now = int((yield from now_of(context)))
+    return FlowChangeSet(read_head(head, counted), version or b"", int(counted or 0), now)
 
 
 def read_nodes(
@@ -138,7 +139,8 @@ def _arguments(
     sets, dels = session.fields()
     look = session.look_at
     args: list[bytes | str | int] = [context.floor, ref.id, session.version, session.head.created_at]
-    args += ["" if look is None else look, len(profiles)]
+    args += ["" if look is None else look, session.uncounted, int(session.scripts_count), len(profiles)]
     for pair in profiles.items():
         args += pair
-    return [*args, len(sets), *sets, len(dels), *dels, b"".join(blob)]
+    checks = session.checks()
+    return [*args, len(checks), *checks, len(sets), *sets, len(dels), *dels, b"".join(blob)]

@@ -261,14 +261,49 @@ end
 
 -- Note the end of a job that is a node of a flow, or with the state AVAILABLE that it runs again, for the flow's home:
 -- `ends` maps a number, which grows, to the state, the stored id, the node (see script_arguments.py), "r" and the result. Scripts
--- that return the names of new entries take them from here.
+-- that return the names of new entries take them from here. The usual end leaves no entry: see `counted`.
 local new_ends = {}
 
-local function note_flow(queue, id, job, state)
-  local stamp = string.format('%.0f', count_up(meta(queue)))
-  redis.call('HSET', queue .. ':ends', stamp,
-    struct.pack('<BBc0I2c0', state, #id, id, #job.flow, job.flow) .. (job.result and 'r' .. job.result or ''))
-  new_ends[#new_ends + 1] = stamp .. '/' .. name_of(queue)
+local note_flow
+do
+  -- A node, as flow_session.py writes it: state, whether swept, pending, failures, its only successor (or NO_ONE), stamp.
+  local NODE, NO_ONE, WAITS, ACTIVE, DONE = '<BBi4i4I4d', 4294967294, 0, 1, 2
+  local RAN_AGAIN = 2147483648    -- added by retry.lua to the number of the node in its job: `ends` has an entry of it
+
+  -- Count a completed job in its flow: its node has ended, and one node less is pending for its successor. True if that
+  -- is all: the flow runs (`s`), is on this server, and its successor waits for another node, too. `q` counts such ends, which
+  -- `head` does not.
+  local function counted(queue, id, job)
+    local node, home, at = struct.unpack('<I4Bc0', job.flow)
+    local name = name_of(queue)
+    if node >= RAN_AGAIN or clustered and home ~= name then return false end
+    local flow = string.sub(queue, 1, -2 - #name) .. home .. '}:flow/' .. string.sub(job.flow, at)
+    local found = redis.call('HMGET', flow, 's', 'q', 'n' .. node)
+    if found[1] ~= '1' or not found[3] then return false end
+    local state, swept, pending, failures, successor, stamp, rest = struct.unpack(NODE, found[3])
+    local of = struct.pack('<Bc0Bc0', #id, id, #name, name)
+    if state ~= ACTIVE or successor >= NO_ONE or string.sub(found[3], rest, rest + #of - 1) ~= of then return false end
+    local after = redis.call('HGET', flow, 'n' .. successor)
+    local after_state, after_swept, after_pending, after_failures, after_next, after_stamp, after_rest = struct.unpack(NODE, after)
+    if after_state ~= WAITS or after_pending < 2 then return false end
+    redis.call('HSET', flow, 'q', (tonumber(found[2]) or 0) + 1,
+      'n' .. node, struct.pack(NODE, DONE, swept, pending, failures, successor, stamp) .. string.sub(found[3], rest),
+      'n' .. successor, struct.pack(NODE, after_state, after_swept, after_pending - 1, after_failures, after_next, after_stamp)
+        .. string.sub(after, after_rest),
+      unpack(job.result and {'r' .. node, job.result} or {}))
+    return true
+  end
+
+  function note_flow(queue, id, job, state)
+    if state == COMPLETED then
+      local ok, done = pcall(counted, queue, id, job)    -- not if the key of the flow holds something else
+      if ok and done then return end
+    end
+    local stamp = string.format('%.0f', count_up(meta(queue)))
+    redis.call('HSET', queue .. ':ends', stamp,
+      struct.pack('<BBc0I2c0', state, #id, id, #job.flow, job.flow) .. (job.result and 'r' .. job.result or ''))
+    new_ends[#new_ends + 1] = stamp .. '/' .. name_of(queue)
+  end
 end
 
 -- The last step of every script that may have made jobs available or due.
