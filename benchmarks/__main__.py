@@ -47,7 +47,9 @@ def _setups(stores: Sequence[str], durability: str | None, delays: Sequence[floa
 
 def _chosen(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str]:
     """Parse known names joined by commas."""
-    known: Sequence[str] = list({"stores": SETUPS, "groups": GROUPS, "features": FEATURES, "flows": FLOWS}[param.name or ""])
+    known: Sequence[str] = list(
+        {"stores": SETUPS, "groups": GROUPS, "features": FEATURES, "flows": FLOWS}[param.name or ""]
+    )
     if value is None:
         if param.name == "stores" and redis_program() is None:
             print("redis-server is not installed: Redis is left out", file=sys.stderr)

@@ -27,9 +27,7 @@ def take(lab: Lab) -> Iterator[Sample]:
 
 
 def _rig(lab: Lab) -> tuple[Rig, FlowTasks]:
-    rig = Rig(
-        lab.setup, lab.folder, lab.concurrency, tasks=FlowTasks, served="benchmarks.served_flows:app"
-    )
+    rig = Rig(lab.setup, lab.folder, lab.concurrency, tasks=FlowTasks, served="benchmarks.served_flows:app")
     assert isinstance(rig.tasks, FlowTasks)
     return rig, rig.tasks
 
@@ -207,7 +205,9 @@ GROUP = FigureGroup(
         Figure("group_alone", "the same jobs without a group: drain", "/s"),
         Figure("group_run", "group: members run", "/s"),
         Figure("group_share", "group: share of the drain", "%"),
-        Figure("group_alone_cpu", "the same jobs without a group: of worker and server", "µs CPU/job", digits=1),
+        Figure(
+            "group_alone_cpu", "the same jobs without a group: of worker and server", "µs CPU/job", digits=1
+        ),
         Figure("group_run_cpu", "group: of worker and server", "µs CPU/member", digits=1),
         Figure("group_body", "group: from the last member to its body", "ms"),
         Figure("group_share_with_body", "group: share of the drain, up to its body", "%"),

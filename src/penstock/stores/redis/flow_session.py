@@ -209,6 +209,11 @@ class FlowChangeSet:
         calm = head.sweep in (Sweep.NONE, Sweep.START) and not head.work
         return calm and head.state is FlowState.RUNNING
 
+    @property
+    def needs_all_ends(self) -> bool:
+        """Whether an end that a script counts now could be the last: a flow with waiting nodes goes on."""
+        return not self.head.counts.get(NodeState.WAITING)
+
     def checks(self) -> list[bytes]:
         """The fields of nodes to change, and the bytes that they must have."""
         known = [index for index in self._changed if index in self._firsts]

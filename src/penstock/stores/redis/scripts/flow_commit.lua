@@ -2,9 +2,9 @@
 -- that start.
 -- KEYS: the queue of the flow, then other queues.  ARGV: clock, floor (as in enqueue), id of the flow, version that the
 -- caller has read ('' if there was no flow), time of creation, when to look at the flow again ('' never), `q` that the
--- caller has added to the flow, `s`, number of profiles, the profiles (digest, profile), number of nodes to check with the
--- fields and their first bytes, number of fields to set, the fields and values, number of fields to remove, the fields,
--- then the jobs that follow, as in settle.lua.
+-- caller has added to the flow, `s`, 1 if `q` must be the same still, number of profiles, the profiles (digest, profile),
+-- number of nodes to check with the fields and their first bytes, number of fields to set, the fields and values, number of
+-- fields to remove, the fields, then the jobs that follow, as in settle.lua.
 -- flow/ID is a hash: `v` version, `head` flow, `s` 1 if scripts may count ends without a change of `v` (queue.lua), `q` how
 -- many ends they have counted since `head`; and per node N: `nN` its state, `jN` its job, `iN` inputs, `rN` result.
 -- flows: the ids by time of creation. flows/look: the ids by the instant at which `advance_flows` has something to do.
@@ -14,12 +14,13 @@
 local function commit()    -- Lua allows 200 local names per function, and the parts included above use most of them
   -- include: replacing insert
   local home, id = KEYS[1], ARGV[3]
-  local flow, floor, profiles = home .. ':flow/' .. id, tonumber(ARGV[2]), tonumber(ARGV[9])
+  local flow, floor, profiles = home .. ':flow/' .. id, tonumber(ARGV[2]), tonumber(ARGV[10])
   local version = redis.call('HGET', flow, 'v') or ''
   local refused = {0, string.format('%.0f', floor), {}}
-  if version ~= ARGV[4] then return refused end
-  local inline_profile = profile_keeper(10, profiles)
-  local at = 10 + 2 * profiles
+  local more = (tonumber(redis.call('HGET', flow, 'q')) or 0) - tonumber(ARGV[7])    -- ends since the caller has read it
+  if version ~= ARGV[4] or ARGV[9] == '1' and more ~= 0 then return refused end
+  local inline_profile = profile_keeper(11, profiles)
+  local at = 11 + 2 * profiles
 
   local function next_list()
     local n, list = tonumber(ARGV[at]), {}
@@ -38,7 +39,7 @@ local function commit()    -- Lua allows 200 local names per function, and the p
   local sets = next_list()
   sets[#sets + 1], sets[#sets + 2] = 'v', string.format('%.0f', (tonumber(version) or 0) + 1)
   sets[#sets + 1], sets[#sets + 2] = 's', ARGV[8]
-  sets[#sets + 1], sets[#sets + 2] = 'q', (tonumber(redis.call('HGET', flow, 'q')) or 0) - tonumber(ARGV[7])
+  sets[#sets + 1], sets[#sets + 2] = 'q', more
   in_steps('HSET', flow, sets)
   in_steps('HDEL', flow, next_list())
   redis.call('ZADD', home .. ':flows', ARGV[5], id)

@@ -58,10 +58,14 @@ def deliver_ends(context: Context, entries: Sequence[tuple[str, bytes]]) -> Call
                 by_flow.setdefault(end.flow, []).append((end, stamp))
     counted: dict[str, list[bytes]] = {}
     for flow, ends in by_flow.items():
-        if (yield from alone(context, flow.queue, _count(context, flow, [end for end, _ in ends]))) is not AWAY:
+        if (
+            yield from alone(context, flow.queue, _count(context, flow, [end for end, _ in ends]))
+        ) is not AWAY:
             for end, stamp in ends:
                 counted.setdefault(end.job.queue, []).append(stamp)
-    gone = [_call(context, queue, "HDEL", part) for queue, some in counted.items() for part in chunks(some, _MOST)]
+    gone = [
+        _call(context, queue, "HDEL", part) for queue, some in counted.items() for part in chunks(some, _MOST)
+    ]
     if gone:
         yield from each(context, gone)
     return sum(len(some) for some in counted.values())

@@ -139,7 +139,8 @@ def _arguments(
     sets, dels = session.fields()
     look = session.look_at
     args: list[bytes | str | int] = [context.floor, ref.id, session.version, session.head.created_at]
-    args += ["" if look is None else look, session.uncounted, int(session.scripts_count), len(profiles)]
+    args += ["" if look is None else look, session.uncounted]
+    args += [int(session.scripts_count), int(session.needs_all_ends), len(profiles)]
     for pair in profiles.items():
         args += pair
     checks = session.checks()

@@ -266,37 +266,55 @@ local new_ends = {}
 
 local note_flow
 do
-  -- A node, as flow_session.py writes it: state, whether swept, pending, failures, its only successor (or NO_ONE), stamp.
-  local NODE, NO_ONE, WAITS, ACTIVE, DONE = '<BBi4i4I4d', 4294967294, 0, 1, 2
+  -- A node, as flow_session.py writes it, has its state in byte 1, pending in 3 to 6, its only successor in 11 to 14 (or from
+  -- NO_ONE on), and from 23 on stored id and queue of its job, each after its size.
+  local NO_ONE, WAITS, ACTIVE, DONE = 4294967294, 0, 1, 2
   local RAN_AGAIN = 2147483648    -- added by retry.lua to the number of the node in its job: `ends` has an entry of it
+  local flows = {}    -- by queue and flow: its key, `q`, and its waiting nodes; nothing else changes them during a script
+
+  -- The flow of a node, if scripts may count ends in it: it is on this server, and runs (`s`).
+  local function flow_of(queue, of)
+    local found = flows[of]
+    if found == nil or found and found.queue ~= queue then
+      local name, home, at = name_of(queue), struct.unpack('<Bc0', of)
+      found = false
+      if not clustered or home == name then
+        local key = string.sub(queue, 1, -2 - #name) .. home .. '}:flow/' .. string.sub(of, at)
+        local open = redis.call('HMGET', key, 's', 'q')
+        found = open[1] == '1' and {key = key, queue = queue, q = tonumber(open[2]) or 0, name = string.char(#name) .. name}
+      end
+      flows[of] = found
+    end
+    return found
+  end
 
   -- Count a completed job in its flow: its node has ended, and one node less is pending for its successor. True if that
-  -- is all: the flow runs (`s`), is on this server, and its successor waits for another node, too. `q` counts such ends, which
-  -- `head` does not.
+  -- is all, because its successor waits for another node, too. `q` counts such ends, which `head` does not.
   local function counted(queue, id, job)
-    local node, home, at = struct.unpack('<I4Bc0', job.flow)
-    local name = name_of(queue)
-    if node >= RAN_AGAIN or clustered and home ~= name then return false end
-    local flow = string.sub(queue, 1, -2 - #name) .. home .. '}:flow/' .. string.sub(job.flow, at)
-    local found = redis.call('HMGET', flow, 's', 'q', 'n' .. node)
-    if found[1] ~= '1' or not found[3] then return false end
-    local state, swept, pending, failures, successor, stamp, rest = struct.unpack(NODE, found[3])
-    local of = struct.pack('<Bc0Bc0', #id, id, #name, name)
-    if state ~= ACTIVE or successor >= NO_ONE or string.sub(found[3], rest, rest + #of - 1) ~= of then return false end
-    local after = redis.call('HGET', flow, 'n' .. successor)
-    local after_state, after_swept, after_pending, after_failures, after_next, after_stamp, after_rest = struct.unpack(NODE, after)
-    if after_state ~= WAITS or after_pending < 2 then return false end
-    redis.call('HSET', flow, 'q', (tonumber(found[2]) or 0) + 1,
-      'n' .. node, struct.pack(NODE, DONE, swept, pending, failures, successor, stamp) .. string.sub(found[3], rest),
-      'n' .. successor, struct.pack(NODE, after_state, after_swept, after_pending - 1, after_failures, after_next, after_stamp)
-        .. string.sub(after, after_rest),
-      unpack(job.result and {'r' .. node, job.result} or {}))
+    local node, flow = struct.unpack('<I4', job.flow), flow_of(queue, string.sub(job.flow, 5))
+    if node >= RAN_AGAIN or not flow then return false end
+    local text = redis.call('HGET', flow.key, 'n' .. node)
+    if not text or string.byte(text) ~= ACTIVE then return false end
+    if string.sub(text, 23, 23 + #id + #flow.name) ~= string.char(#id) .. id .. flow.name then return false end
+    local successor = struct.unpack('<I4', text, 11)
+    if successor >= NO_ONE then return false end
+    local after = flow[successor] or redis.call('HGET', flow.key, 'n' .. successor)
+    local pending = struct.unpack('<i4', after, 3)
+    if string.byte(after) ~= WAITS or pending < 2 then return false end
+    after = string.sub(after, 1, 2) .. struct.pack('<i4', pending - 1) .. string.sub(after, 7)
+    text = string.char(DONE) .. string.sub(text, 2)
+    if job.result then
+      redis.call('HSET', flow.key, 'q', flow.q + 1, 'n' .. node, text, 'n' .. successor, after, 'r' .. node, job.result)
+    else
+      redis.call('HSET', flow.key, 'q', flow.q + 1, 'n' .. node, text, 'n' .. successor, after)
+    end
+    flow.q, flow[successor] = flow.q + 1, after
     return true
   end
 
   function note_flow(queue, id, job, state)
     if state == COMPLETED then
-      local ok, done = pcall(counted, queue, id, job)    -- not if the key of the flow holds something else
+      local ok, done = pcall(counted, queue, id, job)    -- an error: the key of the flow holds something else
       if ok and done then return end
     end
     local stamp = string.format('%.0f', count_up(meta(queue)))
