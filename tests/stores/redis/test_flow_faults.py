@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from penstock.core.flow import FlowState, NodeState
+from penstock.core.flow import FlowPolicy, FlowState, NodeState
 from penstock.core.job import State
-from penstock.stores.contract import FlowChange
+from penstock.stores.contract import FlowChange, Settlement
 from penstock.stores.redis.store import RedisStore
-from penstock.stores.redis.verbs import flow_store
-from tests.store.facts import DEAD, new
+from penstock.stores.redis.verbs import flow_store, settling
+from tests.store.facts import COMPLETED as COMPLETED_JOB
+from tests.store.facts import DEAD, end, new, take
 from tests.store.flow_facts import (
     advance,
     flow_of,
@@ -73,3 +74,38 @@ async def test_that_an_id_is_taken_is_noted_by_the_step_that_starts_the_node(sto
     assert await store.cancel([ref_of(flow, 0)]) == [State.CANCELLED]
     await advance(store)
     assert await states(store, flow) == [GONE]
+
+
+async def test_a_worker_that_dies_after_it_has_settled_a_member_has_counted_it(
+    store: RedisStore, corruptor: RedisCorruptor
+) -> None:
+    flow = await started(store, 4, [(0, 3), (1, 3), (2, 3)])
+    first, second, _ = await take(store, 3)
+    await end(store, first, result=b"1")
+    with corruptor.client() as client:
+        assert not client.exists(corruptor.key(flow.queue, "ends"))
+        client.delete(corruptor.key(flow.queue, f"flow/{flow.id}"))
+    await end(store, second)  # as the end of any job
+    await advance(store)
+
+
+async def test_an_end_between_reading_and_storing_a_change_is_not_lost(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = await started(store, 4, [(0, 3), (1, 3), (2, 3)], FlowPolicy.FINISH)
+    first, second, third = await take(store, 3)
+    await end(store, first)
+    whole, settled = flow_store.register, 0
+
+    def slowly(*arguments: Any) -> Any:  # the flow has been read: another worker settles a member now
+        nonlocal settled
+        settled += 1
+        if settled == 1:
+            yield from settling.settle(arguments[0], [Settlement(second.lease, COMPLETED_JOB)])
+        yield from whole(*arguments)
+
+    monkeypatch.setattr(flow_store, "register", slowly)
+    await end(store, third, DEAD)
+    assert settled == 2, "the change was computed from what another end has changed"
+    assert await states(store, flow) == [COMPLETED, COMPLETED, NodeState.DEAD, NodeState.SKIPPED]
+    assert (await the_flow(store, flow)).state is FlowState.FAILED

@@ -1,8 +1,8 @@
 """One flow on Redis while a verb changes it: what was read, what has changed, and what is to be enqueued.
 
 The rules are those of `core/flow_engine.py`. A change is computed here and stored by `flow_commit.lua`, which
-refuses it if the flow has changed since it was read; then the verb reads the flow again. The usual end of a node
-is counted by the script that ends its job (queue.lua), which changes the node, its successor and `q`.
+refuses it if the flow has changed since it was read; then the verb reads the flow again. The usual end of a
+node is counted by the script that ends its job (queue.lua), which changes the node, its successor and `q`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _decode_head = msgspec.msgpack.Decoder(LiveFlow).decode
 _decode_indexes = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 _decode_job = msgspec.msgpack.Decoder(NewJob).decode
 
-#: State, whether swept, pending, failures, the only successor, and the number of the last end that was counted from an
-#: entry of `ends`: queue.lua changes them. Then stored id and queue of the job, each after its size, and `_Fixed`.
+#: State, whether swept, pending, failures, the only successor, and the number of the last entry of `ends`
+#: that was counted; queue.lua reads and changes them. Then stored id and queue of the job, each after its size,
+#: and `_Fixed`.
 _NODE = struct.Struct("<BBiiId")
 #: The bytes of a node that scripts may change: all up to `failures`.
 _CHANGING = 10

@@ -1,8 +1,9 @@
 """Count the ends of jobs that are nodes of flows.
 
-The script that completes a job counts the end itself, if nothing follows from it. Otherwise the script that ends
-a job notes the end in the job's slot (`ends`, see queue.lua). The settling worker counts it at once, and `advance_flows` counts what nobody has. A repeated count changes nothing: each end has a
-number, and a node remembers the highest that was counted.
+The script that completes a job counts the end itself, if nothing follows from it. Otherwise the script that
+ends a job notes the end in the job's slot (`ends`, see queue.lua). The settling worker counts it at once, and
+`advance_flows` counts what nobody has. A repeated count changes nothing: each end has a number, and a node
+remembers the highest that was counted.
 """
 
 from __future__ import annotations
