@@ -76,7 +76,10 @@ def _penstock(setup: Setup, folder: Path, members: int, steps: int) -> dict[str,
             rig.warm()
             canvas = chord(tasks.number.map(range(members)), then=tasks.total)
             group = _timed(lambda: canvas.enqueue().result(timeout=100))
-            return {"group": group, "steps": _timed(lambda: tasks.stepping.enqueue(steps).result(timeout=100))}
+            return {
+                "group": group,
+                "steps": _timed(lambda: tasks.stepping.enqueue(steps).result(timeout=100)),
+            }
 
 
 def _timed(act: Callable[[], object]) -> float:

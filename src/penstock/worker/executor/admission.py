@@ -260,8 +260,8 @@ class Admission:
 
     @property
     def waiting(self) -> bool:
-        """Whether leased jobs wait for a slot."""
-        return self._slots.buffered > 0 or len(self.backlog) > 0
+        """Whether leased jobs wait for a slot, for their time or for results of their flow."""
+        return self._slots.buffered > 0 or len(self.backlog) > 0 or bool(self._slots.reserved)
 
     def caps(self) -> dict[str, int]:
         """How many jobs to fetch at most from queues with process tasks at their head."""

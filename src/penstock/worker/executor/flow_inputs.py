@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from penstock.client.flows.inputs import InputUnreadable, with_inputs
 from penstock.core.errors import StoreError, Undecodable
 from penstock.maintenance.service import Service
@@ -41,6 +43,8 @@ class FlowInputs(Service):
     async def tick(self) -> float:
         unanswered: StoreError | None = None
         for _ in range(len(self._waiting)):
+            if not self._waiting:
+                break
             leased = self._waiting.popleft()
             try:
                 leased.job = await with_inputs(self._store, leased.job)
@@ -52,7 +56,20 @@ class FlowInputs(Service):
                 if self._stopping:
                     break
             else:
-                self._on_ready(leased)
+                for one in (leased, *self._take_same(leased)):
+                    one.job = replace(one.job, spec=leased.job.spec)
+                    self._on_ready(one)
         if unanswered is not None:
             raise unanswered  # tried again after a pause
         return 0.0 if self._waiting else _IDLE
+
+    def _take_same(self, leased: LeasedJob) -> list[LeasedJob]:
+        """Take further leases of the same job. The supervisor releases what has not started while this process
+        is short of CPU: a job whose results take long to read would otherwise be read and released for ever."""
+        of = (leased.job.spec.queue, leased.job.spec.id, leased.job.generation)
+        same = [
+            one for one in self._waiting if (one.job.spec.queue, one.job.spec.id, one.job.generation) == of
+        ]
+        for one in same:
+            self._waiting.remove(one)
+        return same
