@@ -26,8 +26,8 @@ _decode_indexes = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 _decode_job = msgspec.msgpack.Decoder(NewJob).decode
 
 #: State, whether swept, pending, failures, the only successor, and the number of the last entry of `ends`
-#: that was counted; queue.lua reads and changes them. Then stored id and queue of the job, each after its size,
-#: and `_Fixed`.
+#: that was counted; queue.lua reads and changes them. Then stored id and queue of the job, each after its
+#: size, and `_Fixed`.
 _NODE = struct.Struct("<BBiiId")
 #: The bytes of a node that scripts may change: all up to `failures`.
 _CHANGING = 10

@@ -64,8 +64,11 @@ class FlowInputs(Service):
         return 0.0 if self._waiting else _IDLE
 
     def _take_same(self, leased: LeasedJob) -> list[LeasedJob]:
-        """Take further leases of the same job. The supervisor releases what has not started while this process
-        is short of CPU: a job whose results take long to read would otherwise be read and released for ever."""
+        """Take further leases of the same job.
+
+        The supervisor releases what has not started while this process is short of CPU: a job whose results
+        take long to read would otherwise be read and released for ever.
+        """
         of = (leased.job.spec.queue, leased.job.spec.id, leased.job.generation)
         same = [
             one for one in self._waiting if (one.job.spec.queue, one.job.spec.id, one.job.generation) == of
