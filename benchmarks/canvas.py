@@ -1,8 +1,8 @@
 """Flows beside Celery's canvas on Redis and DBOS on SQLite: `python -m benchmarks.canvas`.
 
-Each repetition runs all programs, one after the other. A chord of no-ops that return a number; Celery stores
-it before its worker (two processes) starts, and DBOS enqueues the members of a queue from a workflow that sums
-their results. Steps are those of one job or workflow.
+Each repetition runs all programs, one after the other. A chord of no-ops that return a number; Celery
+stores it before its worker (two processes) starts, and DBOS enqueues the members of a queue from a workflow
+that sums their results. Steps are those of one job or workflow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Steps and child workflows in DBOS on SQLite: `python dbos_program.py FILE STEPS MEMBERS`, seconds as JSON."""
+"""Steps and child workflows in DBOS on SQLite, in seconds: `python dbos_program.py FILE STEPS MEMBERS`."""
 
 from __future__ import annotations
 
