@@ -27,7 +27,7 @@ _decode_job = msgspec.msgpack.Decoder(NewJob).decode
 
 #: State, whether swept, pending, failures, the only successor, and the number of the last entry of `ends`
 #: that was counted; queue.lua reads and changes them. Then stored id and queue of the job, each after its
-#: size, and `_Fixed`.
+#: size, and `_NodeFacts`.
 _NODE = struct.Struct("<BBiiId")
 #: The bytes of a node that scripts may change: all up to `failures`.
 _CHANGING = 10
@@ -37,7 +37,7 @@ _STATES = tuple(NodeState)
 _NUMBERS = {state: number for number, state in enumerate(_STATES)}
 
 
-class _Fixed(msgspec.Struct, array_like=True):
+class _NodeFacts(msgspec.Struct, array_like=True):
     """What never changes of a node. `next`: its successors, unless there is one."""
 
     when: When
@@ -45,7 +45,7 @@ class _Fixed(msgspec.Struct, array_like=True):
     task: str
 
 
-_decode_fixed = msgspec.msgpack.Decoder(_Fixed).decode
+_decode_facts = msgspec.msgpack.Decoder(_NodeFacts).decode
 
 
 class _StoredNode(NamedTuple):
@@ -61,7 +61,7 @@ def _node_of(index: int, text: bytes) -> _StoredNode:
     id = text[at + 1 : at + 1 + text[at]]
     at += 1 + len(id)
     queue = text[at + 1 : at + 1 + text[at]]
-    fixed = _decode_fixed(memoryview(text)[at + 1 + len(queue) :])
+    fixed = _decode_facts(memoryview(text)[at + 1 + len(queue) :])
     node = LiveNode(
         index,
         _STATES[state],
@@ -86,7 +86,7 @@ def _text_of(node: LiveNode, stamp: int) -> bytes:
     successor, rest = (following[0], ()) if len(following) == 1 else (several, following)
     head = _NODE.pack(_NUMBERS[node.state], node.swept, node.pending, node.failures, successor, stamp)
     of = bytes((len(id),)) + id + bytes((len(queue),)) + queue
-    return head + of + _encode(_Fixed(node.when, rest, node.task))
+    return head + of + _encode(_NodeFacts(node.when, rest, node.task))
 
 
 def read_head(text: bytes, uncounted: bytes | None) -> LiveFlow:
