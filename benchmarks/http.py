@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import shutil
 import socket
 import statistics
@@ -171,9 +172,18 @@ def many_jobs(port: int, load: Path, scale: float, pid: int) -> dict[str, Figure
     return found
 
 
+def _allow_open_files(number: int) -> None:
+    """Let the load, which inherits this limit, open so many connections; each server raises its own limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < number:
+        raise click.ClickException(f"{number} open files are needed (ulimit -Hn: {hard}): use --scale")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, number), hard))
+
+
 def idle_polls(port: int, load: Path, scale: float, pid: int) -> dict[str, Figures]:
     """Idle long polls: the server's memory and CPU, and the time from a publish to the answer of a poll."""
     connections, seconds = int(5_000 * scale), 5
+    _allow_open_files(connections + 200)
     before = memory_of(pid).rss
     command = [str(load), "-port", str(port), "-token", _TOKEN, "-mode", "polls", "-hold", "3s"]
     command += ["-connections", str(connections), "-requests", "300"]

@@ -65,7 +65,7 @@ WIRE_MAY_IMPORT = {"duration", "errors", "forks", "per_loop"}
 SHARED_BY_STORES = {
     *("__init__", "contract", "facade", "statements", "migrate", "package_files"),
     *("result_waiter", "rate_limiter", "batch_buffer", "text_encoding", "wake_counts", "flow_cursor"),
-    *("cursors", "namespace_views"),
+    *("cursors", "namespace_views", "job_matcher", "search_cursors", "job_log"),
 }
 # These know stores by their URLs, and a store that is around another one.
 KNOW_STORES = {"connect"}
@@ -76,7 +76,7 @@ KNOW_STORES = {"connect"}
 WORKER_KNOWS_ALL = {"__init__", "services", "wiring", "worker"}
 WORKER_FACTS = {
     *("event_loop", "owner"),
-    *("leased_jobs", "plan", "exits", "orders", "queues", "locks", "logs", "signals"),
+    *("attempt_recorder", "leased_jobs", "plan", "exits", "orders", "queues", "locks", "logs", "signals"),
     *("metrics_page", "shared_lease_table", "unknown_tasks", "worker_metrics"),
 }
 WORKER_ARROWS = {
@@ -88,7 +88,9 @@ WORKER_ARROWS = {
     "fetcher": {"executor", "settler"},
     "listener": {"executor"},
     "process": {"worker"},
+    "remote_control": {"command_reader"},
     "reporter": {"callback_runner"},
+    "stack_report": {"executor"},
     "supervisor": {"process"},
 }
 

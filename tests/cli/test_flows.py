@@ -37,5 +37,20 @@ def test_a_flow_is_cancelled_and_retried(penstock, store):
     assert "running (2 active, 2 waiting)" in penstock.ok("flows", "retry", f"default/{flow.id}")
 
 
+def test_a_flow_runs_again_from_a_node(penstock, store):
+    flow = stored(store)
+    penstock.ok("flows", "cancel", f"default/{flow.id}")
+    assert "no job that has run" in penstock.says(2, "flows", "retry", f"default/{flow.id}", "--from", "2")
+    again = penstock.ok("flows", "retry", f"default/{flow.id}", "--from", "1")
+    assert "running (2 active, 2 waiting)" in again
+
+
 def test_a_flow_that_is_not_there_is_said(penstock, store):
     assert "there is no flow" in penstock.says(3, "flows", "show", "default/nothing")
+
+
+def test_a_signal_is_sent(penstock, store):
+    assert "stored" in penstock.ok("flows", "signal", "packed", "--key", "7", "--data", '{"parcels": 2}')
+    assert penstock.json("flows", "signal", "packed", "--key", "7") == {"status": "exists"}
+    assert "has no '!' or '#'" in penstock.says(2, "flows", "signal", "a#b")
+    assert "no JSON" in penstock.says(2, "flows", "signal", "packed", "--data", "{")

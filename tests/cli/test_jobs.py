@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import datetime, timedelta
 
+import msgspec
 import pytest
 
-from penstock.core.job import Ref, State
+from penstock.cli.job_search import run_search
+from penstock.core.flow_member import FlowMember
+from penstock.core.job import NewJob, Ref, State
+from penstock.core.lifecycle import Transition
 from penstock.core.unique import UniqueKey
+from penstock.inspector import Inspector, JobSearch
 from penstock.retry import exponential, fibonacci, fixed, linear, sidekiq, steps
+from penstock.stores.contract import Settlement
+from penstock.stores.job_log import JobLog, LogLine, store_logs
 from tests.cli.conftest import fetch, kill, put
 
 
@@ -64,6 +72,75 @@ def test_a_listing_can_be_of_what_a_worker_holds(penstock, store):
     put(store, "a", "b")
     fetch(store, 1, worker="w7")
     assert [job["id"] for job in penstock.json("jobs", "list", "--worker", "w7")["jobs"]] == ["a"]
+
+
+def test_a_listing_can_be_searched(penstock, store):
+    put(store, "a", payload=b'[["Order-4711"]]', headers={"tenant": "ann"})
+    put(store, "b", payload=b'[["order-4712"]]', queue="q2")
+    put(store, "c", delay=3_600_000, flow=FlowMember("q2", "f", 0))
+    put(store, "d", delay=60_000)
+
+    def ids(*filters):
+        return [job["id"] for job in penstock.json("jobs", "list", *filters)["jobs"]]
+
+    assert ids("--text", "ORDER-471") == ["b", "a"]
+    assert ids("-x", "order-471", "-q", "q2") == ["b"]
+    assert ids("-q", "q2", "-q", "default", "--reverse", "-n", "2") == ["a", "b"]
+    assert ids("--header", "tenant=ann") == ["a"]
+    assert ids("--flow", "q2/f") == ["c"]
+    assert ids("--by", "due") == ["d", "c"]
+    assert ids("--by", "due", "--until", "+30m", "--since", "1h") == ["d"]
+    assert ids("--since", "1h", "-s", "available", "-s", "dead") == ["b", "a"]
+    assert ids("--until", "2026-01-02T03:04:05Z") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--header", "x"], "NAME=VALUE"),
+        (["--flow", "f"], "QUEUE/ID"),
+        (["--since", "soon"], "--since"),
+        (["--since", "2026-13-01T00:00:00Z"], "not a time"),
+        (["--by", "due", "-s", "dead"], "no order by due time"),
+    ],
+)
+def test_a_search_that_makes_no_sense_is_a_usage_error(penstock, words, problem):
+    result = penstock("jobs", "list", *words)
+    assert (result.exit_code, problem in result.stderr) == (2, True), result.stderr
+
+
+def test_the_log_of_a_job_is_printed(penstock, store):
+    put(store, "a")
+    (job,) = fetch(store, 1)
+    log = JobLog()
+    log.append(LogLine(1_700_000_000_000, "page 1 of 7"))
+    asyncio.run(store_logs(store, [(job.lease, log)], 15_000))
+    line = "2023-11-14T22:13:20.000Z  page 1 of 7"
+    assert penstock.ok("jobs", "log", "a") == f"{line}\n"
+    assert f"log (1 lines)\n  {line}" in penstock.ok("jobs", "show", "default/a")
+    asyncio.run(store.settle([Settlement(job.lease, Transition(State.COMPLETED, keep=60_000))]))
+    assert penstock.json("jobs", "log", "a", "--follow") == {
+        "log": [{"at": "2023-11-14T22:13:20.000Z", "text": "page 1 of 7"}]
+    }
+    assert penstock("jobs", "log", "b").exit_code == 3
+
+
+async def test_a_stopped_search_gives_what_it_has_found(store):
+    await store.enqueue([NewJob("a", "t")])
+    found = asyncio.Event()
+
+    class Endless(Inspector):
+        async def search(self, search, *, after=None, limit=None):
+            async for step in super().search(search, after=after, limit=limit):
+                yield msgspec.structs.replace(step, next="0:7:q")
+            found.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(run_search(Endless(store), JobSearch(), None, 50))
+    await found.wait()
+    task.cancel()
+    jobs, after, stopped = await task
+    assert ([job.id for job in jobs], after, stopped) == (["a"], "0:7:q", True)
 
 
 def test_an_empty_listing_leaves_stdout_empty(penstock):
@@ -265,7 +342,8 @@ def test_all_dead_jobs_of_a_queue_can_be_retried(penstock, store):
     kill(store, 2)
     kill(store, queue="q2")
     bulk = penstock.json("jobs", "retry", "--all", "--queue", "default", "--yes")
-    assert bulk == {"done": 2, "asked": 0, "refused": 0, "limited": False}
+    assert (bulk["done"], bulk["asked"], bulk["refused"], bulk["limited"]) == (2, 0, 0, False)
+    assert (bulk["act"], bulk["state"], bulk["by"][:4]) == ("retry", "done", "cli:")
     assert states(store, "a", "b", "c") == [State.AVAILABLE] * 3
     assert states(store, "other", queue="q2") == [State.DEAD]
 
@@ -277,7 +355,7 @@ def test_a_bulk_operation_asks_first_and_says_how_many(penstock, store):
     assert "cancel 2 available jobs in the queue default?" in result.stderr
     assert states(store, "a", "b") == [State.AVAILABLE] * 2
     result = penstock("jobs", "cancel", "--all", "-q", "default", input="y\n")
-    assert "cancel all unfinished jobs in the queue default?" in result.stderr
+    assert "cancel 2 unfinished jobs in the queue default?" in result.stderr
     assert result.stdout == "2 cancelled\n"
 
 
@@ -291,6 +369,32 @@ def test_a_bulk_operation_keeps_to_its_limit(penstock, store):
     put(store, *(f"j{n}" for n in range(5)))
     result = penstock("jobs", "delete", "--all", "--limit", "3", "-y")
     assert (result.stdout, result.stderr) == ("3 deleted\n", "limit reached: more jobs may match\n")
+
+
+def test_a_dry_run_counts_and_a_detached_act_is_left_to_workers(penstock, store):
+    put(store, *(f"j{n}" for n in range(5)))
+    assert penstock.ok("jobs", "delete", "--all", "--text", "j", "--dry-run") == "5 jobs match\n"
+    started = penstock.ok("jobs", "delete", "--all", "--text", "j", "--detach", "-y")
+    id = started.removeprefix("started ").strip()
+    (row,) = penstock.json("bulk", "list")["bulk"]
+    assert (row["id"], row["state"], row["done"]) == (id, "running", 0)
+    assert "delete" in penstock.ok("bulk", "list")
+    assert "text=j" in penstock.ok("bulk", "show", id)
+    assert penstock.says(2, "jobs", "delete", "--all", "--text", "j", "-y").startswith(f"the bulk act {id}")
+    assert penstock.ok("bulk", "abort", id) == f"{id}: aborted, 0 jobs were reached\n"
+    assert penstock("bulk", "show", "nobody").exit_code == 3
+    assert states(store, "j0") == [State.AVAILABLE]
+
+
+def test_jobs_are_moved_and_duplicated(penstock, store):
+    put(store, "a", "b")
+    assert penstock.ok("jobs", "move", "a", "--to", "other") == "default/a: moved to other (was available)\n"
+    assert states(store, "a", queue="other") == [State.AVAILABLE]
+    assert penstock.ok("jobs", "duplicate", "b").startswith("default/b: duplicated as ")
+    assert (
+        penstock.ok("jobs", "reschedule", "b", "--delay", "1h") == "default/b: rescheduled (was available)\n"
+    )
+    assert penstock.ok("jobs", "run-now", "b") == "default/b: made available (was scheduled)\n"
 
 
 @pytest.mark.parametrize(

@@ -33,3 +33,17 @@ def test_waiting_jobs_are_listed_and_counted(penstock, store):
     assert [job["id"] for job in listed] == ["c", "b"]
     (queue,) = penstock.json("queues", "list")["queues"]
     assert queue["counts"] == {"available": 1, "waiting": 2}
+
+
+def test_why_names_what_keeps_a_job(penstock, store):
+    put(store, "a", "b")
+    penstock.ok("queues", "pause", "default")
+    (view,) = penstock.json("jobs", "why", "b")["jobs"]
+    paused, no_worker, ahead = view["reasons"]
+    assert paused["kind"] == "paused"
+    assert paused["says"].startswith("the queue was paused by cli:")
+    assert [no_worker["kind"], ahead["says"]] == ["no worker", "1 job is ahead of it"]
+    shown = penstock.ok("jobs", "why", "default/b").splitlines()
+    assert shown[0].startswith("default/b is available since 20")
+    assert shown[1:] == [f"  {one['says']}" for one in view["reasons"]]
+    assert penstock("jobs", "why", "nobody").exit_code == 3

@@ -1,19 +1,21 @@
 """The test suites of lmstfy's Go clients, unchanged, pass against `penstock serve --lmstfy`.
 
-The suite of the client in lmstfy's own repository comes from the Go module proxy. Its setup would start a
-Redis in Docker for lmstfy and says where lmstfy listens; that one file, which is no test, is replaced.
-
-bitleak/go-lmstfy-client is not on the module proxy. Its suite runs if PENSTOCK_GO_LMSTFY_CLIENT names a
-checkout; it dials the ports 7777 and 7778.
+Both come from the Go module proxy, into Go's module cache. The setup of the suite in lmstfy's own repository
+would start a Redis in Docker for lmstfy and says where lmstfy listens; that one file, which is no test, is
+replaced. The suite of bitleak/go-lmstfy-client dials the ports 7777 and 7778. Some proxies do not have that
+module: then PENSTOCK_GO_LMSTFY_CLIENT may name a checkout, or the suite is skipped with the proxy's reason.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -26,8 +28,10 @@ from benchmarks.http import LMSTFY
 from tests.servers import redis_server
 from tests.test_house import SRC
 
+GO_LMSTFY_CLIENT = "github.com/bitleak/go-lmstfy-client@v0.0.0-20210510132526-6ea62f90d15b"
 CHECKOUT = os.environ.get("PENSTOCK_GO_LMSTFY_CLIENT", "")
 #: What that suite expects of the server: see its scripts/setup.sh.
+PORTS = (7777, 7778)
 NAMESPACE, TOKEN = "test-ns", "01F4CKPFY8XYVH6WVEQB3747CW"
 
 PRESET = """
@@ -100,18 +104,41 @@ def go(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.fixture(scope="module")
-def lmstfy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source of lmstfy, with another preset of its tests."""
-    home = tmp_path_factory.mktemp("lmstfy")
-    found = go("mod", "download", "-json", LMSTFY, cwd=home)
+def source_of(module: str, home: Path) -> Path:
+    """A copy of this module's source that can be written to. Skips the test if the proxy does not have it."""
+    found = go("mod", "download", "-json", module, cwd=home)
     facts = json.loads(found.stdout or "{}")
     if "Dir" not in facts:
-        pytest.skip(f"the Go module proxy gives no {LMSTFY}: {facts.get('Error', found.stderr)[:200]}")
+        pytest.skip(f"the Go module proxy gives no {module}: {facts.get('Error', found.stderr)[:300]}")
     copy = home / "source"
     shutil.copytree(facts["Dir"], copy)
     for path in [copy, *copy.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def go_lmstfy_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source of bitleak/go-lmstfy-client."""
+    return Path(CHECKOUT) if CHECKOUT else source_of(GO_LMSTFY_CLIENT, tmp_path_factory.mktemp("client"))
+
+
+@pytest.fixture
+def fixed_ports() -> Iterator[None]:
+    """The ports that the suite dials, for one test of this machine at a time."""
+    with open(Path(tempfile.gettempdir()) / "penstock-tests-port-7777", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for port in PORTS:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    pytest.skip(f"port {port} is in use, which the suite dials")
+        yield
+
+
+@pytest.fixture(scope="module")
+def lmstfy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source of lmstfy, with another preset of its tests."""
+    copy = source_of(LMSTFY, tmp_path_factory.mktemp("lmstfy"))
     (copy / "config" / "preset.go").write_text(PRESET)
     return copy
 
@@ -125,12 +152,12 @@ def test_the_suite_of_the_client_in_lmstfys_repository_passes(url: str, lmstfy: 
     assert "--- SKIP" not in ran.stdout
 
 
-@pytest.mark.skipif(not CHECKOUT, reason="needs a checkout, named by PENSTOCK_GO_LMSTFY_CLIENT")
-def test_the_suite_of_go_lmstfy_client_passes(url: str, tmp_path: Path) -> None:
-    with serving(url, tmp_path, 7777, 7778) as (_, admin_port):
+@pytest.mark.usefixtures("fixed_ports")
+def test_the_suite_of_go_lmstfy_client_passes(go_lmstfy_client: Path, url: str, tmp_path: Path) -> None:
+    with serving(url, tmp_path, *PORTS) as (_, admin_port):
         form = urllib.parse.urlencode({"description": "test", "token": TOKEN}).encode()
         with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}/token/{NAMESPACE}", form) as made:
             assert made.status == 201
-        ran = go("test", "-count=1", "-v", "./...", cwd=Path(CHECKOUT))
+        ran = go("test", "-count=1", "-v", "./...", cwd=go_lmstfy_client)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.count("--- PASS: Test") >= 16, ran.stdout

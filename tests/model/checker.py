@@ -7,6 +7,7 @@ import time
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 __all__ = ["Checked", "Model", "Step", "Trace", "explore"]
@@ -131,22 +132,25 @@ class _Search(Generic[S]):
         while way[-1]:
             way.append(self.came_from[way[-1]])
         plain, state, steps = self.model.plain, self.model.first(), []
-        for to in way[-2::-1]:
-            what, state = next(
-                (step.what, step.after)
-                for step in self.model.steps(state)
-                if plain(step.after) == self.states[to]
-            )
+        for at, to in pairwise(reversed(way)):
+            wanted = self.states[to]
+            what, state = self._step(state, at, lambda _, step, wanted=wanted: plain(step.after) == wanted)
             steps.append(str(what))
         if allowed is not None:
-            before = state
-            what, state = next(
-                (step.what, step.after)
-                for step in self.model.steps(before)
-                if not allowed(before, step.what, step.after)
+            what, state = self._step(
+                state, n, lambda before, step: not allowed(before, step.what, step.after)
             )
             steps.append(str(what))
         return Trace(broken, steps, state)
+
+    def _step(self, state: S, n: int, wanted: Callable[[S, Step], bool]) -> tuple[Any, S]:
+        """The first such step from this state, or else from its stand-in, which may leave steps out."""
+        return next(
+            (step.what, step.after)
+            for before in (state, self.states[n])
+            for step in self.model.steps(before)
+            if wanted(before, step)
+        )
 
 
 def _wrong(

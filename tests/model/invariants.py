@@ -53,7 +53,7 @@ def i3_only_who_holds_a_running_job_changes_it(before: World, act: Act, after: W
     if before.jobs is after.jobs:
         return True
     for j, (was, job) in enumerate(zip(before.jobs, after.jobs, strict=True)):
-        if was.state is not State.RUNNING or was == job:
+        if was is job or was.state is not State.RUNNING or was == job:
             continue
         same = was._replace(asked=job.asked, run_out=job.run_out, begun=job.begun, owner=job.owner)
         if same == job and job.run_out >= was.run_out:

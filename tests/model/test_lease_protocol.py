@@ -36,8 +36,8 @@ ONCE = NewJob("a", "t", max_attempts=2, at_most_once=True)
 OTHER = NewJob("b", "t", max_attempts=2)
 
 
-def check(model: LeaseProtocol) -> Checked[World]:
-    return explore(model, always=promises(*model.specs), each_step=EACH_STEP, end=END, note=legal_steps)
+def check(model: LeaseProtocol, **more: Any) -> Checked[World]:
+    return explore(model, always=promises(*model.specs), each_step=EACH_STEP, end=END, **more)
 
 
 # ── the protocol ─────────────────────────────────────────────────────────────────────────────────
@@ -79,7 +79,7 @@ NOT_PLAYED = {
 def test_the_model_takes_every_legal_step() -> None:
     seen: set[Any] = set()
     for spec in (JOB, LATER):
-        seen |= check(LeaseProtocol(spec, processes=1, late=0)).seen
+        seen |= check(LeaseProtocol(spec, processes=1, late=0), note=legal_steps).seen
     assert seen == set(LEGAL) - NOT_PLAYED
 
 

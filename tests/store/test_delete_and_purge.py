@@ -115,6 +115,14 @@ async def test_a_deleted_attempt_counts_as_processed(store: Store) -> None:
     assert [(day.processed, day.failed) for day in stats.days] == [(1, 0)]
 
 
+async def test_running_and_other_jobs_are_deleted_together_one_of_them_named_twice(store: Store) -> None:
+    one, idle, other = await running(store), await in_state(store, State.SCHEDULED), await running(store)
+    refs = [one.ref, idle.ref, other.ref, one.ref]
+    assert await store.delete(refs, running=True) == [State.RUNNING, State.SCHEDULED, State.RUNNING, None]
+    (stats,) = await store.stats()
+    assert (stats.processed, await counts(store)) == (2, {})
+
+
 async def test_a_deleted_running_job_makes_room_for_others(store: Store) -> None:
     await store.settings("default", limits=LimitChange.of(max_running=1))
     await add(store, *some(2))

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.core.clock import ManualClock
 from penstock.core.errors import ConfigError
-from penstock.core.flow import BUILDING_KEPT, FlowPolicy, FlowState, NodeState, When
+from penstock.core.flow import (
+    BUILDING_KEPT,
+    USED,
+    FlowPolicy,
+    FlowState,
+    NewFlow,
+    NewNode,
+    NodeState,
+    When,
+    end_of_flow,
+)
 from penstock.core.flow_member import FlowMember, Input
-from penstock.core.job import Ref, State
+from penstock.core.job import AttemptError, Ref, State
 from penstock.core.lifecycle import Transition
-from penstock.stores.contract import FLOW_STEP, FlowChange, Settled, Settlement, Store
+from penstock.stores.contract import FLOW_STEP, FlowChange, Settled, Settlement, StepRecord, Store
 from tests.store.corruptors import VANDALS
 from tests.store.facts import (
     AGAIN,
@@ -24,11 +38,13 @@ from tests.store.facts import (
     LEASE,
     PARKED,
     OpenStore,
+    add,
     end,
     gone,
     new,
     retryable,
     snoozed,
+    suspended,
     take,
     take_one,
     the,
@@ -512,6 +528,32 @@ async def test_a_retried_member_that_ends_before_its_flow_knows_is_counted(
     assert (await the_flow(store, flow)).state is (FlowState.COMPLETED if done else FlowState.FAILED)
 
 
+async def test_the_result_of_a_retried_member_is_that_of_its_last_run(store: Store) -> None:
+    flow = await started(store, 3, [(0, 2), (1, 2)])
+    first, other = await take(store, 2)
+    await end(store, first, COMPLETED, result=b"1")
+    await store.retry([ref_of(flow, 0)])
+    await run_one(store, flow, 0, result=b"2")
+    await end(store, other, result=b"3")
+    await advance(store)
+    assert [node.result for node in await nodes_in(store, flow)] == [b"2", b"3", None]
+    assert await ready(store, flow) == [2]
+
+
+async def test_a_member_that_runs_again_keeps_its_result_until_it_ends(store: Store) -> None:
+    """Its successor may be about to read it."""
+    flow = await started(store, 1)
+    await run_one(store, flow, 0, result=b"1")
+    for to, result in (COMPLETED, b"2"), (DEAD, None):
+        await store.retry([ref_of(flow, 0)])
+        await advance(store)
+        (node,) = await nodes_in(store, flow)
+        assert (node.state, node.result) == (A, b"1" if result else b"2")
+        await run_one(store, flow, 0, to, result=result)
+        await advance(store)
+        assert (await nodes_in(store, flow))[0].result == result
+
+
 async def test_a_skipped_node_runs_after_a_retried_member_that_its_flow_has_not_noticed(store: Store) -> None:
     flow = await started(store, 2, [(0, 1)])
     await run_one(store, flow, 0, DEAD)
@@ -575,6 +617,21 @@ async def test_a_member_that_stops_after_the_retry_runs_again_if_it_still_exists
     await run_one(store, flow, 1)
     await run_one(store, flow, 4)
     assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+async def test_a_flow_that_failed_long_ago_is_retried_with_the_members_it_had_cancelled(
+    store: Store, clock: ManualClock
+) -> None:
+    flow = await started(store, 3, [(0, 2), (1, 2)], retention=0)
+    await run_one(store, flow, 0, Transition(State.DEAD, keep=90 * DAY))
+    await advance(store)
+    clock.advance(30 * DAY)
+    await store.prune()
+    await advance(store)
+    assert await states(store, flow) == [D, X, S]
+    await store.change_flow(flow.ref, FlowChange.RETRY)
+    await advance(store)
+    assert await states(store, flow) == [A, A, W]
 
 
 async def test_a_member_that_died_and_one_that_stopped_in_one_call_come_back_together(store: Store) -> None:
@@ -650,21 +707,220 @@ async def test_nothing_is_added_to_a_join_that_has_ended(store: Store) -> None:
     assert (await the_flow(store, flow)).total == 3
 
 
+# ── jobs that others have enqueued ───────────────────────────────────────────────────────────────
+
+
+def external(flow: NewFlow, count: int) -> list[NewNode]:
+    return [NewNode(n, ref=ref_of(flow, n), uses=0) for n in range(count)]
+
+
+async def test_a_flow_of_enqueued_jobs_wakes_a_suspended_job(store: Store) -> None:
+    await add(store, new("parent", queue="p"))
+    parent = await take_one(store, queue="p")
+    await end(store, parent, suspended(HOUR))
+    flow = flow_of(queue="p", policy=FlowPolicy.IGNORE, wakes="parent", result=-1)
+    ids = [f"{flow.id}.{n}" for n in range(5)]
+    await add(store, *(new(id, queue="p", flow=FlowMember("p", flow.id, n)) for n, id in enumerate(ids)))
+    await run_one(store, flow, 0)
+    await run_one(store, flow, 1, REMOVED)
+    assert await store.put_flow(flow, external(flow, 5), start=False) is not None
+    await run_one(store, flow, 2, result=b"2")
+    assert await store.put_flow(flow, [], start=True) is not None
+    await advance(store)
+    assert await states(store, flow) == [C, G, C, A, A]
+    await run_one(store, flow, 3, DEAD)
+    await advance(store)
+    assert (await the(store, parent)).state is State.SUSPENDED
+    assert await store.cancel([ref_of(flow, 4)]) == [State.CANCELLED]
+    await advance(store)
+    assert (await the(store, parent)).state is State.AVAILABLE
+    assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+    assert [node.result for node in await nodes_in(store, flow)] == [None] * 5
+
+
+async def test_a_job_that_has_not_suspended_itself_yet_is_woken_then(store: Store) -> None:
+    await add(store, new("parent", queue="p"))
+    parent = await take_one(store, queue="p")
+    await store.record_steps([StepRecord(parent.lease, "a step", b"1", LEASE)])
+    flow = flow_of(queue="p", wakes="parent")
+    await put(store, flow, [])
+    await end(store, parent, suspended(HOUR))
+    assert (await the(store, parent)).state is State.AVAILABLE
+
+
+# ── waiting for the end ──────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("how", ["result", "failure", "cancel", "removal"])
+async def test_a_wait_for_a_flow_ends_with_it(store: Store, how: str) -> None:
+    flow = await started(store, 2, [(0, 1)])
+    if how == "result":  # that of node 0: the flow itself still runs
+        act = run_one(store, flow, 0)
+    elif how == "failure":
+        act = run_one(store, flow, 0, DEAD)
+    elif how == "cancel":
+        act = store.change_flow(flow.ref, FlowChange.CANCEL)
+    else:
+        act = store.delete([ref_of(flow, 0)])
+    end, began = [end_of_flow(flow.ref)], time.monotonic()
+    assert await store.wait_for_end(end, timeout=1) == [None]
+    wait = asyncio.create_task(store.wait_for_end(end, timeout=20_000))
+    await asyncio.sleep(0.01)
+    assert not wait.done()
+    await act
+    await advance(store)
+    assert await wait == [None]
+    assert await asyncio.to_thread(store.sync.wait_for_end, end, timeout=20_000) == [None]
+    assert await store.wait_for_end([end_of_flow(Ref("q", "no-such-flow"))], timeout=20_000) == [None]
+    assert time.monotonic() - began < 4, "waits end at once, not with the next check"
+
+
+# ── results that were used ───────────────────────────────────────────────────────────────────────
+
+
+async def taking(store: Store, count: int, takes: dict[int, tuple[int, ...]], **facts: Any) -> NewFlow:
+    """A flow of nodes that follow those whose values they take; the value of the last node is its result."""
+    flow = flow_of(result=count - 1)
+    edges = [(one, node) for node, inputs in takes.items() for one in inputs]
+    uses = Counter(one for one, _ in edges)
+    nodes = [
+        replace(
+            node, inputs=takes.get(node.index, ()), uses=uses[node.index] if node.index < count - 1 else -1
+        )
+        for node in nodes_of(flow, count, edges, **facts)
+    ]
+    await put(store, flow, nodes)
+    return flow
+
+
+async def results(store: Store, flow: NewFlow) -> list[bytes | None]:
+    await advance(store)
+    return [node.result for node in await nodes_in(store, flow)]
+
+
+async def test_a_result_is_removed_when_its_taker_has_completed(store: Store) -> None:
+    flow = await taking(store, 3, {1: (0,), 2: (1,)})
+    await run_one(store, flow, 0, result=b"0")
+    assert await results(store, flow) == [b"0", None, None]
+    await run_one(store, flow, 1, DEAD)
+    assert await results(store, flow) == [b"0", None, None]
+    assert await store.change_flow(flow.ref, FlowChange.RETRY) is not None
+    await run_one(store, flow, 1, result=b"1")
+    assert await results(store, flow) == [USED, b"1", None]
+    await run_one(store, flow, 2, result=b"2")
+    assert await results(store, flow) == [USED, USED, b"2"]
+    assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+
+
+async def test_a_result_with_two_takers_is_removed_after_both(store: Store) -> None:
+    flow = await taking(store, 4, {1: (0,), 2: (0,), 3: (1, 2)})
+    await run_one(store, flow, 0, result=b"0")
+    await run_one(store, flow, 1, result=b"1")
+    assert await results(store, flow) == [b"0", b"1", None, None]
+    await run_one(store, flow, 2, result=b"2")
+    assert await results(store, flow) == [USED, b"1", b"2", None]
+
+
+async def test_the_results_of_a_group_are_removed_after_its_body(store: Store) -> None:
+    flow = await taking(store, 5, {2: (0, 1), 3: (2,), 4: (3,)}, joins=[2])
+    await run_one(store, flow, 0, result=b"0")
+    assert await store.add_to_flow(flow.ref, 2, [new(f"{flow.id}.5")]) is not None
+    await run_one(store, flow, 1, result=b"1")
+    await run_one(store, flow, 5, result=b"5")
+    assert (await results(store, flow))[:2] == [b"0", b"1"]
+    await run_one(store, flow, 3, result=b"3")
+    assert await results(store, flow) == [USED, USED, None, b"3", None, USED]
+
+
+async def test_a_result_that_no_node_takes_is_not_stored(store: Store) -> None:
+    flow = await taking(store, 2, {})
+    await run_one(store, flow, 0, result=b"0")
+    await run_one(store, flow, 1, result=b"1")
+    assert await results(store, flow) == [None, b"1"]
+
+
+# ── again from a node ────────────────────────────────────────────────────────────────────────────
+
+
+async def again_from(store: Store, flow: NewFlow, node: int) -> None:
+    assert await store.change_flow(flow.ref, FlowChange.RETRY, node=node) is not None
+    await advance(store)
+
+
+async def test_a_flow_runs_again_from_a_node_with_its_history(store: Store) -> None:
+    flow = await started(store, 4, [(0, 1), (1, 3), (2, 3)], FlowPolicy.FINISH)
+    await run_one(store, flow, 0)
+    await run_one(store, flow, 2)
+    await run_one(store, flow, 1, Transition(State.AVAILABLE, error=AttemptError(1, 0, "OSError", "no luck")))
+    await run_one(store, flow, 1)
+    await run_one(store, flow, 3)
+    await again_from(store, flow, 1)
+    assert await states(store, flow) == [C, A, C, W]
+    assert (await the_flow(store, flow)).state is FlowState.RUNNING
+    job = await the(store, ref_of(flow, 1))
+    assert [error.message for error in job.errors] == ["no luck"]
+    await run_one(store, flow, 1, result=b"again")
+    await advance(store)
+    await run_one(store, flow, 3)
+    info = await the_flow(store, flow)
+    assert (info.state, info.counts) == (FlowState.COMPLETED, {C: 4})
+    assert (await nodes_in(store, flow))[1].result == b"again"
+
+
+async def test_failed_nodes_run_again_with_the_others(store: Store) -> None:
+    flow = await started(store, 3, [(0, 2), (1, 2)], FlowPolicy.FINISH)
+    await run_one(store, flow, 0)
+    await run_one(store, flow, 1, DEAD)
+    await again_from(store, flow, 0)
+    assert await states(store, flow) == [A, A, W]
+
+
+async def test_what_cannot_run_again_is_refused_and_nothing_changes(store: Store) -> None:
+    flow = await started(store, 3, CHAIN, joins=[1])
+    with pytest.raises(ConfigError, match="after it has ended"):
+        await store.change_flow(flow.ref, FlowChange.RETRY, node=0)
+    await run_one(store, flow, 0, REMOVED)
+    await run_one(store, flow, 2, DEAD)
+    await advance(store)
+    before = await the_flow(store, flow)
+    for node, why in ((0, "its job is gone"), (1, "no job that has run"), (7, "no job that has run")):
+        with pytest.raises(ConfigError, match=why):
+            await store.change_flow(flow.ref, FlowChange.RETRY, node=node)
+    assert await the_flow(store, flow) == before
+
+
+async def test_a_follower_whose_job_is_gone_ends_and_does_not_hang(store: Store) -> None:
+    flow = await started(store, 2, [(0, 1)])
+    await run_one(store, flow, 0)
+    await run_one(store, flow, 1, REMOVED)
+    await again_from(store, flow, 0)
+    await run_one(store, flow, 0)
+    await advance(store)
+    assert await states(store, flow) == [C, G]
+    assert (await the_flow(store, flow)).state is FlowState.FAILED
+
+
 # ── read and remove ──────────────────────────────────────────────────────────────────────────────
+
+
+async def _listed(store: Store, limit: int) -> list[str]:
+    after, found = None, []
+    while True:
+        page = await store.list_flows(after=after, limit=limit)
+        found += [info.spec.id for info in page.flows]
+        if (after := page.next) is None:
+            return found
 
 
 async def test_flows_are_listed_newest_first(store: Store, clock: ManualClock) -> None:
     flows = []
-    for n in range(5):
-        flows.append(await started(store, 1, queue=f"q{n % 2}"))
-        clock.advance(1)
-    after, found = None, []
-    while True:
-        page = await store.list_flows(after=after, limit=2)
-        found += [info.spec.id for info in page.flows]
-        if (after := page.next) is None:
-            break
-    assert found == [flow.id for flow in reversed(flows)]
+    for n in range(9):
+        flows.append(await started(store, 1, queue=f"q{n % 3}"))
+        clock.advance(n % 4 // 3)  # several at each instant
+    assert await _listed(store, 2) == await _listed(store, 4) == await _listed(store, 100)
+    times = {flow.id: (await the_flow(store, flow)).created_at for flow in flows}
+    ordered = sorted(flows, key=lambda flow: (times[flow.id], flow.queue, flow.id), reverse=True)
+    assert await _listed(store, 2) == [flow.id for flow in ordered]
     with pytest.raises(ConfigError):
         await store.list_flows(after="nonsense")
 
@@ -689,6 +945,35 @@ async def test_a_flow_that_is_never_started_is_removed(store: Store, clock: Manu
     await store.put_flow(flow, nodes_of(flow, 2), start=False)
     clock.advance(BUILDING_KEPT)
     await advance(store)
+    assert await store.get_flows([flow.ref]) == [None]
+
+
+async def test_a_large_flow_whose_removal_has_begun_is_gone(store: Store, clock: ManualClock) -> None:
+    flow = flow_of(retention=0)
+    again = flow_of(id=flow.id)
+    await put(store, flow, nodes_of(flow, 30))
+    jobs = await take(store, 30)
+    await store.settle([Settlement(job.lease, COMPLETED) for job in jobs])
+    clock.advance(1)
+    assert await store.advance_flows(limit=10)
+    assert await store.change_flow(flow.ref, FlowChange.RETRY) is None
+    assert await store.get_flows([flow.ref]) == [None]
+    assert (await store.list_flows()).flows == []
+    assert await store.flow_nodes(flow.ref, [29]) == [None]
+    await store.retry([ref_of(flow, 29)])
+    await put(store, again, nodes_of(again, 2, joins=[0, 1]))
+    await run_one(store, flow, 29)
+    await advance(store)
+    assert (await the_flow(store, again)).state is FlowState.COMPLETED
+
+
+async def test_a_part_is_refused_if_the_parts_before_it_are_gone(store: Store, clock: ManualClock) -> None:
+    flow = flow_of()
+    nodes = nodes_of(flow, 3, CHAIN)
+    await store.put_flow(flow, nodes[:2], start=False)
+    clock.advance(BUILDING_KEPT)
+    await advance(store)
+    assert await store.put_flow(flow, nodes[2:]) is None
     assert await store.get_flows([flow.ref]) == [None]
 
 

@@ -62,7 +62,7 @@ from tests.store.facts import DAY, HOUR, MINUTE, error
 STEPS = 50
 #: Memory would be compared with itself: of it only what must be true of every store is checked. Where each
 #: step is a question to a server, fewer runs see all that is legal.
-RUNS = {"memory": 60, "sqlite": 120, "redis": 60, "redis-cluster": 30}
+RUNS = {"memory": 30, "sqlite": 60, "redis": 30, "redis-cluster": 20}
 
 #: By how much (ms) the clock is set back at most. On Redis the order over several queues is that of the
 #: clock where it was set back by more than 5 s (docs/concepts/order.md), and memory's is another then.

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from penstock.app.reclaimed_jobs import settle_reclaimed
+from penstock.app.undoing import FAILED, UNDO, UNDO_AFTER, failure_of
 from penstock.core.clock import ManualClock
 from penstock.core.job import Lease, Ref, State
 from penstock.core.lifecycle import Transition
@@ -14,6 +16,7 @@ from penstock.core.partition import Partition
 from penstock.stores.contract import (
     LARGEST_MEMORY,
     MOST_STEPS,
+    HeartbeatRequest,
     RecordedStep,
     RecordStatus,
     Settled,
@@ -32,6 +35,7 @@ from tests.store.facts import (
     SECOND,
     add,
     end,
+    member,
     new,
     suspended,
     take,
@@ -223,6 +227,18 @@ async def test_a_suspended_job_waits_until_it_is_due(store: Store, clock: Manual
     assert (again.id, again.attempt, again.generation) == (job.id, 1, job.generation)
 
 
+async def test_a_suspended_job_is_resumed_beside_a_batch_that_is_due(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, new("a"))
+    await end(store, await take_one(store), suspended(MINUTE))
+    await add(store, member("b", wait=SECOND))
+    clock.advance(MINUTE)
+    await store.promote(["default"], limit=10)
+    await store.promote(["default"], limit=10)
+    assert {job.id for job in await take(store, 2)} == {"a", "b.batch"}
+
+
 async def test_suspending_keeps_the_attempts_and_crashes_of_before(store: Store, clock: ManualClock) -> None:
     await add(store, new("a"))
     await end(store, await take_one(store), Transition(State.AVAILABLE, lost=True))
@@ -296,3 +312,27 @@ async def test_suspended_jobs_are_listed_and_purged(store: Store, clock: ManualC
     assert await state_of(store, Ref("default", "j0")) is State.SUSPENDED
     assert await store.purge("default", states=[State.SUSPENDED], limit=10) == 3
     assert (await store.promote(["default"], limit=10)).next is None
+
+
+async def test_a_flow_whose_last_attempt_is_lost_runs_once_more_to_be_undone(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, new("a", max_attempts=1))
+    job = await take_one(store)
+    mark = f'{{"{UNDO}":[null,{{}}]}}'.encode()
+    await store.extend([HeartbeatRequest(job.lease, LEASE, started=True, checkpoint=mark)])
+    for state in (State.SUSPENDED, State.DEAD):
+        clock.advance(LEASE)
+        found = await store.reclaim(["default"], limit=9, lease=LEASE, worker="w2", token=token())
+        assert len(found.jobs) == 1
+        await settle_reclaimed(store, found, "WorkerLost", "it died")
+        assert await state_of(store, job.ref) is state
+        clock.advance(UNDO_AFTER)
+        await store.promote(["default"], limit=9)
+        for again in await take(store):
+            await store.extend([HeartbeatRequest(again.lease, LEASE, started=True)])
+    (dead,) = await store.get([job.ref])
+    assert dead is not None
+    assert [error.message for error in dead.errors] == ["it died"] * 2
+    assert dead.reason == "not undone, as its last run ended early: it died"
+    assert failure_of((await remembered(store, job.ref))[FAILED]) == "it died"

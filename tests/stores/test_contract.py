@@ -11,9 +11,11 @@ from penstock.stores.contract import (
     Consuming,
     Documenting,
     Flowing,
+    Measuring,
     Operating,
     Producing,
     Scheduling,
+    Searching,
     Stepping,
     Store,
     SyncFlowing,
@@ -23,7 +25,17 @@ from penstock.stores.contract import (
     SyncStore,
 )
 
-PAGES = (Producing, Consuming, Scheduling, Operating, Documenting, Flowing, Stepping)
+PAGES = (
+    Producing,
+    Consuming,
+    Scheduling,
+    Operating,
+    Searching,
+    Documenting,
+    Measuring,
+    Flowing,
+    Stepping,
+)
 DOORS = {
     SyncProducing: Producing,
     SyncOperating: Operating,

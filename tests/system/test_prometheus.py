@@ -75,9 +75,9 @@ def test_totals_agree_with_the_ledger_after_kills(place: Place, prometheus: Prom
     supervisor = place.programs[0]
     for kills in range(1, 5):
         place.until_started(60 * kills)
-        running = place.until(supervisor.children, "a worker process runs")
-        os.kill(random.choice(running), signal.SIGKILL)
-        place.until(lambda count=kills: supervisor.log.count(" died: ") >= count, "its death is seen")
+        victim = random.choice(place.until(supervisor.children, "a worker process runs"))
+        os.kill(victim, signal.SIGKILL)
+        place.until(lambda pid=victim: f"(pid {pid}) died: " in supervisor.log, "its death is seen")
     jobs = place.until_ended(handles)
     assert Counter(job.state for job in jobs) == {State.COMPLETED: 300}
     lost = sum(len(job.errors) for job in jobs)
@@ -88,11 +88,11 @@ def test_totals_agree_with_the_ledger_after_kills(place: Place, prometheus: Prom
             found = prometheus.query(f'penstock_jobs_{name}_total{{queue="default"}}')
             if [value for _, value in found] != [total, total]:  # of the worker, and of the server
                 return False
-        return True
+        deaths = prometheus.query("sum(penstock_worker_process_deaths_total)")
+        # a scrape that takes too long on a busy machine is repeated
+        return [value for _, value in prometheus.query("up") + deaths] == [1, 1, 4]
 
     place.until(agrees, "Prometheus has the totals of both targets")
-    assert {value for _, value in prometheus.query("up")} == {1.0}
-    assert prometheus.query("sum(penstock_worker_process_deaths_total)")[0][1] == 4
     states = prometheus.query('penstock_queue_jobs{state="completed"}')
     assert {value for _, value in states} == {300}
 

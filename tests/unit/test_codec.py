@@ -983,7 +983,7 @@ def functions_and_calls(draw: st.DrawFn) -> tuple[Callable[..., Any], list[int],
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(functions_and_calls())
 def test_calls_are_accepted_and_refused_as_in_python(case: Any) -> None:
     task, args, kwargs = case
@@ -1002,14 +1002,14 @@ def test_what_has_no_signature_is_a_config_error() -> None:
         ArgsCodec(max, name="max").encode((1, 2), {})
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(typed)
 def test_what_is_passed_is_what_arrives(pair: tuple[Any, Any]) -> None:
     annotation, value = pair
     assert same(arrives(annotation, value), value)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(anything)
 def test_what_is_passed_without_annotation_is_what_arrives(value: Any) -> None:
     assert same(arrives(Any, value), value)
@@ -1017,7 +1017,7 @@ def test_what_is_passed_without_annotation_is_what_arrives(value: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.one_of([st.just(kind) for kind, _ in LEAVES]), anything)
 def test_every_argument_arrives_equal_or_is_refused(annotation: Any, value: Any) -> None:
     try:

@@ -9,12 +9,14 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import QUEUED, AttemptError, NewJob, Progress, Ref, State
-from penstock.core.lifecycle import Transition
+from penstock.core.lifecycle import Transition, decide
+from penstock.core.outcomes import Raised
 from penstock.errors import ConfigError
-from penstock.inspector import Filter, Inspector, iso, parse_address, parse_state
+from penstock.inspector import Filter, Inspector, JobSearch, iso, parse_address, parse_state
 from penstock.inspector import inspector as module
+from penstock.inspector.audit import AuditLog
 from penstock.inspector.inspector import _QUEUED_ORDER, _WITHOUT_RUNNING
-from penstock.stores.contract import HeartbeatRequest, Settlement, Share, WorkerInfo
+from penstock.stores.contract import HeartbeatRequest, JobFilter, Settlement, Share, WorkerInfo
 from penstock.stores.memory import MemoryStore
 
 NOW = 1_700_000_000_000
@@ -139,6 +141,39 @@ async def test_a_listing_can_be_filtered(store, inspector):
     assert await ids(queue="q1", task="t") == {"a"}
 
 
+async def test_a_search_says_what_it_found_and_how_far_it_is(store, inspector):
+    await store.enqueue([NewJob(f"job {n}", "t", payload=b"x" * (n % 1000 == 7)) for n in range(2_499)])
+    search = JobSearch(JobFilter(text="x"))
+    steps = [step async for step in inspector.search(search)]
+    found = [[job.id for job in step.jobs] for step in steps]
+    assert found == [["job 2007"], [], ["job 1007"], [], ["job 7"]]
+    assert [(step.seen, step.total) for step in steps] == [(n, 2499) for n in (500, 1000, 1500, 2000, 2499)]
+    limited = [step async for step in inspector.search(search, limit=1)]
+    assert [job.id for step in limited for job in step.jobs] == ["job 2007"]
+    rest = [step async for step in inspector.search(search, after=limited[-1].next)]
+    assert [job.id for step in rest for job in step.jobs] == ["job 1007", "job 7"]
+
+
+async def test_a_job_shows_its_attempts_and_what_operators_did(store, inspector, clock):
+    await store.enqueue([NewJob("a", "t"), NewJob("b", "t")])
+    job, _ = await fetch(store, 2, worker="w1")
+    clock.advance(3_000)
+    error = AttemptError(1, clock.now(), "ValueError", "boom\nbang", "Traceback …")
+    await store.settle([Settlement(job.lease, decide(job, Raised(error), clock.now()))])
+    await AuditLog(store).write("cli:ann@host", "jobs.retry", "b, default/a", facts={"x": "y"})
+    await AuditLog(store).write("cli:ann@host", "jobs.cancel", "default/b")
+    await store.retry([job.ref])
+    await fetch(store, 1, worker="w2")
+    (view,) = await inspector.job("a")
+    first, second = view.attempts
+    assert (first.attempt, first.worker, first.ran, first.outcome) == (1, "w1", 3.0, "failed")
+    assert (first.fetched_at, first.error) == (NOW_ISO, "ValueError: boom")
+    assert (second.worker, second.ran, second.outcome) == ("w2", None, "running")
+    assert [(act.who, act.act, act.facts) for act in view.acts] == [
+        ("cli:ann@host", "jobs.retry", {"x": "y"})
+    ]
+
+
 async def test_queues_show_their_counts_in_the_order_of_the_lifecycle(store, inspector, clock):
     await store.enqueue([NewJob("a", "t"), NewJob("b", "t"), NewJob("c", "t", delay=9_000)])
     await kill(store)
@@ -202,64 +237,6 @@ async def test_a_job_that_has_ended_cannot_be_cancelled(store, inspector):
     await kill(store)
     (change,) = await inspector.cancel([Ref("default", "a")])
     assert (change.outcome, change.says) == ("refused", "not cancelled: it is dead")
-
-
-async def test_all_dead_jobs_can_be_retried_and_nothing_else_is(store, inspector, monkeypatch):
-    monkeypatch.setattr(module, "_PAGE", 3)
-    await store.enqueue([NewJob(f"j{n}", "t") for n in range(10)])
-    await kill(store, 8)
-    bulk = await inspector.retry_all(Filter(), limit=100)
-    assert (bulk.done, bulk.asked, bulk.refused, bulk.limited) == (8, 0, 0, False)
-    (queue,) = await inspector.queues()
-    assert queue.counts == {"available": 10}
-
-
-async def test_a_bulk_operation_stops_at_its_limit_and_says_so(store, inspector, monkeypatch):
-    monkeypatch.setattr(module, "_PAGE", 3)
-    await store.enqueue([NewJob(f"j{n}", "t") for n in range(7)])
-    bulk = await inspector.delete_all(Filter(state=State.AVAILABLE), limit=5)
-    assert (bulk.done, bulk.limited) == (5, True)
-    bulk = await inspector.delete_all(Filter(state=State.AVAILABLE), limit=2)
-    assert (bulk.done, bulk.limited) == (2, False)
-
-
-async def test_cancelling_all_asks_the_running_ones(store, inspector):
-    await store.enqueue([NewJob("a", "t"), NewJob("b", "t"), NewJob("c", "t", delay=60_000)])
-    await fetch(store)
-    bulk = await inspector.cancel_all(Filter(queue="default"), limit=100)
-    assert (bulk.done, bulk.asked) == (2, 1)
-
-
-async def test_a_bulk_operation_keeps_to_its_filter(store, inspector):
-    await store.enqueue(
-        [NewJob("a", "t", queue="q1"), NewJob("b", "u", queue="q1"), NewJob("c", "t", queue="q2")]
-    )
-    await inspector.delete_all(Filter(queue="q1", task="t"), limit=100)
-    assert {job.id for job in (await inspector.jobs()).jobs} == {"b", "c"}
-
-
-async def test_a_bulk_operation_never_holds_more_than_a_page(store, inspector, monkeypatch):
-    asked: list[int] = []
-    real = store.list_jobs
-
-    async def watched(**kwargs):
-        asked.append(kwargs["limit"])
-        return await real(**kwargs)
-
-    monkeypatch.setattr(store, "list_jobs", watched)
-    await store.enqueue([NewJob(f"j{n}", "t") for n in range(250)])
-    bulk = await inspector.cancel_all(Filter(), limit=10**6)
-    assert bulk.done == 250
-    assert max(asked) <= 100
-
-
-async def test_how_many_a_filter_finds_is_known_where_counting_is_cheap(store, inspector):
-    await store.enqueue(
-        [NewJob("a", "t", queue="q1"), NewJob("b", "t", queue="q1"), NewJob("c", "t", queue="q2")]
-    )
-    assert await inspector.count(Filter(queue="q1")) == 2
-    assert await inspector.count(Filter(state=State.AVAILABLE)) == 3
-    assert await inspector.count(Filter(task="t")) is None
 
 
 async def test_a_queue_can_be_paused_closed_purged_and_deleted(store, inspector, monkeypatch):

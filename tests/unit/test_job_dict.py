@@ -85,6 +85,9 @@ def test_a_failed_job_has_its_errors_and_no_traceback_unless_wanted(app: App) ->
     assert facts["error"] == "ValueError: no"
     assert [error["kind"] for error in facts["errors"]] == ["Retry", "ValueError"]
     assert re.fullmatch(r"2030-03-17T17:46:\d\d\.\d{3}Z", facts["errors"][1].pop("at"))
+    assert facts["errors"][1].pop("worker")
+    assert facts["errors"][1].pop("fetched_at") <= facts["ended_at"]
+    assert facts["errors"][1].pop("ran") >= 0
     assert facts["errors"][1] == {
         "attempt": 2,
         "kind": "ValueError",

@@ -13,6 +13,7 @@ from penstock.core.job import DEAD_KEPT, FINISHED_KEPT, TERMINAL, AttemptError, 
 from penstock.core.lifecycle import (
     EXPIRED,
     LEGAL,
+    LOST_BY,
     NO_FAILURE_FOR,
     QueuePosition,
     Transition,
@@ -411,6 +412,14 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
 
 
 @pytest.mark.parametrize(("given", "outcome", "then"), [row[1:] for row in TABLE], ids=[r[0] for r in TABLE])
+def test_an_error_names_the_worker_that_had_the_job_and_since_when() -> None:
+    mine = replace(JOB, worker="w1", fetched_at=NOW - 5)
+    assert decide(mine, Raised(ERROR), NOW).error == replace(ERROR, worker="w1", fetched_at=NOW - 5)
+    lost = decide(replace(mine, worker="w2", reason=f"{LOST_BY}w1"), LeaseLost(ERROR, True), NOW)
+    assert lost.error is not None
+    assert lost.error.worker == "w1"
+
+
 def test_follow_up_jobs_are_enqueued(given: Job, outcome: Outcome, then: Transition) -> None:
     assert decide(given, outcome, NOW) == then
 

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from penstock.verify.ledger.verdict import FlowNumbers
 from penstock.verify.report.page import page
 
 KINDS = [
@@ -87,6 +88,7 @@ def report(**changes: Any) -> dict[str, Any]:
         "early": 0,
         "late": 0,
         "stale": 44,
+        "flows": dict.fromkeys(FlowNumbers.__struct_fields__, 0) | {"stored": 1_732, "hanging": 0},
         "duplicates": [duplicate(n, draw) for n in range(118)],
         "recovery": {"n": 41, "p50": 0.412, "p99": 2.8, "max": 3.19},
         "restart": {"n": 6, "p50": 0.2, "p99": 0.9, "max": 0.9},
@@ -148,6 +150,8 @@ def test_the_page_says_the_verdict_and_the_numbers() -> None:
         "59,870",
         "118",
         "0.412",
+        "1,732",
+        "had not ended when the run was over",
         "3.19",
         "redis://…@localhost:6379/1",
     ):

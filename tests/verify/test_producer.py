@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.verify.workload import tasks
+from penstock.verify.workload.flow_load import FLOW_SHAPES
 from penstock.verify.workload.producer import Producer
 
 
@@ -34,3 +35,14 @@ def test_a_share_of_the_jobs_run_in_processes(share: float | None, low: int, hig
     assert low <= len(in_process) <= high
     if share == 0.5:
         assert len(set(in_process)) == 6
+
+
+def test_a_share_of_the_orders_are_flows_which_depend_on_the_seed_alone() -> None:
+    def flows(*beats: int) -> list[tuple[str, object]]:
+        producer = Producer("7/1", 100.0, None, 0.2)
+        return [(flow.shape, flow.result) for n in beats for flow in producer.next_flows(n)]
+
+    assert flows(300, 700) == flows(1_000)
+    assert 150 <= len(flows(1_000)) <= 250
+    assert len({shape for shape, _ in flows(1_000)}) > len(FLOW_SHAPES)
+    assert Producer("7/1", 100.0).next_flows(1_000) == []

@@ -134,7 +134,7 @@ def test_a_run_on_redis_keeps_all_promises_and_leaves_no_key(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("store", "seed", "minutes"), [("sqlite", 20_261_122, 0.5), ("redis-always", None, 1)]
+    ("store", "seed", "minutes"), [("sqlite", 20_261_122, 0.5), ("redis-always", None, 0.5)]
 )
 def test_a_run_with_every_fault_keeps_all_promises(
     store: str, seed: int | None, minutes: float, tmp_path: Path
@@ -218,6 +218,8 @@ def test_a_file_that_was_not_there_before_is_not_there_afterwards(tmp_path: Path
         (["--rate", "nan"], 2, "--rate"),
         (["--process-share", "nan"], 2, "--process-share"),
         (["--process-share", "1.5"], 2, "--process-share"),
+        (["--flow-share", "nan"], 2, "--flow-share"),
+        (["--flow-share", "1.5"], 2, "--flow-share"),
         (["--report", "nowhere/report.json"], 2, "cannot be written"),
         (["--html", "nowhere/report.html"], 2, "cannot be written"),
     ],

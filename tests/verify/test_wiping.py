@@ -11,6 +11,7 @@ import pytest
 from penstock import App, Batch
 from penstock.errors import ConfigError
 from penstock.verify.environment import Environment, environment_on
+from penstock.workflows import chain, immutable
 from tests.servers import Cluster, RedisServer
 from tests.servers.shared import remove_keys
 
@@ -36,6 +37,8 @@ def _fill(url: str, namespace: str) -> App:
     for n in range(3):
         for task in (plain, plain.using(delay="1h"), alone, ordered, ordered.using(queue=f"q{n}"), many):
             task.enqueue(n)
+    chain(plain.job(1), immutable(plain.job(2))).enqueue()
+    app.signal("packed", key=7)
     plain.using(id="here").enqueue(1)
     app.handle("gone", task=plain).cancel()
     return app

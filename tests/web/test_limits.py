@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -138,11 +139,21 @@ async def test_servers_share_limits(
 
 async def test_other_tokens_have_their_own_limits(guarded: Served) -> None:
     await limited(guarded, '{"write":1,"interval":60}')
-    made = await guarded.admin().request("POST", "/token/ns?description=d")
-    other = guarded.client(made.json["token"])
-    one = guarded.client(TOKEN)
+    admin = guarded.admin()
+    tokens = [(await admin.request("POST", "/token/ns?description=d")).json["token"] for _ in range(2)]
+    await admin.request("PUT", f"/token/ns/{tokens[0]}/limit", b'{"write":2,"interval":60}')
+    one, other, free = (guarded.client(token) for token in (TOKEN, *tokens))
     assert [(await one.put("/api/ns/q", b"x")).status for _ in range(2)] == [201, 429]
-    assert [(await other.put("/api/ns/q", b"x")).status for _ in range(2)] == [201, 201]
+    assert [(await other.put("/api/ns/q", b"x")).status for _ in range(3)] == [201, 201, 429]
+    assert [(await free.put("/api/ns/q", b"x")).status for _ in range(3)] == [201, 201, 201]
+
+
+async def test_a_permit_of_a_window_that_is_over_adds_nothing_to_the_next(local: Served) -> None:
+    limits = local.service.limits
+    limits.give_back("quota", time.monotonic() - 0.001)
+    assert not limits._returned
+    limits.give_back("quota", time.monotonic() + 60)
+    assert limits._returned["quota"][0] == 1
 
 
 @pytest.fixture

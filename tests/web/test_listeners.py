@@ -236,7 +236,7 @@ async def test_requests_are_logged_while_the_switch_is_on(local: Served, lines: 
 
 
 async def test_the_log_of_requests_shows_no_token_of_a_path(local: Served, lines: list[str]) -> None:
-    local.service.operations.log_requests(True)
+    local.service.operations.access_log.switch(True)
     await local.admin().get("/token/ns/my-secret-token/limit")
     await local.admin().request("DELETE", "/token/ns/my-secret-token")
     assert [line.split(" path=")[1].split(" ")[0] for line in lines] == [
@@ -246,7 +246,7 @@ async def test_the_log_of_requests_shows_no_token_of_a_path(local: Served, lines
 
 
 async def test_a_client_that_is_gone_is_logged_without_a_status(local: Served, lines: list[str]) -> None:
-    local.service.operations.log_requests(True)
+    local.service.operations.access_log.switch(True)
     client: Client = local.client()
     await client.send("GET", "/api/ns/q?timeout=600")
     async with asyncio.timeout(SOON):

@@ -90,10 +90,14 @@ async def test_the_first_queue_with_a_job_answers(served: Served, client: Client
 
 
 async def test_a_delayed_job_wakes_a_waiting_request(served: Served, client: Client) -> None:
-    _, found = await waiting(served, "/api/ns/q?timeout=30")
-    await client.put("/api/ns/q?delay=2", b"x")
-    await served.advance(2)
-    assert (await found).data == b"x"
+    _, found = await waiting(served, "/api/ns/q4,q5?timeout=30")
+    await client.put("/api/ns/q4?delay=3", b"later")
+    await client.put("/api/ns/q5?delay=1", b"sooner")
+    for seconds, body, queue in ((1, b"sooner", "q5"), (2, b"later", "q4")):
+        await served.advance(seconds)
+        assert ((await found).data, (await found).json["queue"]) == (body, queue)
+        if queue == "q5":
+            _, found = await waiting(served, "/api/ns/q4,q5?timeout=30")
 
 
 async def test_a_job_that_was_not_acknowledged_wakes_a_waiting_request(

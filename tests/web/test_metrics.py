@@ -45,6 +45,11 @@ async def test_the_metrics_count_what_happened(served: Served, client: Client) -
     assert found[f'lmstfy_http_http_codes{{{route},method="PUT",code="201"}}'] == 4
     assert found[f'lmstfy_http_http_codes{{{route},method="GET",code="404"}}'] == 1
     assert found[f'lmstfy_http_latency_milliseconds_count{{{route},method="PUT"}}'] == 4
+    durations, path = "penstock_http_request_duration_seconds", 'api="/api/:namespace/:queue"'
+    assert found[f'{durations}_count{{{path},method="PUT",code="2xx"}}'] == 4
+    assert found[f'{durations}_count{{{path},method="GET",code="4xx"}}'] == 1
+    assert found[f'{durations}_bucket{{{path},method="PUT",code="2xx",le="60"}}'] == 4
+    assert 0 < found[f'{durations}_sum{{{path},method="PUT",code="2xx"}}'] < 60
     ours = 'pool="default",queue="ns.q"'
     assert found[f'penstock_queue_jobs{{{ours},state="dead"}}'] == 1
     assert found[f'penstock_queue_jobs{{{ours},state="scheduled"}}'] == 1

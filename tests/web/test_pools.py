@@ -221,6 +221,8 @@ async def test_dead_letters_of_both_are_counted_and_respawned_the_old_ones_first
     assert (shown["deadletter_head"], shown["deadletter_size"]) == (ids[0], 3)
     assert (await client.request("DELETE", f"{Q}/deadletter?limit=1")).status == 204
     assert (await client.get(f"{Q}/deadletter/size")).json["size"] == 2
+    asked = (await pools.before.admin().get("/metrics")).body
+    assert b"/:queue/size" not in asked, "a size that nobody needs is not asked for"
     assert (await client.put(f"{Q}/deadletter?limit=5")).json == {"count": 2, "msg": "respawned"}
     assert await bodies(client, 2) == [b"1", b"2"]
 

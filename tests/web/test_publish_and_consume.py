@@ -56,6 +56,13 @@ async def test_an_expired_job_is_gone(served: Served, client: Client) -> None:
     assert (await client.get("/api/ns/q")).status == 404
     assert (await client.get(f"/api/ns/q/job/{id}")).status == 404
     assert (await client.get("/api/ns/q/peek")).body == b'{"error":"the queue is empty"}'
+    for body in (b"a", b"b", b"c"):  # behind expired ones, also for requests that do not wait
+        await client.put("/api/ns/q?ttl=1", b"x")
+        await client.put("/api/ns/q", body)
+    await served.advance(2)
+    assert (await client.get("/api/ns/q/peek")).data == b"a"
+    assert (await client.get("/api/ns/q")).data == b"a"
+    assert [job["data"] for job in (await client.get("/api/ns/q?count=5")).json] == ["Yg==", "Yw=="]
 
 
 async def test_jobs_come_in_the_order_of_their_publishing(client: Client) -> None:

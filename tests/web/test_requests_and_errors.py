@@ -14,6 +14,7 @@ from penstock.core.errors import StoreUnavailable
 from penstock.core.job import Ref, State
 from penstock.dialects.lmstfy.names import is_ours, split_queue, store_queue
 from tests.web.conftest import Served
+from tests.web.wire import Client
 
 MIB = 1_048_576
 LONG = "n" * 256
@@ -278,15 +279,16 @@ async def test_a_failing_store_is_an_internal_error(
     assert (await client.put("/api/ns/q", b"x")).status == 201
 
 
-async def test_a_full_queue_asks_to_come_back(local: Served) -> None:
+async def test_a_full_queue_asks_to_come_back(served: Served, client: Client) -> None:
     from penstock.core.limits import LimitChange
 
-    client = local.client()
     await client.put("/api/ns/q", b"x")
-    await local.store.settings("ns.q", limits=LimitChange(max_size=1))
+    await served.store.settings("ns.q", limits=LimitChange(max_size=2))
+    assert (await client.put("/api/ns/q/bulk", b"[1,2]")).status == 503  # the first one is stored
     full = await client.put("/api/ns/q", b"x")
     assert (full.status, full.body) == (503, b'{"error":"queue is full"}')
     assert int(full.headers["Retry-After"]) >= 1
+    assert (await client.get("/api/ns/q/size")).json["size"] == 2
 
 
 async def test_a_part_of_the_store_that_is_away_fails_the_acknowledgements_of_its_queues_alone(

@@ -57,6 +57,7 @@ async def test_all_processes_share_jobs_waits_and_limits(home: Path) -> None:
 async def test_a_process_that_died_is_started_again(home: Path) -> None:
     async with running(home, "--no-tokens", "--processes", "2") as program:
         before = program.children
+        await program.admin().request("POST", "/accesslog?status=enable")
         os.kill(before[0], signal.SIGKILL)
         # connections that go to its sockets wait until the new process accepts them
         for client in await clients_of_all(program):
@@ -64,6 +65,8 @@ async def test_a_process_that_died_is_started_again(home: Path) -> None:
         await until_true(lambda: len(program.children) == 2 and program.children != before)
         assert (await program.client().get("/api/ns/q/size")).json["size"] == 24
         assert f"server process {before[0]} ended (signal 9)" in program.log.read_text()
+        for _ in range(6):  # at each process that a new connection may reach
+            assert (await program.admin().get("/accesslog")).json == {"status": "enabled"}
 
 
 async def test_a_stop_answers_waiting_requests_of_all_processes(home: Path) -> None:

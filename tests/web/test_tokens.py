@@ -81,8 +81,8 @@ async def test_a_token_opens_its_namespace(guarded: Served) -> None:
     assert (await by_query.put(f"/api/ns/q?token={token}", b"x")).status == 201
     assert (await by_query.put(f"/api/ns/q?token={token}", b"x", ("X-Token", ""))).status == 201
     assert (await by_query.put(f"/api/ns/q?token={token}", b"x", ("X-Token", "wrong"))).status == 401
-    for namespace in ("n", "ns0", "NS"):
-        assert (await guarded.client(token).put(f"/api/{namespace}/q", b"x")).status == 401
+    for namespace, part in (("n", f"s{token}"), (f"ns{token[0]}", token[1:]), ("n", token), ("NS", token)):
+        assert (await guarded.client(part).put(f"/api/{namespace}/q", b"x")).status == 401
     assert (await guarded.client("of-the-command-line").put("/api/fixed/q", b"x")).status == 201
     assert (await guarded.client("of-the-command-line").put("/api/ns/q", b"x")).status == 401
 
@@ -297,3 +297,8 @@ async def test_a_reload_leaves_the_switch_of_the_access_log(local: Served) -> No
     local.service.apply(LmstfySettings(access_log=True))
     local.service.apply(LmstfySettings(access_log=False))
     assert (await local.admin().get("/accesslog")).json == {"status": "disabled"}
+    local.service.operations.adopt([False, True])  # as another process of the server was switched
+    assert (await local.admin().get("/accesslog")).json == {"status": "enabled"}
+    local.service.apply(LmstfySettings(access_log=True))
+    local.service.operations.adopt([False, False])  # under a setting that is no more
+    assert (await local.admin().get("/accesslog")).json == {"status": "enabled"}

@@ -181,6 +181,7 @@ async def typed_async(when: datetime, size: tuple[int, str]) -> dict[str, dateti
 def tell(path: str, done: Any = 3) -> str:
     """Say how far it is, and stay until a file says so."""
     current_job().progress(_read(done), of=7, note="on the way")
+    current_job().log("on the way")
     while not Path(path).exists():
         time.sleep(0.002)
     return "told"
@@ -193,6 +194,7 @@ def _read(said: Any) -> Any:
 
 async def tell_async(path: str, done: Any = 3) -> str:
     current_job().progress(_read(done), of=7, note="on the way")
+    current_job().log("on the way")
     while not Path(path).exists():
         await asyncio.sleep(0.002)
     return "told"

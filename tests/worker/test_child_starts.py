@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.worker.pools import ChildDied, ProcessPool
+from penstock.worker.pools import ChildDied, ProcessPool, fork_starter
 from penstock.worker.pools.calls import ChildBroken
 from tests.worker import process_tasks as tasks
 from tests.worker.test_processes import run, text_of, until_gone
@@ -124,6 +124,28 @@ async def test_a_preload_that_hangs_is_replaced_after_its_timeout(
     module.write_text("from penstock import App\napp = App('memory://')\n")
     pool._start_timeout = 30.0
     assert await pool.prestart(1) == 1
+    pool.close(5)
+
+
+async def test_a_process_that_hangs_in_a_fork_is_replaced_and_its_children_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = ProcessPool(2, APP)
+    started = tmp_path / "started"
+    hanging = asyncio.create_task(run(pool, tasks.hang, str(started)))
+    old = int(await text_of(started))
+    server = parent_of(old)
+    os.kill(server, signal.SIGSTOP)
+    monkeypatch.setattr(fork_starter, "_FORK_WITHIN", 0.2)
+    assert await pool.prestart(2) == 1
+    monkeypatch.undo()
+    assert await pool.prestart(2) == 2
+    assert parent_of(await run(pool, tasks.pid)) not in (server, os.getpid())
+    assert not hanging.done()
+    os.kill(old, signal.SIGKILL)  # its end is seen, although the process that forked it reports none
+    with pytest.raises(ChildDied, match="cause unknown"):
+        await hanging
+    await until_gone(server)
     pool.close(5)
 
 

@@ -17,6 +17,7 @@ from penstock.app.app import App
 from penstock.app.attempt import NoCurrentJob, current_job
 from penstock.core.job import Progress, State
 from penstock.errors import ConfigError
+from penstock.inspector import Inspector
 from penstock.worker import Worker
 from penstock.worker.executor import thread_prefetch
 from tests.worker.conftest import at_work, ended, in_a_burst, patient, until
@@ -70,6 +71,12 @@ async def test_progress_is_seen_by_others_while_the_job_runs(app: App, run_in: s
         before = time.monotonic()
         await until(seen, "the progress is in the store")
         assert time.monotonic() - before < 5, "it waited for the next heartbeat"
+
+        async def logged() -> bool:
+            (job,) = await Inspector(app.store).job(handle.id)
+            return [line.text for line in job.log] == ["on the way"]
+
+        await until(logged, "the log is in the store")
         (tmp_path / "enough").touch()
         assert await handle.aresult(5) == "told"
 

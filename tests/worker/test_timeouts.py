@@ -73,11 +73,10 @@ async def test_a_task_knows_how_much_time_it_has_left(app: App, run_in: str) -> 
 
 async def test_a_deadline_stops_an_attempt_and_is_the_end(app: App, run_in: str, tmp_path: Path) -> None:
     task = made(app, run_in, linger, retry="1ms")
-    wait = 2.5 if run_in == "process" else 0.5  # the child has to start first
-    soon = datetime.now(UTC) + timedelta(seconds=wait)
-    handle = await task.using(deadline=soon).aenqueue(str(tmp_path / "began"))
+    wait = 2.5 if run_in == "process" else 1.0  # the child has to start first
     async with at_work(app):
-        job = await ended(handle)
+        soon = datetime.now(UTC) + timedelta(seconds=wait)
+        job = await ended(await task.using(deadline=soon).aenqueue(str(tmp_path / "began")))
     assert (job.state, job.reason, job.attempt) == (State.DEAD, "its deadline has passed", 1)
     assert [e.kind for e in job.errors] == ["Timeout"]
 

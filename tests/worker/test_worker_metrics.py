@@ -11,6 +11,7 @@ from penstock import App, Worker
 from penstock.core.job import Job, Lease, NewJob, State
 from penstock.core.lifecycle import Transition, completed
 from penstock.stores.contract import Settled, Settlement
+from penstock.worker.attempt_recorder import AttemptRecorder
 from penstock.worker.leased_jobs import LeasedJob
 from penstock.worker.metrics_page import MetricsPage
 from penstock.worker.plan import Plan
@@ -41,7 +42,9 @@ def leased(task: str, *, took: float = 0.0, waited: int = 0, started: bool = Tru
 def settle(metrics: WorkerMetrics, *ends: tuple[LeasedJob, Transition, Settled]) -> None:
     lease = Lease("q", "1", "token", 0)
     settlements = [Settlement(lease, move) for _, move, _ in ends]
-    metrics.settled([one for one, _, _ in ends], settlements, [answer for _, _, answer in ends])
+    recorder = AttemptRecorder(metrics)
+    recorder.settled([one for one, _, _ in ends], settlements, [answer for _, _, answer in ends])
+    recorder.fold()
 
 
 # --- the page -----------------------------------------------------------------------------------

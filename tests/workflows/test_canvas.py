@@ -277,6 +277,21 @@ async def test_a_retried_member_resumes_its_flow(app: App) -> None:
     assert await handle.aresult(5) == 3
 
 
+async def test_a_flow_runs_again_from_a_node(app: App, tasks: Tasks) -> None:
+    parts = (tasks.double.job(1), tasks.double, tasks.double)
+    handle = await chain(*parts).aenqueue(keep_nodes="1d")
+    other = await chain(*parts).aenqueue()
+    await in_a_burst(app)
+    assert await handle.aresult(5) == await other.aresult(5) == 8
+    with pytest.raises(ConfigError, match="takes the result of node 0, which was removed after its use"):
+        await other.aretry(node=1)
+    tasks.calls.clear()
+    assert await handle.aretry(node=1) is FlowState.RUNNING
+    await in_a_burst(app)
+    assert await handle.aresult(5) == 8
+    assert tasks.calls == [("double", 2), ("double", 4)]
+
+
 async def test_members_are_added_while_the_group_runs(app: App) -> None:
     @app.task
     async def page(n: int) -> int:
@@ -303,6 +318,30 @@ async def test_a_job_of_a_flow_names_it(app: App) -> None:
     handle = await chain(look.job()).aenqueue()
     await in_a_burst(app)
     assert seen == [{"id": handle.id, "queue": "default"}]
+
+
+async def test_what_a_job_enqueues_inherits_its_headers(app: App) -> None:
+    seen: dict[str, Any] = {}
+
+    @app.task(headers={"kind": "look"})
+    async def look(where: str) -> None:
+        seen[where] = dict(current_job().headers)
+
+    @app.task
+    async def begin() -> None:
+        await look.using(headers={"tenant": "own"}).aenqueue("job")
+        await chain(look.job("first"), immutable(look.job("second"))).aenqueue()
+
+    await begin.using(headers={"tenant": "north", "traceparent": "00-1"}).aenqueue()
+    await look.aenqueue("outside")
+    await in_a_burst(app)
+    inherited = {"kind": "look", "tenant": "north", "traceparent": "00-1"}
+    assert seen == {
+        "outside": {"kind": "look"},
+        "job": inherited | {"tenant": "own"},
+        "first": inherited,
+        "second": inherited,
+    }
 
 
 async def test_a_result_that_takes_too_long_is_a_timeout(app: App, tasks: Tasks) -> None:

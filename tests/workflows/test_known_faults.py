@@ -15,7 +15,8 @@ from penstock.core.flow import NodeState
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import Settlement, Share
-from penstock.workflows import FlowState, chain, chord, group
+from penstock.testing import FaultyStore
+from penstock.workflows import FlowState, chain, chord, group, immutable
 from tests.workflows.conftest import in_a_burst
 
 
@@ -130,6 +131,10 @@ async def test_nested_flows_and_long_chains_grow_linearly(app: App) -> None:
     for _ in range(8):
         deep = group(deep, step.job(2))
     assert (await (await deep.aenqueue()).ainfo()).total == 17
+    deep = step.job(1)
+    for _ in range(8):
+        deep = chord([deep, step.job(2)], then=immutable(step.job(3)))
+    assert (await (await deep.aenqueue()).ainfo()).total == 1 + 8 * 3
 
 
 async def test_members_added_while_it_runs_are_neither_lost_nor_doubled(app: App) -> None:
@@ -171,6 +176,54 @@ async def test_a_repeated_and_a_stale_end_count_once(app: App, calls: list[Any])
     await in_a_burst(app)
     assert await handle.aresult(5) == 3
     assert calls == [[1, 2]]
+
+
+async def test_a_store_that_fails_while_members_end_loses_none_and_counts_none_twice(
+    app: App, calls: list[Any]
+) -> None:
+    """#3363, and elsewhere: a store that was away while a step ended left the run as it was for ever."""
+    handle = await chord([task(app, "one").job(n) for n in range(3)], then=task(app, "many")).aenqueue()
+    faults = FaultyStore(app.store)
+    app.use_store(faults.store)
+    faults.lose_reply("settle", times=2)
+    for verb in ("settle", "flow_nodes", "advance_flows"):
+        faults.fail(verb)
+    await in_a_burst(app)
+    assert await handle.aresult(5) == 6
+    assert calls.count([1, 2, 3]) == 1
+
+
+async def test_a_body_that_a_worker_does_not_know_waits_for_one_that_does(app: App, calls: list[Any]) -> None:
+    """#3317: a callback that was not registered was discarded."""
+    handle = await chord([task(app, "one").job(n) for n in range(2)], then=task(app, "many")).aenqueue()
+    other = App("memory://")
+    other.use_store(app.store)
+
+    @other.task(name="one")
+    async def one(x: int) -> int:
+        return 10 * x
+
+    await in_a_burst(other)
+    assert (await handle.ainfo()).counts == {NodeState.COMPLETED: 3, NodeState.ACTIVE: 1}
+    await in_a_burst(app)
+    assert await handle.aresult(5) == 10
+    assert calls == [[0, 10]]
+
+
+async def test_members_without_a_result_move_their_body_at_once(app: App, calls: list[Any]) -> None:
+    """A fan-in over children that return None waited 5 s for each elsewhere."""
+
+    @app.task(name="nothing")
+    async def nothing(n: int) -> None:
+        calls.append(n)
+
+    @app.task(name="how_many")
+    async def how_many(values: list[None]) -> int:
+        return len(values)
+
+    handle = await chord([nothing.job(n) for n in range(3)], then=how_many).aenqueue()
+    await in_a_burst(app)
+    assert await handle.aresult(0) == 3
 
 
 async def test_waiting_nodes_do_not_stand_before_other_jobs(app: App, calls: list[Any]) -> None:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.core.errors import AttemptCancelled, PenstockError
 from penstock.core.job import Job, Progress
-from penstock.core.text import shown, storable
+from penstock.core.running import running_attempt
+from penstock.core.text import shown, storable, text_of
 from penstock.stores.contract import Store
+from penstock.stores.job_log import LINES_KEPT, LogLine, shortened
 
 if TYPE_CHECKING:  # a supervisor loads this module, and no client
     from penstock.client.options import Options
@@ -52,12 +54,12 @@ class AttemptOwner(Protocol):
 class Attempt:
     """One attempt of a job, as its function sees it through `current_job()`."""
 
-    __slots__ = ("_cancelled", "_ends", "_report", "flow", "job", "owner", "stopping")
+    __slots__ = ("_cancelled", "_ends", "_logged", "_report", "flow", "job", "owner", "stopping")
 
     def __init__(
         self,
         job: Job,
-        report: Callable[[Job, Progress], None] | None = None,
+        report: Callable[[Job, Progress | LogLine], None] | None = None,
         ends: float | None = None,
         owner: AttemptOwner | None = None,
     ) -> None:
@@ -70,6 +72,7 @@ class Attempt:
         self._report = report
         self._ends = ends  # time.monotonic() at which this attempt times out
         self._cancelled = False
+        self._logged = 0  # lines of the log
 
     @property
     def id(self) -> str:
@@ -109,6 +112,11 @@ class Attempt:
         return self.job.spec.headers or _NO_HEADERS
 
     @property
+    def inherited_headers(self) -> Mapping[str, str] | None:
+        """The headers of the jobs and flows that the task enqueues; None of a batch, whose members differ."""
+        return None if self.job.members else self.job.spec.headers
+
+    @property
     def cancelled(self) -> bool:
         """Whether this attempt was asked to stop; check it regularly in long loops."""
         return self._cancelled
@@ -136,6 +144,17 @@ class Attempt:
         if self._report is not None:
             self._report(self.job, reported)
 
+    def log(self, text: object) -> None:
+        """Add a line to the log that is kept with the job: `penstock jobs show` and `jobs log` print it.
+
+        The line is stored with the next heartbeat, within about a quarter of a second. A job keeps its first
+        200 lines of at most 4 KB, 64 KB in all; they are removed with the job.
+        """
+        self._logged += 1
+        if self._report is not None and self._logged <= LINES_KEPT + 1:
+            line = text if type(text) is str else text_of(text, "(unreadable)")
+            self._report(self.job, LogLine(int(time.time() * 1000), shortened(line)))
+
     def __repr__(self) -> str:
         return f"<Attempt {self.attempt} of {self.task} {self.id}>"
 
@@ -148,7 +167,7 @@ class Attempt:
 
 
 #: The running attempt of this task, thread or process; set by the executor around the function.
-running: ContextVar[Attempt] = ContextVar("penstock_attempt")
+running: ContextVar[Attempt] = running_attempt
 
 
 def current_job() -> Attempt:

@@ -8,7 +8,8 @@ from typing import TypedDict
 
 from msgspec.structs import replace
 
-from penstock.core.job import DEAD_KEPT, AttemptError, Job
+from penstock.app.undoing import can_be_undone, undo_first
+from penstock.core.job import DEAD_KEPT, AttemptError, Job, State
 from penstock.core.lifecycle import Transition, decide, set_aside, starts_on_record
 from penstock.core.outcomes import LeaseLost, TimedOut
 from penstock.stores.contract import Fetched, HeartbeatRequest, Settled, Settlement, Store
@@ -17,6 +18,10 @@ __all__ = ["OnDecided", "SettleOptions", "settle_reclaimed"]
 
 #: Called with each reclaimed job that was decided, and the transition that the store applied.
 OnDecided = Callable[[Job, Transition], None]
+
+
+#: The lease (ms) of a reclaimed job from the storing of its failure to its settlement.
+_UNDO_LEASE = 15_000
 
 
 class SettleOptions(TypedDict, total=False):
@@ -61,6 +66,8 @@ async def settle_reclaimed(
         if leave(move):
             left.append(HeartbeatRequest(job.lease, 1))
         else:
+            if move.state is State.DEAD and can_be_undone(job.checkpoint):
+                move = await undo_first(store, job, move, _UNDO_LEASE)
             decided_jobs.append(job)
             settlements.append(Settlement(job.lease, move))
     if left:

@@ -23,6 +23,7 @@ from penstock.core.errors import (
 )
 from penstock.core.job import Job, Progress, read_json
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Store
+from penstock.stores.job_log import JobLog, LogLine, store_logs
 
 __all__ = ["INTERRUPTED_BECAUSE", "Taken"]
 
@@ -39,7 +40,7 @@ INTERRUPTED_BECAUSE: dict[type[Interrupted], str] = {
 class Taken(Attempt):
     """A taken job: the facts of its attempt, its arguments, its lease."""
 
-    __slots__ = ("_by", "_progress", "_store", "_task", "result", "value")
+    __slots__ = ("_by", "_log", "_progress", "_store", "_task", "result", "value")
 
     def __init__(
         self, job: Job, store: Store, by: int, ends: float | None, task: Task[..., Any] | None
@@ -49,6 +50,7 @@ class Taken(Attempt):
         self._by = by
         self._task = task
         self._progress: Progress | None = None
+        self._log = JobLog()
         #: The block's result, and its encoded bytes.
         self.value: Any = None
         self.result: bytes | None = None
@@ -109,15 +111,20 @@ class Taken(Attempt):
             self._progress = None
         if status is LeaseStatus.CANCEL_ASKED:
             self._cancelled = True
+        if self._log.waits:
+            await store_logs(self._store, [(self.job.lease, self._log)], self._by)
         return status
 
     @property
     def has_progress(self) -> bool:
-        """Whether there is progress that is not stored yet."""
-        return self._progress is not None
+        """Whether there is progress, or are log lines, not stored yet."""
+        return self._progress is not None or self._log.waits
 
-    def _keep_progress(self, _: Job, progress: Progress) -> None:
-        self._progress = progress
+    def _keep_progress(self, _: Job, reported: Progress | LogLine) -> None:
+        if isinstance(reported, Progress):
+            self._progress = reported
+        else:
+            self._log.append(reported)
 
     def _call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if self._task is None:

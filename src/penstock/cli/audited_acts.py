@@ -25,7 +25,7 @@ class AuditedAct:
 
     async def write(self, store: Store) -> None:
         """Write the entry."""
-        from penstock.web.audit import AuditLog
+        from penstock.inspector.audit import AuditLog
 
         facts = {name: str(value) for name, value in self.facts.items()}
         await AuditLog(store).write(acting_user(), self.act, ", ".join(self.to), facts=facts)

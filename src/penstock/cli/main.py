@@ -19,7 +19,8 @@ __all__ = ["cli", "main"]
 #: Commands in the order of the help. Each module has its command under the name `command`.
 COMMANDS = (
     *("init", "demo", "verify", "worker", "serve", "enqueue"),
-    *("jobs", "queues", "batches", "flows", "periodic", "workers", "stats", "tokens", "audit"),
+    *("jobs", "bulk", "queues", "batches", "flows", "periodic", "workers"),
+    *("stats", "errors", "tokens", "audit"),
     *("config", "doctor", "keygen", "completion"),
 )
 

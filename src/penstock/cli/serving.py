@@ -139,7 +139,7 @@ async def serve(
         await link.connect()
         following = asyncio.ensure_future(link.run())
         following.add_done_callback(lambda _: stopping.set())
-        await link.ask("ready")
+        operations.adopt(await link.ask("ready"))
     on_ready()
     await stopping.wait()
     await service.stop(grace)

@@ -22,6 +22,7 @@ from penstock.core.text import block, json_escaped, one_line
 __all__ = [
     "age",
     "ask",
+    "brief",
     "close_streams",
     "counted",
     "emit",
@@ -168,6 +169,18 @@ def span(seconds: float | None) -> str:
         if seconds < size * until:
             return f"{seconds / size:.2g} {unit}" if seconds < 9.5 * size else f"{seconds / size:.0f} {unit}"
     return f"{seconds / 86400:.0f} d"
+
+
+def brief(seconds: float | None) -> str:
+    """A duration in as few characters as possible: "250µs", "3.1ms", "12s", "5h"."""
+    if seconds is None:
+        return "-"
+    if seconds < 1e-6:
+        return "0"
+    for unit, size, until in (("µs", 1e-6, 1e-3), ("ms", 1e-3, 1.0), ("s", 1.0, 100.0), ("m", 60.0, 6_000.0)):
+        if seconds < until:
+            return f"{seconds / size:.2g}{unit}" if seconds < 9.5 * size else f"{seconds / size:.0f}{unit}"
+    return f"{seconds / 3_600:.0f}h" if seconds < 172_800 else f"{seconds / 86_400:.0f}d"
 
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────

@@ -17,6 +17,7 @@ from penstock.client.backpressure import (
     warn_in_loop,
 )
 from penstock.client.handle import Handle
+from penstock.client.inherited_headers import with_inherited_headers
 from penstock.client.job_call import JobCall
 from penstock.client.middleware import MiddlewareStack
 from penstock.client.outbox import Outbox
@@ -276,8 +277,8 @@ class Client:
         return None
 
     def rewritten(self, new: NewJob) -> NewJob:
-        """The job as the app's enqueue middleware makes it."""
-        return self._middleware.rewrite(new)
+        """The job with the headers of the running job, and as the app's enqueue middleware makes it."""
+        return self._middleware.rewrite(with_inherited_headers(new))
 
     def _handle(self, new: NewJob, answer: Enqueued | None, call: JobCall[R]) -> Handle[R]:
         if answer is None:  # the outbox reports the job when it is stored

@@ -133,6 +133,12 @@ class Config:
     max_memory_per_child: int = _knob(
         SIZE, 0, "resident memory above which a child process is replaced after a job; 0: no limit"
     )
+    max_jobs_per_worker: int = _knob(
+        count(0), 0, "number of jobs after which a worker process is replaced; 0: no limit"
+    )
+    max_memory_per_worker: int = _knob(
+        SIZE, 0, "resident memory above which a worker process is replaced; 0: no limit"
+    )
     process_start: str = _knob(
         choice("fork", "preload", "spawn"),
         "fork",

@@ -238,12 +238,12 @@ class NotReplicated(EnqueueError):
     """The jobs in `ids` are stored and will run, but too few replicas confirmed them in time.
 
     If the master dies now, the jobs may be lost with it. `cause` says how many of the required replicas
-    confirmed.
+    confirmed. `what`: jobs, flows (`ids` are theirs) or signals (`ids` are their names).
     """
 
-    def __init__(self, ids: Sequence[str], cause: str) -> None:
+    def __init__(self, ids: Sequence[str], cause: str, what: str = "job") -> None:
         super().__init__(
-            f"{len(ids)} job(s) are stored, but on fewer replicas than required ({cause}): "
+            f"{len(ids)} {what}(s) are stored, but on fewer replicas than required ({cause}): "
             f"{', '.join(ids[:5])}; do not enqueue them again, check the replicas"
         )
         self.ids = tuple(ids)

@@ -18,6 +18,7 @@ __all__ = [
     "FLOW_CANCELLED",
     "FLOW_STOPPED",
     "OPEN",
+    "USED",
     "FlowInfo",
     "FlowNode",
     "FlowPolicy",
@@ -26,6 +27,8 @@ __all__ = [
     "NewNode",
     "NodeState",
     "When",
+    "end_of_flow",
+    "flow_with_end",
     "outcome_of",
 ]
 
@@ -100,6 +103,7 @@ class NewFlow(msgspec.Struct, frozen=True, array_like=True):
     - `key`: random; tells a repeated request from another flow with the same id.
     - `result`: the node whose value is the result of the flow.
     - `retention`: ms for which the completed flow is kept, with the results of its nodes.
+    - `wakes`: the id of a job in this queue, which is suspended until the flow has ended.
     """
 
     id: str
@@ -109,6 +113,7 @@ class NewFlow(msgspec.Struct, frozen=True, array_like=True):
     key: str = ""
     result: int = 0
     retention: int = FINISHED_KEPT
+    wakes: str = ""
 
     @property
     def ref(self) -> Ref:
@@ -121,6 +126,11 @@ class NewNode(msgspec.Struct, frozen=True, array_like=True):
     - `job`: its job; None: a join, which has no job, ends as soon as it may start, and whose value is the
       list of the values of its `inputs`.
     - `waits`: the number of its predecessors, each of which names this node in its `next`.
+    - `inputs`: of a job, the nodes whose values it takes.
+    - `uses`: the number of nodes that have this one in their `inputs`: its result is removed when all of them
+      have completed, or at once if there are none. -1: it is kept with the flow.
+    - `ref`: in place of `job`, a job that was enqueued before, with this node as its `flow`. Such a node is
+      stored by a call before the one that starts the flow, so that no end of its job is missed.
     """
 
     index: int
@@ -129,10 +139,20 @@ class NewNode(msgspec.Struct, frozen=True, array_like=True):
     waits: int = 0
     when: When = When.SUCCESS
     inputs: tuple[int, ...] = ()
+    uses: int = -1
+    ref: Ref | None = None
+
+
+#: The result of a node in place of one that was removed after its use.
+USED = b""
 
 
 class FlowNode(msgspec.Struct, frozen=True):
-    """A stored node, as it was at one instant. `result`: what its job returned, encoded; None: nothing."""
+    """A stored node, as it was at one instant.
+
+    - `result`: what its job returned, encoded; None: nothing; `USED`: it was removed after its use.
+    - `uses`: how many nodes still need its value; -1: it is kept with the flow.
+    """
 
     index: int
     state: NodeState
@@ -142,6 +162,7 @@ class FlowNode(msgspec.Struct, frozen=True):
     next: tuple[int, ...] = ()
     inputs: tuple[int, ...] = ()
     result: bytes | None = None
+    uses: int = -1
 
 
 class FlowInfo(msgspec.Struct, frozen=True):
@@ -161,6 +182,19 @@ class FlowInfo(msgspec.Struct, frozen=True):
     @property
     def ended(self) -> bool:
         return self.state in CLOSED
+
+
+_END = "flow/"
+
+
+def end_of_flow(flow: Ref) -> Ref:
+    """The ref by which `wait_for_end` waits for the result of a flow, or its end. No job has such an id."""
+    return Ref(flow.queue, _END + flow.id)
+
+
+def flow_with_end(ref: Ref) -> Ref | None:
+    """The flow whose end this ref stands for; None if it is the ref of a job."""
+    return Ref(ref.queue, ref.id.removeprefix(_END)) if ref.id.startswith(_END) else None
 
 
 _OUTCOMES = {

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from penstock.core.errors import ConfigError
 from penstock.core.flow import (
     BUILDING_KEPT,
     CLOSED,
@@ -29,7 +30,7 @@ from penstock.core.flow import (
 )
 from penstock.core.job import NewJob, Ref
 
-__all__ = ["Effect", "FlowEngine", "FlowHost", "LiveFlow", "LiveNode", "Sweep", "new_flow"]
+__all__ = ["Effect", "FlowEngine", "FlowHost", "LiveFlow", "LiveNode", "Sweep", "joins_on", "new_flow"]
 
 
 class Effect(enum.IntEnum):
@@ -39,6 +40,8 @@ class Effect(enum.IntEnum):
     FAILED = 1
     REOPENED = 2  # undoes SUCCEEDED
     REOPENED_FAILED = 3  # undoes FAILED
+    RERUN = 4  # undoes SUCCEEDED, and runs the successor again
+    RERUN_FAILED = 5  # undoes FAILED, and runs the successor again
 
     @property
     def pending(self) -> int:
@@ -46,7 +49,7 @@ class Effect(enum.IntEnum):
 
     @property
     def failures(self) -> int:
-        return (0, 1, 0, -1)[self]
+        return (0, 1, 0, -1, 0, -1)[self]
 
 
 class Sweep(enum.IntEnum):
@@ -65,7 +68,9 @@ _BAD = (NodeState.DEAD, NodeState.CANCELLED, NodeState.GONE, NodeState.SKIPPED)
 class LiveFlow(msgspec.Struct):
     """A stored flow.
 
-    `work`: effects that have not reached all successors, oldest first: (node, next position, effect).
+    - `answered`: its result exists.
+    - `work`: effects that have not reached all successors, oldest first: (node, next position, effect).
+    - `releases`: nodes that need their inputs no longer (-1), or again (1): (node, next position, change).
     """
 
     spec: NewFlow
@@ -78,12 +83,24 @@ class LiveFlow(msgspec.Struct):
     cancelled: bool = False
     sweep: Sweep = Sweep.NONE
     cursor: int = 0
+    answered: bool = False
     work: list[tuple[int, int, Effect]] = msgspec.field(default_factory=list[tuple[int, int, Effect]])
+    releases: list[tuple[int, int, int]] = msgspec.field(default_factory=list[tuple[int, int, int]])
 
     @property
     def busy(self) -> bool:
         """Whether `advance` has something to do."""
         return bool(self.work) or self.sweep is not Sweep.NONE
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing to wait for: its result exists, or it has ended."""
+        return self.answered or self.state in CLOSED
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether something is left over for `advance` or `release`."""
+        return self.busy or bool(self.releases)
 
     @property
     def failed(self) -> bool:
@@ -94,13 +111,24 @@ class LiveFlow(msgspec.Struct):
     def has_failures(self) -> bool:
         return any(self.counts.get(state) for state in _BAD)
 
+    def stored(self, nodes: int) -> None:
+        """Count nodes that were stored before the start; jobs of earlier ones may have ended."""
+        self.total += nodes
+        self.counts[NodeState.WAITING] = self.counts.get(NodeState.WAITING, 0) + nodes
+
     def info(self) -> FlowInfo:
         counts = {state: n for state, n in self.counts.items() if n}
         return FlowInfo(self.spec, self.state, self.created_at, self.ended_at, self.total, counts)
 
 
 class LiveNode(msgspec.Struct):
-    """A stored node. `job`: kept until it is enqueued. `swept`: its job was cancelled by a STOP."""
+    """A stored node.
+
+    - `job`: kept until it is enqueued. `swept`: its job was cancelled by a STOP.
+    - `again`: its job has run, and is retried when the node starts.
+    - `external`: its job is enqueued by others.
+    - `takes`: it has a job with inputs. `inputs`: read on request.
+    """
 
     index: int
     state: NodeState = NodeState.WAITING
@@ -114,6 +142,10 @@ class LiveNode(msgspec.Struct):
     job: NewJob | None = None
     result: bytes | None = None
     swept: bool = False
+    again: bool = False
+    takes: bool = False
+    uses: int = -1
+    external: bool = False
 
     @classmethod
     def of(cls, new: NewNode) -> LiveNode:
@@ -124,14 +156,25 @@ class LiveNode(msgspec.Struct):
             when=new.when,
             next=new.next,
             inputs=new.inputs,
-            ref=None if job is None else job.ref,
+            ref=new.ref if job is None else job.ref,
             task="" if job is None else job.task,
             job=job,
+            takes=job is not None and bool(new.inputs),
+            uses=new.uses,
+            external=new.ref is not None,
         )
 
     def shown(self) -> FlowNode:
         return FlowNode(
-            self.index, self.state, self.ref, self.task, self.when, self.next, self.inputs, self.result
+            self.index,
+            self.state,
+            self.ref,
+            self.task,
+            self.when,
+            self.next,
+            self.inputs,
+            self.result,
+            self.uses,
         )
 
 
@@ -153,8 +196,24 @@ class FlowHost(Protocol):
         """Note that the node has changed."""
         ...
 
+    def inputs(self, index: int) -> tuple[int, ...]:
+        """The inputs of a node that `release` asks for."""
+        ...
+
+    def released(self, node: LiveNode) -> None:
+        """Note that `uses` has changed; if it is 0, the result is removed (`USED`)."""
+        ...
+
     def enqueue(self, job: NewJob) -> bool:
         """Enqueue a job even if its queue is closed or full. False: it was not stored."""
+        ...
+
+    def adopt(self, node: LiveNode) -> NodeState | None:
+        """Make an enqueued job that of a node. Answer: its end, if it has ended or is gone."""
+        ...
+
+    def wake(self, ref: Ref) -> None:
+        """Make a suspended job available; if it runs, its next suspension makes it available at once."""
         ...
 
     def cancel(self, ref: Ref, reason: str) -> None:
@@ -162,7 +221,14 @@ class FlowHost(Protocol):
         ...
 
     def retry(self, ref: Ref) -> bool:
-        """Run an ended job again. False: it does not exist."""
+        """Run an ended job again, of a node that has failed. False: it does not exist.
+
+        If the job has completed meanwhile, another process has retried it: it does not run again.
+        """
+        ...
+
+    def rerun(self, ref: Ref) -> bool:
+        """Run an ended job again, also a completed one. False: it does not exist."""
         ...
 
 
@@ -183,7 +249,7 @@ class FlowEngine:
             return
         if outcome is NodeState.CANCELLED and self._runs_on(node):
             return
-        node.result = result
+        node.result = result if node.uses or self._needed_again() else None
         self._resolve(node, outcome)
         self.advance(budget)
 
@@ -191,15 +257,15 @@ class FlowEngine:
         """The jobs of these nodes have completed: as `ended` for each, but each join is counted once."""
         flow, host = self.flow, self._host
         reached: dict[int, int] = {}
-        ended = 0
+        ended, again = 0, self._needed_again()
         for index, result in ends:
             node = host.node(index)
             if node is None or node.state is not NodeState.ACTIVE:
                 continue
-            if flow.work or len(node.next) > 1:  # effects that wait come first
-                self.ended(index, NodeState.COMPLETED, result, 0)
+            if flow.work or len(node.next) > 1 or node.takes or index == flow.spec.result:
+                self.ended(index, NodeState.COMPLETED, result, 0)  # in the order of effects that wait
                 continue
-            node.state, node.result = NodeState.COMPLETED, result
+            node.state, node.result = NodeState.COMPLETED, result if node.uses or again else None
             ended += 1
             host.touch(node)
             for successor in node.next:
@@ -268,6 +334,38 @@ class FlowEngine:
             self._run_again(Sweep.RETRY)
             self.advance(budget)
 
+    def rerun(self, index: int, budget: int) -> None:
+        """Run an ended node and all that follow it again, and all failed nodes. Raises ConfigError."""
+        flow, node = self.flow, self._host.node(index)
+        if flow.state not in CLOSED:
+            raise ConfigError(
+                f"flow {flow.spec.id} is {flow.state.value}: it can run again from a node after it has ended"
+            )
+        if node is None or node.ref is None or node.state in (NodeState.SKIPPED, NodeState.UNUSED):
+            raise ConfigError(f"flow {flow.spec.id} has no job that has run as its node {index}")
+        if node.state in OPEN or not self._host.rerun(node.ref):
+            raise ConfigError(f"node {index} of flow {flow.spec.id} cannot run again: its job is gone")
+        self._run_again(Sweep.RETRY)
+        self._reopen(node, NodeState.ACTIVE, rerun=True)
+        self.advance(budget)
+
+    def release(self, budget: int) -> int:
+        """Remove results that no node needs any longer, in about `budget` steps; returns the steps done."""
+        releases = self.flow.releases
+        index, at, change = releases.pop(0)
+        inputs = self._host.inputs(index)
+        if at + budget < len(inputs):
+            releases.insert(0, (index, at + budget, change))
+        for one in inputs[at : at + budget]:
+            node = self._host.node(one)
+            if node is None or node.uses < 0:
+                continue
+            before, node.uses = node.uses, max(0, node.uses + change)
+            self._host.released(node)
+            if node.ref is None and (before == 0) != (node.uses == 0):  # a join needs its inputs as long
+                releases.append((one, 0, change))
+        return 1 + min(budget, len(inputs) - at)
+
     def advance(self, budget: int) -> int:
         """Do what is left over, in at most about `budget` steps; returns the number of steps done."""
         if self._advancing:  # called from within a step: the step in progress continues with it
@@ -321,6 +419,10 @@ class FlowEngine:
         """End a node; its successors follow by `_spread`."""
         flow, good = self.flow, self._good(outcome)
         self._set(node, outcome)
+        if node.index == flow.spec.result:
+            flow.answered = outcome is NodeState.COMPLETED
+        if node.takes and outcome is NodeState.COMPLETED:
+            flow.releases.append((node.index, 0, -1))
         flow.work.append((node.index, 0, Effect.SUCCEEDED if good else Effect.FAILED))
         if not good and flow.spec.policy is FlowPolicy.STOP and flow.state is FlowState.RUNNING:
             flow.state = FlowState.STOPPING
@@ -337,11 +439,28 @@ class FlowEngine:
         self._host.touch(node)
         return self._host.retry(node.ref)
 
-    def _reopen(self, node: LiveNode, state: NodeState) -> None:
+    def _needed_again(self) -> bool:
+        """Whether nodes that run again may need results that nobody needed any longer."""
+        return any(change > 0 for _, _, change in self.flow.releases)
+
+    def _reopen(self, node: LiveNode, state: NodeState, *, rerun: bool = False) -> None:
         effect = Effect.REOPENED if self._good(node.state) else Effect.REOPENED_FAILED
-        node.swept, node.result = False, None
+        if rerun:
+            effect = Effect(effect + 2)
+        if node.index == self.flow.spec.result:
+            self.flow.answered = False
+        if node.takes and node.state is NodeState.COMPLETED:
+            self._take_again(node.index)
+        node.swept = False  # its result stays until it ends again: its successors may be about to read it
         self._set(node, state)
         self.flow.work.append((node.index, 0, effect))
+
+    def _take_again(self, index: int) -> None:
+        releases = self.flow.releases
+        if (index, 0, -1) in releases:
+            releases.remove((index, 0, -1))
+        else:
+            releases.append((index, 0, 1))
 
     def _spread(self, budget: int) -> int:
         """Pass one effect on to some successors; returns the number of steps."""
@@ -362,6 +481,10 @@ class FlowEngine:
         node.pending += n * effect.pending
         node.failures += n * effect.failures
         self._host.touch(node)
+        if effect >= Effect.RERUN and node.state not in OPEN:
+            node.again = node.again or (node.job is None and node.ref is not None)
+            self._reopen(node, NodeState.WAITING, rerun=True)
+            return
         passed = node.state is NodeState.UNUSED or (node.state is NodeState.SKIPPED and node.failures == 0)
         if passed and effect >= Effect.REOPENED and self.flow.state is FlowState.RUNNING:
             self._reopen(node, NodeState.WAITING)
@@ -389,6 +512,19 @@ class FlowEngine:
         stopping = self.flow.state is FlowState.STOPPING
         if stopping and self._stops(node):
             self._resolve(node, NodeState.SKIPPED)
+        elif node.again and node.ref is not None:
+            node.again = False
+            if self._host.rerun(node.ref):
+                self._set(node, NodeState.ACTIVE)
+            else:
+                self._resolve(node, NodeState.GONE)
+        elif node.external:
+            node.external = False
+            outcome = self._host.adopt(node)
+            if outcome is None:
+                self._set(node, NodeState.ACTIVE)
+            else:
+                self._resolve(node, outcome)
         elif node.job is None:  # a join; or a job that cannot be read
             self._resolve(node, NodeState.COMPLETED if node.ref is None else NodeState.GONE)
         else:
@@ -421,6 +557,10 @@ class FlowEngine:
 
     def _stop(self, node: LiveNode) -> None:
         if not self._stops(node):
+            # it may be left over: this pass has replaced one that would have brought it back or started it
+            if node.state is NodeState.SKIPPED:
+                self._reopen(node, NodeState.WAITING)
+            self._decide(node)
             return
         if node.state is NodeState.WAITING:
             self._resolve(node, NodeState.SKIPPED)
@@ -450,9 +590,16 @@ class FlowEngine:
         else:
             flow.state = FlowState.FAILED if flow.failed else FlowState.COMPLETED
         kept = flow.spec.retention
+        if flow.spec.wakes:
+            self._host.wake(Ref(flow.spec.queue, flow.spec.wakes))
         flow.over_at = now + (kept if flow.state is FlowState.COMPLETED else max(kept, FAILED_KEPT))
 
 
 def new_flow(spec: NewFlow, now: int) -> LiveFlow:
     """A flow without nodes. If it is never started, it is removed after `BUILDING_KEPT`."""
     return LiveFlow(spec, now, over_at=now + BUILDING_KEPT)
+
+
+def joins_on(flow: LiveFlow, nodes: Sequence[NewNode]) -> bool:
+    """Whether these nodes can be stored: those before them are there, or the flow takes no more."""
+    return flow.state is not FlowState.BUILDING or not nodes or nodes[0].index <= flow.total

@@ -123,13 +123,19 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 class AttemptError(msgspec.Struct, frozen=True, array_like=True):
-    """The error of a failed attempt. `kind` is the exception's class, or `Timeout`, `LeaseLost`, `Crash` …"""
+    """The error of a failed attempt. `kind` is the exception's class, or `Timeout`, `LeaseLost`, `Crash` …
+
+    `worker`, `fetched_at`: the worker that had leased the job, and since when; "" and None if unknown. Stores
+    write it as it is; add new fields only at the end.
+    """
 
     attempt: int
     at: int
     kind: str
     message: str
     traceback: str = ""
+    worker: str = ""
+    fetched_at: int | None = None
 
     @classmethod
     def bounded(cls, attempt: int, at: int, kind: str, message: str, traceback: str = "") -> AttemptError:
@@ -148,6 +154,9 @@ class AttemptError(msgspec.Struct, frozen=True, array_like=True):
             "at": instant(self.at),
             "kind": self.kind,
             "message": shown_text(self.message),
+            "worker": self.worker or None,
+            "fetched_at": iso(self.fetched_at),
+            "ran": seconds(self.fetched_at, self.at),
         }
         return {**shown, "traceback": shown_text(self.traceback)} if traceback else shown
 

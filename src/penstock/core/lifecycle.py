@@ -146,9 +146,19 @@ def decide(
             return Transition(State.PARKED, place=QueuePosition.OWN, charge=False, reason=reason)
         case Released(place):
             return released(place)
+    if move.error is not None:
+        move = msgspec.structs.replace(move, error=_of_attempt(job, move.error))
     if move.state is State.DEAD and keep_dead != DEAD_KEPT and job.spec.keep_dead is None:
         return msgspec.structs.replace(move, keep=max(job.spec.retention, keep_dead))
     return move
+
+
+def _of_attempt(job: Job, error: AttemptError) -> AttemptError:
+    """The error with the worker that ran the attempt, and since when it had the job."""
+    worker = job.worker or ""
+    if job.reason is not None and job.reason.startswith(LOST_BY):
+        worker = job.reason.removeprefix(LOST_BY)  # the job was reclaimed from it
+    return msgspec.structs.replace(error, worker=worker, fetched_at=job.fetched_at)
 
 
 def starts_on_record(job: Job) -> bool:
@@ -270,8 +280,8 @@ def kept(spec: NewJob, state: State) -> int:
     """The retention (ms) of a job that ended in this state."""
     if state is State.COMPLETED:
         return spec.retention
-    if state is State.CANCELLED:
-        return max(spec.retention, FINISHED_KEPT)
+    if state is State.CANCELLED:  # as long as a flow can be retried that has cancelled it
+        return max(spec.retention, FINISHED_KEPT if spec.flow is None else DEAD_KEPT)
     return max(spec.retention, DEAD_KEPT) if spec.keep_dead is None else spec.keep_dead
 
 

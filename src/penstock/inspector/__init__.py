@@ -1,10 +1,23 @@
 """The operator's view of a store: queries and operations for the command line, the dashboard and HTTP."""
 
 from penstock.core.formats import iso
+from penstock.inspector.bulk_acts import BulkAct, BulkActs, BulkState
 from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.flow_views import FlowPageView, FlowView, NodeView
 from penstock.inspector.inspector import Inspector
-from penstock.inspector.job_views import ErrorView, JobPage, JobRow, JobView, PartitionView, UniqueView
+from penstock.inspector.job_acts import JobAct
+from penstock.inspector.job_search import JobSearch, SearchProgress
+from penstock.inspector.job_views import (
+    ActView,
+    AttemptView,
+    ErrorView,
+    JobPage,
+    JobRow,
+    JobView,
+    LogLineView,
+    PartitionView,
+    UniqueView,
+)
 from penstock.inspector.queue_views import (
     BatchView,
     EntryView,
@@ -13,31 +26,52 @@ from penstock.inspector.queue_views import (
     QueueStatsView,
     QueueView,
 )
-from penstock.inspector.requests import Bulk, Change, Filter, parse_address, parse_state
+from penstock.inspector.reasons import Reason, WhyView
+from penstock.inspector.requests import Change, Filter, parse_address, parse_state
+from penstock.inspector.stats_inspector import StatsInspector
+from penstock.inspector.stats_views import ErrorGroupView, PeriodStatsView, TaskStatsView, TimesView
 from penstock.inspector.worker_views import RunningView, WorkerView
+from penstock.stores.worker_commands import SentCommand, WorkerAct
 
 __all__ = [
+    "ActView",
+    "AttemptView",
     "BatchView",
-    "Bulk",
+    "BulkAct",
+    "BulkActs",
+    "BulkState",
     "Change",
     "EntryView",
+    "ErrorGroupView",
     "ErrorView",
     "Filter",
     "FlowInspector",
     "FlowPageView",
     "FlowView",
     "Inspector",
+    "JobAct",
     "JobPage",
     "JobRow",
+    "JobSearch",
     "JobView",
     "LimitsView",
+    "LogLineView",
     "NodeView",
     "ParkedView",
     "PartitionView",
+    "PeriodStatsView",
     "QueueStatsView",
     "QueueView",
+    "Reason",
     "RunningView",
+    "SearchProgress",
+    "SentCommand",
+    "StatsInspector",
+    "TaskStatsView",
+    "TimesView",
     "UniqueView",
+    "WhyView",
+    "WorkerAct",
     "WorkerView",
     "iso",
     "parse_address",

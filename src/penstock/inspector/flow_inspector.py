@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from penstock.core.errors import ConfigError
+from penstock.core.flow import FlowNode
+from penstock.core.flow_rerun import nodes_to_rerun, refuse_gone
 from penstock.core.job import Ref
 from penstock.inspector.flow_views import FlowPageView, FlowView, NodeView, flow_view, node_view
 from penstock.inspector.requests import parse_address
-from penstock.stores.contract import FLOW_STEP, FlowChange, Store, most_steps
+from penstock.stores.contract import FLOW_STEP, FlowChange, Signal, SignalStatus, Store, most_steps
 
 __all__ = ["FlowInspector"]
 
@@ -37,12 +39,35 @@ class FlowInspector:
         """Cancel all jobs of a flow; None if there is none."""
         return await self._change(address, FlowChange.CANCEL)
 
-    async def retry_flow(self, address: str) -> FlowView | None:
-        """Run the failed and skipped jobs of a flow again; None if there is none."""
-        return await self._change(address, FlowChange.RETRY)
+    async def retry_flow(self, address: str, *, node: int | None = None) -> FlowView | None:
+        """Run the failed and skipped jobs of a flow again; None if there is none.
 
-    async def _change(self, address: str, change: FlowChange) -> FlowView | None:
-        info = await self._store.change_flow(_ref(address), change)
+        `node`: the number of a node that runs again as well, with all that follow it. Raises ConfigError if
+        one of them cannot.
+        """
+        if node is not None:
+            await self._check_rerun(_ref(address), node)
+        return await self._change(address, FlowChange.RETRY, node)
+
+    async def send(self, signal: Signal) -> SignalStatus:
+        """Send a signal to the flow that waits for it, or store it."""
+        (status,) = await self._store.send_signals([signal])
+        return status
+
+    async def _check_rerun(self, ref: Ref, node: int) -> None:
+        reading = nodes_to_rerun(node)
+        try:
+            wanted = next(reading)
+            while True:
+                wanted = reading.send(await self._store.flow_nodes(ref, wanted))
+        except StopIteration as end:
+            again: list[FlowNode] = end.value
+        refs = [one.job for one in again if one.job is not None]
+        jobs = await self._store.get(refs)
+        refuse_gone(again, {one for one, job in zip(refs, jobs, strict=True) if job is None})
+
+    async def _change(self, address: str, change: FlowChange, node: int | None = None) -> FlowView | None:
+        info = await self._store.change_flow(_ref(address), change, node=node)
         if info is None:
             return None
         for _ in range(most_steps(info)):

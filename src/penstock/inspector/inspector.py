@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from itertools import islice
 
 from penstock.core.errors import ConfigError
 from penstock.core.formats import iso
 from penstock.core.ids import check_queue
-from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
-from penstock.core.lifecycle import OPERATOR_CANCELLED
+from penstock.core.job import Job, Ref, State
 from penstock.core.limit_layers import LIMIT_NAMES, limits_reset
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
+from penstock.inspector.audit import AuditLog
+from penstock.inspector.bulk_acts import BulkActs
 from penstock.inspector.flow_inspector import FlowInspector
+from penstock.inspector.job_acts import JobAct, JobActs
+from penstock.inspector.job_search import JobSearch, SearchProgress
+from penstock.inspector.job_search import search as search_steps
 from penstock.inspector.job_views import JobPage, JobView, job_row, job_view
 from penstock.inspector.queue_views import (
     BatchView,
@@ -26,10 +30,13 @@ from penstock.inspector.queue_views import (
     queue_view,
     stats_view,
 )
-from penstock.inspector.requests import Bulk, Change, Filter, parse_address
+from penstock.inspector.reasons import WhyView, why
+from penstock.inspector.requests import Change, Filter, parse_address
+from penstock.inspector.stats_inspector import StatsInspector
 from penstock.inspector.worker_views import WorkerView, worker_view
 from penstock.stores.contract import Page, Parked, PartitionInfo, Store, Timetable, WorkerInfo
 from penstock.stores.encrypted import unreadable_check
+from penstock.stores.worker_commands import SHARED_ACTS, CommandChannel, SentCommand, parse_act
 
 __all__ = ["Inspector"]
 
@@ -61,6 +68,10 @@ class Inspector:
         self._store = store
         #: The operator's methods for flows.
         self.flows = FlowInspector(store)
+        #: The operator's methods for acts on all jobs that match a filter.
+        self.bulk = BulkActs(store)
+        #: The operator's methods for statistics and groups of errors.
+        self.statistics = StatsInspector(store)
 
     # jobs
 
@@ -69,72 +80,61 @@ class Inspector:
         page = await self._page(filter, filter.state, after, limit)
         return JobPage([job_row(job) for job in page.jobs], page.next)
 
+    def search(
+        self, search: JobSearch, *, after: str | None = None, limit: int | None = None
+    ) -> AsyncGenerator[SearchProgress, None]:
+        """The steps of a search: what each found, and how far it is. Close the generator to stop early."""
+        return search_steps(self._store, search, after=after, limit=limit)
+
     async def job(self, address: str) -> list[JobView]:
         """The job of a "queue/id"; for a bare id, the jobs with that id in all queues.
 
         Empty if there is none.
         """
-        found = parse_address(address)
-        jobs = await (self._store.get([found]) if isinstance(found, Ref) else self._store.find(found))
         return [
             job_view(
                 job,
                 await self._partition(job),
                 unreadable_check(self._store)(job),
                 await self._store.steps(job.ref),
+                await AuditLog(self._store).of_job(job.ref),
             )
-            for job in jobs
-            if job is not None
+            for job in await self._jobs_at(address)
         ]
+
+    async def why(self, address: str) -> list[WhyView]:
+        """Why the jobs at this address do not run now, from the rules of the store."""
+        return [await why(self._store, job) for job in await self._jobs_at(address)]
 
     async def refs(self, address: str) -> list[Ref]:
         """The jobs of an address: one for "queue/id", the jobs with that id in all queues for a bare id."""
         found = parse_address(address)
         return [found] if isinstance(found, Ref) else [job.ref for job in await self._store.find(found)]
 
+    async def act(self, act: JobAct, refs: Sequence[Ref], *, delay: int = 0, queue: str = "") -> list[Change]:
+        """Do an act to jobs. `delay` (ms) is for RESCHEDULE, `queue` for MOVE.
+
+        Acts on all jobs that match a filter are in `bulk`.
+        """
+        acts = JobActs(self._store, delay=delay, queue=queue)
+        acts.check(act)
+        return await acts.apply(act, refs)
+
     async def retry(self, refs: Sequence[Ref]) -> list[Change]:
         """Make ended or queued jobs available now, with all their attempts."""
-        before = await self._store.retry(refs)
-        return [_changed(ref, state, "retried") for ref, state in zip(refs, before, strict=True)]
+        return await self.act(JobAct.RETRY, refs)
 
     async def cancel(self, refs: Sequence[Ref]) -> list[Change]:
         """Cancel queued jobs, and ask running ones to stop."""
-        states = await self._store.cancel(refs, reason=OPERATOR_CANCELLED)
-        return [_cancelled(ref, state) for ref, state in zip(refs, states, strict=True)]
+        return await self.act(JobAct.CANCEL, refs)
 
     async def delete(self, refs: Sequence[Ref]) -> list[Change]:
         """Delete jobs in any state except running."""
-        before = await self._store.delete(refs)
-        done = [_changed(ref, state, "deleted") for ref, state in zip(refs, before, strict=True)]
-        return await self._refuse_members(done, before)
+        return await self.act(JobAct.DELETE, refs)
 
     async def reschedule(self, refs: Sequence[Ref], *, delay: int = 0) -> list[Change]:
         """Make queued jobs due in `delay` ms."""
-        before = await self._store.reschedule(refs, delay=delay)
-        done = [
-            _changed(ref, state, "rescheduled", QUEUED - {State.PARKED})
-            for ref, state in zip(refs, before, strict=True)
-        ]
-        return await self._refuse_members(done, before)
-
-    async def retry_all(self, filter: Filter, *, limit: int) -> Bulk:
-        """Retry the jobs that match the filter; without a state, the dead ones."""
-        return await self._bulk("retry", filter, (State.DEAD,), limit)
-
-    async def cancel_all(self, filter: Filter, *, limit: int) -> Bulk:
-        """Cancel the jobs that match the filter; without a state, all that have not ended."""
-        return await self._bulk("cancel", filter, (*_QUEUED_ORDER, State.RUNNING), limit)
-
-    async def delete_all(self, filter: Filter, *, limit: int) -> Bulk:
-        """Delete the jobs that match the filter; without a state, all that are not running."""
-        return await self._bulk("delete", filter, _WITHOUT_RUNNING, limit)
-
-    async def count(self, filter: Filter) -> int | None:
-        """Number of jobs that match the filter; None if it is unknown without reading each job."""
-        if filter.task is not None or filter.worker is not None:
-            return None
-        queues = [q for q in await self._store.queues() if filter.queue in (None, q.name)]
-        return sum(n for q in queues for state, n in q.counts.items() if filter.state in (None, state))
+        return await self.act(JobAct.RESCHEDULE, refs, delay=delay)
 
     # batches
 
@@ -257,27 +257,37 @@ class Inspector:
         """All workers, each with up to `jobs` of the jobs that it holds."""
         return [await self._worker(info, jobs) for info in await self._store.workers()]
 
+    async def tell_workers(
+        self, workers: Sequence[str], act: str, *, by: str, timeout: float = 10.0
+    ) -> list[SentCommand]:
+        """Tell workers, by id, to quiet, drain, stop, restart, or report their stacks (`WorkerAct`).
+
+        Waits up to `timeout` seconds for their replies; a command without a reply is withdrawn. Raises
+        ConfigError for an unknown act.
+        """
+        told, channel, supervisors = parse_act(act), CommandChannel(self._store), {}
+        if told in SHARED_ACTS:
+            known = await self._store.workers()
+            supervisors = {w.id: f"{w.host} {w.supervisor}" for w in known if w.supervisor is not None}
+        sent = await channel.send(workers, told, by=by, supervisors=supervisors)
+        return await channel.replies(sent, timeout=timeout)
+
     async def stats(self, *, days: int = 7) -> list[QueueStatsView]:
         """Totals and daily counts per queue."""
         return [stats_view(s) for s in await self._store.stats(days=days)]
 
     # private
 
+    async def _jobs_at(self, address: str) -> list[Job]:
+        found = parse_address(address)
+        jobs = await (self._store.get([found]) if isinstance(found, Ref) else self._store.find(found))
+        return [job for job in jobs if job is not None]
+
     async def _found(self, address: str) -> tuple[Timetable, list[Entry]]:
         found = parse_address(address)
         table = await self._store.entries([found.queue] if isinstance(found, Ref) else None)
         name = found.id if isinstance(found, Ref) else found
         return table, [entry for entry in table.entries if entry.spec.name == name]
-
-    async def _refuse_members(self, done: list[Change], before: Sequence[State | None]) -> list[Change]:
-        """Mark members of a running batch as refused; their state does not show the membership."""
-        collecting = [n for n, state in enumerate(before) if state is State.COLLECTING]
-        refs = [Ref(done[n].queue, done[n].id) for n in collecting]
-        for n, job in zip(collecting, await self._store.get(refs) if refs else [], strict=True):
-            if job is not None and job.in_batch:
-                why = f"part of the batch {job.batch}: change the batch instead"
-                done[n] = Change(job.queue, job.id, "refused", why)
-        return done
 
     async def _pause(self, address: str, paused: bool) -> list[EntryView]:
         table, found = await self._found(address)
@@ -291,26 +301,6 @@ class Inspector:
     async def _partition(self, job: Job) -> PartitionInfo | None:
         return None if job.spec.partition is None else await self._store.partition(job.ref)
 
-    async def _bulk(self, act: str, filter: Filter, states: Sequence[State], limit: int) -> Bulk:
-        counts = {"done": 0, "asked": 0, "refused": 0, "missing": 0}
-        left, limited = limit, False
-        for state in states if filter.state is None else (filter.state,):
-            after: str | None = None
-            while not limited:
-                page = await self._page(filter, state, after, max(1, min(_PAGE, left)))
-                if left <= 0:  # this page only shows whether there are more
-                    limited = bool(page.jobs)
-                    break
-                refs = [job.ref for job in page.jobs if not job.in_batch]  # members of a batch end with it
-                left -= len(refs)
-                for change in await self._apply(act, refs):
-                    counts[change.outcome] += 1
-                after = page.next
-                if after is None:
-                    break
-        # jobs that were gone before their turn (missing) count as not found
-        return Bulk(counts["done"], counts["asked"], counts["refused"], limited)
-
     async def _page(self, filter: Filter, state: State | None, after: str | None, limit: int) -> Page:
         return await self._store.list_jobs(
             queue=filter.queue,
@@ -321,13 +311,6 @@ class Inspector:
             limit=limit,
         )
 
-    async def _apply(self, act: str, refs: Sequence[Ref]) -> list[Change]:
-        if not refs:
-            return []
-        if act == "retry":
-            return await self.retry(refs)
-        return await (self.cancel(refs) if act == "cancel" else self.delete(refs))
-
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -335,26 +318,3 @@ class Inspector:
 def _runs(worker: WorkerInfo, parked: Parked) -> bool:
     known = parked.task in worker.tasks or parked.queue in worker.handled
     return known and parked.queue in worker.queues
-
-
-def _changed(
-    ref: Ref,
-    before: State | None,
-    done: str,
-    allowed: frozenset[State] = QUEUED | TERMINAL | {State.SUSPENDED},
-) -> Change:
-    if before is None:
-        return Change(ref.queue, ref.id, "missing", "no such job")
-    if before not in allowed:
-        return Change(ref.queue, ref.id, "refused", f"not {done}: it is {before.value}")
-    return Change(ref.queue, ref.id, "done", f"{done} (was {before.value})")
-
-
-def _cancelled(ref: Ref, state: State | None) -> Change:
-    if state is None:
-        return Change(ref.queue, ref.id, "missing", "no such job")
-    if state is State.RUNNING:
-        return Change(ref.queue, ref.id, "asked", "running: asked to stop")
-    if state in (State.COMPLETED, State.DEAD, State.COLLECTING):
-        return Change(ref.queue, ref.id, "refused", f"not cancelled: it is {state.value}")
-    return Change(ref.queue, ref.id, "done", "cancelled")

@@ -11,17 +11,22 @@ from typing import Any
 import msgspec
 
 from penstock.core.formats import instant, iso, json_or_base64, seconds, shown_text
-from penstock.core.job import Job, Progress
+from penstock.core.job import AttemptError, Job, Progress
 from penstock.core.retry import DEFAULT, DURATIONS, RetryPolicy
 from penstock.core.unique import UniqueKey
 from penstock.core.unique_rules import until
+from penstock.inspector.audit import ShownEntry
 from penstock.stores.contract import PartitionInfo, StoredStep
+from penstock.stores.job_log import is_log, lines_of
 
 __all__ = [
+    "ActView",
+    "AttemptView",
     "ErrorView",
     "JobPage",
     "JobRow",
     "JobView",
+    "LogLineView",
     "PartitionView",
     "ProgressView",
     "UniqueView",
@@ -32,13 +37,47 @@ __all__ = [
 
 
 class ErrorView(msgspec.Struct, frozen=True):
-    """The error of one attempt."""
+    """The error of one attempt. `worker`: which worker had the job, since `fetched_at`; `ran`: seconds."""
 
     attempt: int
     at: str
     kind: str
     message: str
     traceback: str
+    worker: str | None = None
+    fetched_at: str | None = None
+    ran: float | None = None
+
+
+class AttemptView(msgspec.Struct, frozen=True):
+    """One attempt. `outcome`: failed, running, or the state in which it left the job; `error`: in a line.
+
+    `worker` is None where it is not kept: of attempts that did not fail.
+    """
+
+    attempt: int
+    worker: str | None
+    fetched_at: str | None
+    ended_at: str | None
+    ran: float | None
+    outcome: str
+    error: str | None
+
+
+class LogLineView(msgspec.Struct, frozen=True):
+    """A line that the job's function has logged."""
+
+    at: str
+    text: str
+
+
+class ActView(msgspec.Struct, frozen=True):
+    """What an operator did to a job: when, who, the act (e.g. jobs.retry), and its arguments."""
+
+    at: str
+    who: str
+    act: str
+    facts: dict[str, str]
 
 
 class ProgressView(msgspec.Struct, frozen=True):
@@ -139,6 +178,9 @@ class JobView(JobRow, frozen=True, kw_only=True):
     result: msgspec.Raw | None
     result_base64: str | None
     errors: list[ErrorView]
+    attempts: list[AttemptView]  # those with a kept error, and the last one
+    acts: list[ActView]  # of operators, newest first
+    log: list[LogLineView]  # oldest first
     steps: list[StepView] = []
 
 
@@ -159,8 +201,12 @@ def job_view(
     partition: PartitionInfo | None = None,
     closed: str | None = None,
     steps: Sequence[StoredStep] = (),
+    acts: Sequence[ShownEntry] = (),
 ) -> JobView:
-    """All facts of a job, its partition and its steps, and why its payload cannot be decrypted, if so."""
+    """All facts of a job, and what other verbs say of it.
+
+    `closed`: why its payload cannot be decrypted, if so. `acts`: what operators did to it.
+    """
     spec = job.spec
     payload, payload_base64 = json_or_base64(spec.payload)
     result, result_base64 = json_or_base64(job.result)
@@ -191,11 +237,11 @@ def job_view(
         closed=closed,
         result=result,
         result_base64=result_base64,
-        errors=[
-            ErrorView(e.attempt, instant(e.at), e.kind, shown_text(e.message), shown_text(e.traceback))
-            for e in job.errors
-        ],
-        steps=[_step_view(step) for step in steps],
+        errors=[_error_view(error) for error in job.errors],
+        attempts=_attempts(job),
+        acts=[ActView(instant(act.at), act.entry.who, act.entry.act, act.entry.facts) for act in acts],
+        steps=[_step_view(step) for step in steps if not is_log(step)],
+        log=[LogLineView(instant(line.at), line.text) for line in lines_of(steps)],
     )
 
 
@@ -222,8 +268,46 @@ def _row(job: Job) -> dict[str, Any]:
         "cancel_asked": job.cancel_asked,
         "progress": progress_view(job.progress),
         "reason": job.reason and shown_text(job.reason),
-        "error": None if last is None else f"{last.kind}: {shown_text(last.message)}".partition("\n")[0],
+        "error": None if last is None else _in_a_line(last),
     }
+
+
+def _error_view(error: AttemptError) -> ErrorView:
+    return ErrorView(
+        error.attempt,
+        instant(error.at),
+        error.kind,
+        shown_text(error.message),
+        shown_text(error.traceback),
+        error.worker or None,
+        iso(error.fetched_at),
+        seconds(error.fetched_at, error.at),
+    )
+
+
+def _attempts(job: Job) -> list[AttemptView]:
+    """The attempts whose errors are kept, and the last one, from the job's own facts."""
+    found = [
+        AttemptView(
+            error.attempt,
+            error.worker or None,
+            iso(error.fetched_at),
+            instant(error.at),
+            seconds(error.fetched_at, error.at),
+            "failed",
+            _in_a_line(error),
+        )
+        for error in job.errors
+    ]
+    since = job.fetched_at
+    if since is not None and all(error.fetched_at != since for error in job.errors):
+        ran, ended = seconds(since, job.ended_at), iso(job.ended_at)
+        found.append(AttemptView(job.attempt, job.worker, iso(since), ended, ran, job.state.value, None))
+    return found
+
+
+def _in_a_line(error: AttemptError) -> str:
+    return f"{error.kind}: {shown_text(error.message)}".partition("\n")[0]
 
 
 def _step_view(step: StoredStep) -> StepView:

@@ -8,7 +8,7 @@ from penstock.core.errors import ConfigError, did_you_mean
 from penstock.core.ids import check_id, check_queue
 from penstock.core.job import Ref, State
 
-__all__ = ["Bulk", "Change", "Filter", "parse_address", "parse_state"]
+__all__ = ["Change", "Filter", "parse_address", "parse_state"]
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -28,18 +28,6 @@ class Change(msgspec.Struct, frozen=True):
     id: str
     outcome: str
     says: str
-
-
-class Bulk(msgspec.Struct, frozen=True):
-    """The outcome for all jobs that match a filter.
-
-    `limited`: the limit was reached, so there may be more.
-    """
-
-    done: int
-    asked: int
-    refused: int
-    limited: bool
 
 
 def parse_state(text: str) -> State:

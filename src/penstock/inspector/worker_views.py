@@ -41,6 +41,8 @@ class WorkerView(msgspec.Struct, frozen=True):
     concurrency: int
     running: int
     version: str
+    memory: int  # resident bytes
+    cpu: float  # CPU seconds used
     jobs: list[RunningView]
     more: bool
 
@@ -61,6 +63,8 @@ def worker_view(info: WorkerInfo, jobs: list[Job], *, more: bool) -> WorkerView:
         # the worker's own number is some seconds old
         running=max(info.running, len(jobs)) if more else len(jobs),
         version=info.version,
+        memory=info.memory,
+        cpu=info.cpu,
         jobs=[_running(job) for job in jobs],
         more=more,
     )

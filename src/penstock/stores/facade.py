@@ -28,10 +28,13 @@ from penstock.stores.contract import (
     DocumentPage,
     Due,
     Enqueued,
+    ErrorGroup,
     Fetched,
     FlowChange,
     FlowPage,
     HeartbeatRequest,
+    JobFilter,
+    JobOrder,
     LeaseStatus,
     LogPage,
     Page,
@@ -39,17 +42,22 @@ from penstock.stores.contract import (
     PartitionInfo,
     Pruned,
     QueueInfo,
+    QueueSize,
     QueueStats,
     QuotaRequest,
     QuotaTaken,
     RecordedStep,
     Replacement,
+    Resolution,
+    SearchPage,
     Settled,
     Settlement,
     Share,
     Signal,
     SignalStatus,
     SignalWait,
+    StatsPage,
+    StatsReport,
     StepRecord,
     Store,
     StoredStep,
@@ -61,6 +69,7 @@ from penstock.stores.contract import (
     check_change,
     check_kind,
     check_replacements,
+    check_search,
 )
 
 __all__ = ["VERBS", "AsyncOperation", "OnCall", "Operation", "StoreFacade", "SyncFacade", "VerbTable"]
@@ -106,6 +115,7 @@ class VerbTable:
     # operating
     list_jobs: AsyncOperation[[str | None, State | None, str | None, str | None, str | None, int], Page]
     list_next: AsyncOperation[[str, State, str | None, int], Page]
+    search_jobs: AsyncOperation[[JobFilter, JobOrder, bool, str | None, int], SearchPage]
     find: Operation[[str], list[Job]]
     queues: Operation[[Sequence[str] | None], list[QueueInfo]]
     parked: AsyncOperation[[], list[Parked]]
@@ -132,17 +142,22 @@ class VerbTable:
     # documenting
     documents: AsyncOperation[[str, str | None, int], DocumentPage]
     document_versions: AsyncOperation[[Sequence[str]], list[int]]
-    change_documents: AsyncOperation[[str, Sequence[DocumentChange]], list[WrittenDocument]]
+    change_documents: AsyncOperation[[str, Sequence[DocumentChange], bool], list[WrittenDocument]]
     take_quota: AsyncOperation[[Sequence[QuotaRequest]], list[QuotaTaken]]
     append_log: AsyncOperation[[str, Sequence[bytes], int], int]
     read_log: AsyncOperation[[str, int | None, int], LogPage]
+    # measuring
+    add_stats: AsyncOperation[[Sequence[StatsReport]], list[bool]]
+    read_stats: AsyncOperation[[Resolution, int, str | None, str | None], StatsPage]
+    read_errors: AsyncOperation[[str | None, str | None], list[ErrorGroup]]
+    queue_sizes: AsyncOperation[[Sequence[str] | None], list[QueueSize]]
     # flowing
     put_flow: Operation[[NewFlow, Sequence[NewNode], bool], FlowInfo | None]
     add_to_flow: Operation[[Ref, int, Sequence[NewJob]], FlowInfo | None]
     get_flows: Operation[[Sequence[Ref]], list[FlowInfo | None]]
     flow_nodes: Operation[[Ref, Sequence[int]], list[FlowNode | None]]
     list_flows: AsyncOperation[[str | None, int], FlowPage]
-    change_flow: Operation[[Ref, FlowChange], FlowInfo | None]
+    change_flow: Operation[[Ref, FlowChange, int | None], FlowInfo | None]
     advance_flows: Operation[[int], int]
     # stepping
     record_steps: Operation[[Sequence[StepRecord]], list[RecordedStep]]
@@ -255,6 +270,18 @@ class StoreFacade:
     ) -> Page:
         return await self._verbs.list_next.run(queue, state, after, limit)
 
+    async def search_jobs(
+        self,
+        filter: JobFilter,
+        *,
+        order: JobOrder = JobOrder.ENQUEUED,
+        descending: bool = True,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> SearchPage:
+        checked = check_search(filter, order)
+        return await self._verbs.search_jobs.run(checked, order, descending, after, limit)
+
     async def find(self, id: str) -> list[Job]:
         return await self._verbs.find.run(id)
 
@@ -347,10 +374,12 @@ class StoreFacade:
     async def document_versions(self, kinds: Sequence[str]) -> list[int]:
         return await self._verbs.document_versions.run([check_kind(kind) for kind in kinds])
 
-    async def change_documents(self, kind: str, changes: Sequence[DocumentChange]) -> list[WrittenDocument]:
+    async def change_documents(
+        self, kind: str, changes: Sequence[DocumentChange], *, notify: bool = False
+    ) -> list[WrittenDocument]:
         for change in changes:
             check_change(change.name, change.body)
-        return await self._verbs.change_documents.run(check_kind(kind), changes)
+        return await self._verbs.change_documents.run(check_kind(kind), changes, notify)
 
     async def take_quota(self, requests: Sequence[QuotaRequest]) -> list[QuotaTaken]:
         for request in requests:
@@ -364,6 +393,22 @@ class StoreFacade:
 
     async def read_log(self, log: str, *, before: int | None = None, limit: int = 100) -> LogPage:
         return await self._verbs.read_log.run(check_kind(log), before, min(max(1, limit), 1_000))
+
+    # ── measuring ──
+
+    async def add_stats(self, reports: Sequence[StatsReport]) -> list[bool]:
+        return await self._verbs.add_stats.run(reports)
+
+    async def read_stats(
+        self, resolution: Resolution, *, span: int, queue: str | None = None, task: str | None = None
+    ) -> StatsPage:
+        return await self._verbs.read_stats.run(resolution, span, queue, task)
+
+    async def read_errors(self, *, queue: str | None = None, task: str | None = None) -> list[ErrorGroup]:
+        return await self._verbs.read_errors.run(queue, task)
+
+    async def queue_sizes(self, names: Sequence[str] | None = None) -> list[QueueSize]:
+        return await self._verbs.queue_sizes.run(names)
 
     # ── flowing ──
 
@@ -384,8 +429,8 @@ class StoreFacade:
     async def list_flows(self, *, after: str | None = None, limit: int = 50) -> FlowPage:
         return await self._verbs.list_flows.run(after, min(max(1, limit), FLOW_STEP))
 
-    async def change_flow(self, ref: Ref, change: FlowChange) -> FlowInfo | None:
-        return await self._verbs.change_flow.run(ref, change)
+    async def change_flow(self, ref: Ref, change: FlowChange, *, node: int | None = None) -> FlowInfo | None:
+        return await self._verbs.change_flow.run(ref, change, node)
 
     async def advance_flows(self, *, limit: int = FLOW_STEP) -> int:
         return await self._verbs.advance_flows.run(limit)
@@ -463,8 +508,8 @@ class SyncFacade:
     def flow_nodes(self, ref: Ref, indexes: Sequence[int]) -> list[FlowNode | None]:
         return self._verbs.flow_nodes.run_sync(ref, indexes)
 
-    def change_flow(self, ref: Ref, change: FlowChange) -> FlowInfo | None:
-        return self._verbs.change_flow.run_sync(ref, change)
+    def change_flow(self, ref: Ref, change: FlowChange, *, node: int | None = None) -> FlowInfo | None:
+        return self._verbs.change_flow.run_sync(ref, change, node)
 
     def advance_flows(self, *, limit: int = FLOW_STEP) -> int:
         return self._verbs.advance_flows.run_sync(limit)

@@ -17,10 +17,11 @@ def storable(text: str) -> str:
 
 def storable_error(error: AttemptError) -> AttemptError:
     """Return the error with storable text: the same object if its text is already storable."""
-    words = (error.kind, error.message, error.traceback)
+    words = (error.kind, error.message, error.traceback, error.worker)
     if all(type(word) is str and word.isascii() for word in words):
         return error
-    return AttemptError(error.attempt, error.at, *map(storable, words))
+    kind, message, traceback, worker = map(storable, words)
+    return AttemptError(error.attempt, error.at, kind, message, traceback, worker, error.fetched_at)
 
 
 def storable_progress(progress: Progress) -> Progress:

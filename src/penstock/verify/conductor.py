@@ -41,6 +41,11 @@ _OVERTIME = 120.0
 _UNFINISHED = frozenset(State) - {State.COMPLETED, State.CANCELLED, State.DEAD}
 #: A job due later than this (ms from now) was delayed by a worker with a wrong clock.
 _LATEST = 60_000
+#: A job that waits for a signal longer than this (ms), although nothing else is left, has waited in vain: by
+#: then it has repeated the wait.
+_LONGEST_WAIT = 90_000
+#: Flows that are listed in one call.
+_PAGE = 1_000
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,7 @@ class _Run:
             workers=request.workers,
             rate=request.rate,
             process_share=request.process_share,
+            flow_share=request.flow_share,
         )
         self._run = ChaosRun(
             self._fleet,
@@ -200,7 +206,9 @@ class _Run:
                 left = asyncio.run(self._tidy(self._app.store))
             self._progress("draining", unfinished=left)
             if time.monotonic() > ends:
-                self._reasons.append(f"{left} job(s) had not ended {limit:.0f} s after the last fault")
+                self._reasons.append(
+                    f"{left} job(s) or flow(s) had not ended {limit:.0f} s after the last fault"
+                )
                 break
             self._fleet.replace_dead()
             time.sleep(_LOOK)
@@ -209,7 +217,10 @@ class _Run:
         self._reasons += [f"{member.name} did not end within 40 s of SIGTERM" for member in late]
 
     async def _tidy(self, store: Store) -> int:
-        """Pause periodic entries, cancel parked jobs, bring delayed ones forward; count unfinished jobs."""
+        """Pause periodic entries, cancel parked jobs, bring delayed ones forward.
+
+        Answer: the number of unfinished jobs, or if there are none, of unfinished flows.
+        """
         table = await store.entries()
         if running := [entry.ref for entry in table.entries if not entry.paused]:
             await store.pause_entries(running, True)
@@ -222,7 +233,10 @@ class _Run:
             await store.cancel([job.ref for job in parked.jobs])
         if self._had_wrong_clock() and (counts[State.SCHEDULED] or counts[State.RETRYABLE]):
             await self._bring_forward(store)
-        return sum(counts[state] for state in _UNFINISHED)
+        left = sum(counts[state] for state in _UNFINISHED)
+        if left and left == counts[State.SUSPENDED]:
+            await self._cancel_waits_in_vain(store)
+        return left or await self._open_flows(store)
 
     def _had_wrong_clock(self) -> bool:
         return self._environment.file is not None and any(done.kind == "clock" for done in self._run.done)
@@ -240,6 +254,28 @@ class _Run:
         ]
         if far:
             await store.reschedule(far, delay=0)
+
+    async def _cancel_waits_in_vain(self, store: Store) -> None:
+        """Cancel jobs whose naps a worker with a wrong clock has made an hour longer, and those that wait for
+        a signal which the store was allowed to lose. The ledger's rules decide if that was so."""
+        clock, now = self._had_wrong_clock(), time.time_ns() // 1_000_000
+        for job in (await store.list_jobs(state=State.SUSPENDED, limit=1_000)).jobs:
+            steps = {step.name: step for step in await store.steps(job.ref)}
+            waits = [step for step in steps.values() if step.value is None]
+            timed = all(f"{step.name}!until" in steps for step in waits)
+            lost = self._run.forgiven and any(now - step.at > _LONGEST_WAIT for step in waits)
+            if lost or (clock and timed and _is_far(job)):
+                await store.cancel([job.ref])
+
+    async def _open_flows(self, store: Store) -> int:
+        """The number of flows that have not ended."""
+        n, after = 0, None
+        while True:
+            page = await store.list_flows(after=after, limit=_PAGE)
+            n += sum(1 for info in page.flows if not info.ended)
+            after = page.next
+            if after is None:
+                return n
 
     def _report(self) -> Report:
         self._progress("checking")

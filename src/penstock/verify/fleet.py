@@ -86,6 +86,7 @@ class Fleet:
         rate: float,
         producers: int = 2,
         process_share: float | None = None,
+        flow_share: float = 0.0,
     ) -> None:
         self._folder = folder
         self._seed = seed
@@ -99,6 +100,7 @@ class Fleet:
         self._producer_starts = 0  # each start of a producer draws its load from its own seed
         self._rate = rate / producers
         self._process_share = process_share
+        self._flow_share = flow_share
         self._wanted = (workers, producers)
 
     @property
@@ -151,6 +153,7 @@ class Fleet:
             "penstock.verify.workload.producer",
             f"{self._seed}/{self._producer_starts}",
             str(self._rate),
+            str(self._flow_share),
             *([] if self._process_share is None else [str(self._process_share)]),
         ]
 

@@ -35,7 +35,7 @@ ROLE = "_PENSTOCK_VERIFY_ROLE"
 #: Version of the tasks: 1 or 2. Version 2 lacks one task and has renamed another.
 VERSION = "_PENSTOCK_VERIFY_VERSION"
 
-QUEUES = ("main", "keys", "batches", "slow", "harm")
+QUEUES = ("main", "keys", "batches", "slow", "flows", "harm")
 
 
 #: Default lease of a run: short, so that minutes show what otherwise takes hours.

@@ -18,6 +18,13 @@ __all__ = ["PREFIX", "is_used", "left_in_file", "refuse_others", "remove_file", 
 #: Prefix of the namespaces of runs; a namespace without it is never emptied.
 PREFIX = "verify-"
 _PATIENCE = 30_000
+_JOBS = "SELECT seq FROM penstock_job WHERE queue IN (SELECT qid FROM penstock_queue WHERE namespace = ?)"
+#: Tables whose rows belong to rows of other tables, and which of their rows are those of a namespace.
+_OF_OTHERS = {
+    "penstock_flow_node": "flow IN (SELECT fid FROM penstock_flow WHERE namespace = ?)",
+    "penstock_step": f"job IN ({_JOBS})",
+    "penstock_memory": f"job IN ({_JOBS})",
+}
 
 
 def refuse_others(namespace: str) -> None:
@@ -69,7 +76,7 @@ def _ask_file(path: Path, verb: Verb[[], int], namespace: str) -> int:
 
 
 def _wipe(tx: TransactionContext) -> int:
-    """Delete the namespace's rows table by table, the table of the queues last: others refer to it."""
+    """Delete the namespace's rows table by table, in the order in which they refer to each other."""
     gone = 0
     for table, where in _tables(tx):
         removed = tx.execute(f"DELETE FROM {table} WHERE {where}", (tx.namespace,))  # noqa: S608 (our own names)
@@ -97,12 +104,15 @@ def _used(tx: TransactionContext) -> int:
 
 
 def _tables(tx: TransactionContext) -> Iterator[tuple[str, str]]:
+    yield from _OF_OTHERS.items()
     names = tx.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'penstock\\_%' ESCAPE '\\' "
         "ORDER BY name = 'penstock_queue'"
     ).fetchall()
     for (table,) in names:
         columns = {row[1] for row in tx.execute(f"PRAGMA table_info({table})")}
+        if table in _OF_OTHERS:
+            continue
         if "namespace" in columns:
             yield table, "namespace = ?"
         elif "queue" in columns:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from penstock.web.exchange import Exchange
 
-__all__ = ["AccessLog"]
+__all__ = ["AccessLog", "AccessLogSwitch"]
 
 _log = logging.getLogger("penstock.access")
 
@@ -56,3 +56,38 @@ class AccessLog:
             "request_id": found[1].decode("latin-1") if found else "",
         }
         _log.log(level, "%s", " ".join(f"{name}={value}" for name, value in shown.items()), extra=shown)
+
+
+class AccessLogSwitch:
+    """Switches the access logs of a process: as its settings say, or as an operator said since."""
+
+    def __init__(self, logs: Sequence[AccessLog]) -> None:
+        self._logs = list(logs)
+        self._setting = False
+
+    @property
+    def enabled(self) -> bool:
+        """Whether requests are logged."""
+        return any(log.enabled for log in self._logs)
+
+    def switch(self, enabled: bool) -> None:
+        """Log requests, or not, until the settings change."""
+        for log in self._logs:
+            log.enabled = enabled
+
+    def apply(self, setting: bool) -> None:
+        """Use this setting, if it is another one than before."""
+        if setting != self._setting:
+            self._setting = setting
+            self.switch(setting)
+
+    @property
+    def state(self) -> list[bool]:
+        """The state for `adopt`."""
+        return [self._setting, self.enabled]
+
+    def adopt(self, state: Sequence[bool]) -> None:
+        """Take over the switch of another process. One made under another setting does not count."""
+        setting, enabled = state
+        if setting == self._setting:
+            self.switch(enabled)

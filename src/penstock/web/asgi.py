@@ -105,6 +105,9 @@ class _AsgiConnection:
         self.answered.set_result(answer)
         return True
 
+    def rest(self) -> None:
+        """Nothing to free: the parser is that of the host application's server."""
+
 
 async def _answer_or_disconnect(exchange: Exchange, connection: _AsgiConnection, receive: Receive) -> None:
     """Wait for the answer, or until the client is gone: then nothing is fetched for it any more."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Any
 
 import httptools
@@ -16,6 +15,7 @@ __all__ = ["HttpConnection"]
 
 #: Seconds in which a client may read the last answer of a connection that the server closes.
 _LINGER = 2.0
+_METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE")}
 
 
 class _RefusedError(Exception):
@@ -31,6 +31,7 @@ class HttpConnection(asyncio.Protocol):
         "_body",
         "_discard",
         "_expected",
+        "_feeding",
         "_head_size",
         "_headers",
         "_limited",
@@ -40,6 +41,7 @@ class HttpConnection(asyncio.Protocol):
         "_pending",
         "_received",
         "_refusal",
+        "_rests",
         "_server",
         "_target",
         "_transport",
@@ -51,8 +53,10 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, server: ConnectionRegistry) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpRequestParser(self)
-        self._pending: deque[Exchange] = deque()
+        self._parser: httptools.HttpRequestParser | None = None
+        self._feeding = False
+        self._rests = False  # the parser is freed, as soon as no part of a request is in it
+        self._pending: list[Exchange] = []
         self._refusal = b""
         self._over = False  # no further request is read
         self._paused = False
@@ -86,7 +90,7 @@ class HttpConnection(asyncio.Protocol):
         self._server.lost(self)
         if self._expected is not None:
             self._server.forget_body(self._expected)
-        pending, self._pending = self._pending, deque()
+        pending, self._pending = self._pending, []
         for exchange in pending:
             self._server.forget_body(exchange)
             if not exchange.answered:
@@ -109,12 +113,19 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._begun:
             self._received += len(data)
+        parser = self._parser
+        if parser is None:
+            parser = self._parser = httptools.HttpRequestParser(self)
+        self._feeding = True
         try:
-            self._parser.feed_data(data)
+            parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self._end_after_pending()
         except httptools.HttpParserError:
             self._refuse(self._refusal or reply(400, b"400 Bad Request", TEXT))
+        self._feeding = False
+        if self._rests:
+            self._free()
         if self._begun and self._received > self._most_received():
             self._refuse(reply(431, b"431 Request Header Fields Too Large", TEXT))
         if self._allowed and not self._over:  # the request is not complete
@@ -152,11 +163,15 @@ class HttpConnection(asyncio.Protocol):
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        parser = self._parser
+        assert parser is not None
         path, _, query = self._target.partition(b"?")
-        exchange = Exchange(self, self._parser.get_method().decode("latin-1"), path, query)
+        method = parser.get_method()
+        exchange = Exchange(self, _METHODS.get(method) or method.decode("latin-1"), path, query)
         exchange.headers = self._headers
-        exchange.version = self._parser.get_http_version()
-        if exchange.version == "1.1" and exchange.header(b"host") is None:
+        if (version := parser.get_http_version()) != "1.1":
+            exchange.version = version
+        elif exchange.header(b"host") is None:
             self._stop_parsing(reply(400, b"400 Bad Request: missing required Host header", TEXT))
         self._expected = exchange
         length = exchange.header(b"content-length")
@@ -196,6 +211,7 @@ class HttpConnection(asyncio.Protocol):
             return
         body, self._body = self._body, []
         exchange.body = body[0] if len(body) == 1 else b"".join(body)
+        assert self._parser is not None
         exchange.last = not self._parser.should_keep_alive()
         self._hand_over(exchange)
 
@@ -220,7 +236,7 @@ class HttpConnection(asyncio.Protocol):
             first = self._pending[0]
             if first.reply is None:
                 break
-            self._pending.popleft()
+            del self._pending[0]
             answer = first.reply
             if first.method == "HEAD":
                 answer = head_only(answer)
@@ -237,6 +253,12 @@ class HttpConnection(asyncio.Protocol):
             self._finish()
         elif not self._pending and not self._begun:
             self._server.is_idle(self)
+
+    def rest(self) -> None:
+        """Free the parser, 1 KB, while a request waits."""
+        self._rests = True
+        if not self._feeding:
+            self._free()
 
     def stop(self) -> None:
         """Read no further request; close the connection when the pending ones are answered."""
@@ -271,6 +293,12 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     # ── private ──────────────────────────────────────────────────────────────────────────────────
+
+    def _free(self) -> None:
+        self._rests = False
+        if not self._begun:
+            self._parser = None
+            self._reset()
 
     def _hand_over(self, exchange: Exchange) -> None:
         if exchange.last or self._server.stopping:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 __all__ = ["Connection", "Exchange", "Handler"]
@@ -20,6 +20,10 @@ class Connection(Protocol):
 
     def answer(self, exchange: Exchange, answer: bytes) -> bool:
         """Send an answer; False if the client has closed the connection."""
+        ...
+
+    def rest(self) -> None:
+        """Free what the next request can have anew: the answer takes its time."""
         ...
 
 
@@ -60,7 +64,7 @@ class Exchange:
         self.method = method
         self.path = path
         self.query = query
-        self.headers: list[tuple[bytes, bytes]] = []
+        self.headers: Sequence[tuple[bytes, bytes]] = ()
         self._values: dict[bytes, bytes] | None = None  # the headers, once one was asked for
         self.version = "1.1"
         self.caller = ""
@@ -81,6 +85,11 @@ class Exchange:
             known = self._values = dict(reversed(self.headers))
         value = known.get(name)
         return None if value is None else value.decode("latin-1")
+
+    def rest(self) -> None:
+        """Free the headers, which are not read again: the answer takes its time."""
+        self.headers, self._values = (), None
+        self.connection.rest()
 
     def answer(self, reply: bytes) -> bool:
         """Send the answer, after those of earlier requests of this connection.

@@ -64,23 +64,32 @@ class LabelledHistogram:
         self._help = help
         self._names = tuple(names)
         self._bounds = tuple(bounds)
-        self._buckets: dict[Labels, list[int]] = {}
-        self._sums: dict[Labels, float] = {}
+        self._series: dict[Labels, _Series] = {}
 
     def observe(self, labels: Labels, value: float) -> None:
         """Count one observation."""
-        buckets = self._buckets.get(labels)
-        if buckets is None:
-            if len(self._buckets) >= _MOST_SERIES:
+        series = self._series.get(labels)
+        if series is None:
+            if len(self._series) >= _MOST_SERIES:
                 labels = ("other",) * len(self._names)
-            buckets = self._buckets.setdefault(labels, [0] * (len(self._bounds) + 1))
-        buckets[bisect_left(self._bounds, value)] += 1
-        self._sums[labels] = self._sums.get(labels, 0.0) + value
+            series = self._series.setdefault(labels, _Series(len(self._bounds) + 1))
+        series.buckets[bisect_left(self._bounds, value)] += 1
+        series.total += value
 
     def exposed(self) -> str:
         """The text of this metric."""
-        samples = [(labels, buckets, self._sums[labels]) for labels, buckets in self._buckets.items()]
+        samples = [(labels, series.buckets, series.total) for labels, series in self._series.items()]
         return exposed_histogram(self._name, self._help, self._names, self._bounds, samples)
+
+
+class _Series:
+    """The observations of one set of labels: their number in each bucket, and their sum."""
+
+    __slots__ = ("buckets", "total")
+
+    def __init__(self, buckets: int) -> None:
+        self.buckets = [0] * buckets
+        self.total = 0.0
 
 
 def exposed_histogram(

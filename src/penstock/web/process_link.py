@@ -130,3 +130,8 @@ class Siblings:
             return [await self._acts[what](value)]
         answers: list[Any] = await self._link.ask("all", [what, value])
         return answers
+
+    async def keep(self, state: Any) -> None:
+        """Have the supervisor pass this on to processes that start later. Raises PenstockError."""
+        if self._link is not None:
+            await self._link.ask("keep", state)

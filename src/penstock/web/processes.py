@@ -73,6 +73,7 @@ class ServerProcesses:
         self._on_ready = on_ready
         self._running: dict[int, _ServerProcess] = {}  # by position
         self._began = False  # all processes have served once
+        self._kept: Any = None  # what a process has last asked to keep for those that start later
         self._stopping = asyncio.Event()
         self._code = 0
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -139,14 +140,18 @@ class ServerProcesses:
                 await self._unless_stopped(_pause(failures))
 
     def _acts(self, position: int) -> dict[str, Act]:
-        async def is_ready(_: Any) -> None:
+        async def keep(state: Any) -> None:
+            self._kept = state
+
+        async def is_ready(_: Any) -> Any:
             self._running[position].ready = self._running[position].served = True
             count = sum(one.ready for one in self._running.values())
             if not self._began and count == len(self._listeners):
                 self._began = True
                 self._on_ready()
+            return self._kept
 
-        return {"ready": is_ready, "all": self.ask_all}
+        return {"ready": is_ready, "all": self.ask_all, "keep": keep}
 
     async def _unless_stopped(self, seconds: float) -> None:
         with suppress(TimeoutError):

@@ -282,6 +282,11 @@ class Fetcher(Service):
         if self._waiting is not None:
             self._waiting.cancel()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it has been stopped."""
+        return self._stopping
+
     def stop(self) -> None:
         super().stop()
         self._slots.freed.set()

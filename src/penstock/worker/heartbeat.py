@@ -20,6 +20,7 @@ from penstock.core import clock
 from penstock.core.errors import StoreError
 from penstock.maintenance.service import ProblemLog
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Store
+from penstock.stores.job_log import store_logs
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.logs import log_with_traceback
 from penstock.worker.shared_lease_table import LeaseTable
@@ -141,10 +142,20 @@ class Heartbeat:
                     leased.extended = sent
                 else:
                     self._main.call_soon_threadsafe(self._on_lease_status, leased, status)
+            await self._store_logs(part)
         self.last_answered = time.monotonic()
         if self._table is not None:
             self._table.record_heartbeat()
         return True
+
+    async def _store_logs(self, batch: list[LeasedJob]) -> None:
+        logs = [(one.job.lease, one.log) for one in batch if one.log is not None and one.log.waits]
+        if not logs:
+            return
+        try:
+            await store_logs(self._store, logs, self._lease)
+        except StoreError as error:
+            self.problem_log.report("the log lines of jobs wait for the store", error)
 
     async def _extend(self, batch: list[LeasedJob], requests: list[HeartbeatRequest]) -> list[LeaseStatus]:
         try:

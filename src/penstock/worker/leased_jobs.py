@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -12,10 +13,15 @@ from penstock.app.attempt import Attempt, StepAccess
 from penstock.core import clock
 from penstock.core.errors import Interrupted
 from penstock.core.job import Job, Progress
+from penstock.stores.job_log import JobLog, LogLine
 from penstock.worker.plan import Plan
 from penstock.worker.shared_lease_table import LeaseTable
 
 __all__ = ["LeasedJob", "LeasedJobs"]
+
+
+#: Held while the log of a job is made.
+_log_lock = threading.Lock()
 
 
 class LeasedJob(msgspec.Struct, eq=False, gc=False):
@@ -42,8 +48,10 @@ class LeasedJob(msgspec.Struct, eq=False, gc=False):
     not_before: float = 0.0  #: monotonic: start of the job by its queue's rate limit; 0: none
     took: float = 0.0  #: seconds that its function ran
     over: bool = False  #: its function has ended, or its slot was given up
+    undo: bool = False  #: it fails for good, and has steps that its function has not undone
     progress: Progress | None = None
     stored_progress: Progress | None = None  #: the progress that the store has
+    log: JobLog | None = None  #: lines that its function has logged
     slot: int = -1  #: its slot in the shared lease table; -1: none
 
     def store_now(self) -> int:
@@ -54,9 +62,19 @@ class LeasedJob(msgspec.Struct, eq=False, gc=False):
     def step_access(self) -> StepAccess | None:
         return self.plan.step_access
 
-    def report(self, _job: Job, progress: Progress) -> None:
-        """Record the attempt's progress for the next heartbeat. May be called from any thread."""
-        self.progress = progress
+    def report(self, _job: Job, reported: Progress | LogLine) -> None:
+        """Keep the attempt's progress or a line of its log until the next heartbeat. Thread-safe."""
+        if isinstance(reported, Progress):
+            self.progress = reported
+            return
+        with _log_lock:
+            log = self.log = self.log or JobLog()
+        log.append(reported)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether it has progress or lines of its log that are not stored yet."""
+        return self.progress is not self.stored_progress or (self.log is not None and self.log.waits)
 
 
 class LeasedJobs:
@@ -65,11 +83,14 @@ class LeasedJobs:
     def __init__(self, table: LeaseTable | None = None) -> None:
         self._table = table
         self._leased: dict[int, LeasedJob] = {}
+        #: Jobs added since the start.
+        self.added = 0
         #: Leased jobs per queue that have not ended: they count against the queue's `slots`.
         self.per_queue: Counter[str] = Counter()
 
     def add(self, batch: Sequence[LeasedJob], until: float) -> None:
         """Add jobs whose leases end at `until` (by `clock.lease_seconds()`)."""
+        self.added += len(batch)
         for leased in batch:
             self._leased[id(leased)] = leased
             self.per_queue[leased.job.spec.queue] += 1

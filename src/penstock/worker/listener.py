@@ -12,7 +12,9 @@ __all__ = ["Listener"]
 
 
 class Listener(Service):
-    """Checks the store five times a second while attempts run; a check is cheap.
+    """Checks the store five times a second while attempts run, or the worker is quiet; a check is cheap.
+
+    At other times the fetcher waits at the store, and learns of changes there.
 
     The store reports each change once. `on_settings` is called when settings changed, `on_cancel` when jobs
     were cancelled.
@@ -27,15 +29,17 @@ class Listener(Service):
         *,
         on_cancel: Callable[[], None],
         on_settings: Callable[[], None],
+        fetches: Callable[[], bool],
     ) -> None:
         super().__init__()
         self._store = store
         self._slots = slots
         self._on_cancel = on_cancel
         self._on_settings = on_settings
+        self._fetches = fetches
 
     async def tick(self) -> float:
-        if not self._slots.running:
+        if not self._slots.running and self._fetches():
             self._slots.started.clear()
             await self._slots.started.wait()
             return 0.1

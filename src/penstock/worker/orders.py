@@ -18,6 +18,7 @@ __all__ = [
     "UNUSABLE",
     "ChildHello",
     "ChildMessage",
+    "ChildRequest",
     "Death",
     "Orders",
     "Refusal",
@@ -76,4 +77,13 @@ class Refusal(msgspec.Struct, tag=True):
     why: str
 
 
-ChildMessage = ChildHello | Refusal
+class ChildRequest(msgspec.Struct, tag=True):
+    """Sent by a child that was told to quiet, drain, stop or restart (`inspector.WorkerAct`).
+
+    The first three are for all children of the supervisor, `restart` is for the child alone.
+    """
+
+    act: str
+
+
+ChildMessage = ChildHello | Refusal | ChildRequest

@@ -35,6 +35,7 @@ from penstock.worker.orders import (
     UNUSABLE,
     ChildHello,
     ChildMessage,
+    ChildRequest,
     Orders,
     Refusal,
 )
@@ -91,6 +92,11 @@ def _send(control: socket.socket, message: ChildMessage) -> None:
     control.sendall(msgspec.json.encode(message) + b"\n")
 
 
+def _ask(control: socket.socket, act: str) -> None:
+    with contextlib.suppress(OSError):  # the supervisor is gone, which `_watch_supervisor` notices
+        _send(control, ChildRequest(act))
+
+
 def _refuse(control: socket.socket, config: Config, why: str) -> None:
     control.setblocking(True)
     try:
@@ -112,6 +118,7 @@ async def _serve(orders: Orders, app: App, control: socket.socket) -> int:
         id=orders.worker,
         supervisor=orders.supervisor,
         metrics=None if orders.metrics is None else MetricsPage.attach(orders.metrics),
+        ask_supervisor=lambda act: _ask(control, act),
     )
     listen(worker.stop, worker.quiet, drain=(signal.SIGTERM,))
     # from now on the supervisor may send signals

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from penstock.core.errors import StoreError
 from penstock.core.health import Health
+from penstock.maintenance.bulk_runner import BulkRunner
 from penstock.maintenance.flow_advancer import FlowAdvancer
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 from penstock.maintenance.promoter import Promoter
@@ -24,14 +25,17 @@ from penstock.worker.announcer import Announcer
 from penstock.worker.attempt_watch import AttemptWatch
 from penstock.worker.callback_runner import CallbackRunner
 from penstock.worker.checks import Check
+from penstock.worker.command_reader import CommandReader
 from penstock.worker.executor import Executor, Slots
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.leased_jobs import LeasedJobs
 from penstock.worker.listener import Listener
+from penstock.worker.recycler import Recycler
 from penstock.worker.reporter import Reporter
 from penstock.worker.settler import Settler
 from penstock.worker.setup import WorkerSetup
+from penstock.worker.stats_reporter import StatsReporter
 from penstock.worker.store_checkup import StoreCheckup
 from penstock.worker.unknown_queues import UnknownQueues
 from penstock.worker.unknown_tasks import UnknownTasks
@@ -72,6 +76,11 @@ class Services:
     heartbeat: Heartbeat
     maintenance: Maintenance
     queue_defaults: QueueDefaultsWriter
+    commands: CommandReader
+    bulk: BulkRunner
+    recycler: Recycler | None
+    on_settings: Callable[[], None]
+    statistics: StatsReporter
     metrics: WorkerMetrics | None = None
     #: The fetcher's task, once it has begun.
     fetching: asyncio.Task[None] | None = None
@@ -107,11 +116,23 @@ class Services:
             if self.metrics is not None:
                 self.metrics.stop()
             try:
-                await self.setup.app.store.retire(self.setup.id)
-            except StoreError as error:  # its announcement expires
-                _log.warning(
-                    "worker %s could not remove itself from the list of workers: %s", self.setup.id, error
-                )
+                await self.statistics.report_last()
+            finally:
+                await self._retire()
+
+    async def _retire(self) -> None:
+        try:
+            await self.setup.app.store.retire(self.setup.id)
+        except StoreError as error:  # its announcement expires
+            _log.warning(
+                "worker %s could not remove itself from the list of workers: %s", self.setup.id, error
+            )
+
+    def stop_fetching(self) -> None:
+        """Fetch and start no more jobs."""
+        self.fetcher.stop()
+        self.executor.stop_starting()
+        self.slots.started.set()  # the listener watches the store from now on
 
     async def last_fetch(self) -> None:
         """Wait for the fetch in flight: jobs that it still brings are released at once."""
@@ -138,6 +159,9 @@ class Services:
             self.maintenance.pruner,
             self.maintenance.flows,
             self.executor.admission.flow_inputs,
+            self.commands,
+            self.bulk,
+            self.statistics,
             StoreCheckup(store),
             UnknownQueues(store, setup.id, setup.queue_names, setup.app.queues()),
             AttemptWatch(self.executor, self.slots, self.heartbeat),
@@ -145,11 +169,14 @@ class Services:
                 store,
                 self.slots,
                 on_cancel=self.heartbeat.send_now,
-                on_settings=self.maintenance.periodic.wake,
+                on_settings=self.on_settings,
+                fetches=lambda: not self.fetcher.stopped,
             ),
         ]
         for every, call in setup.app.hooks.on_health:
             services.append(Check(self.announcer.announce, self._health, call, every / 1000))
+        if self.recycler is not None:
+            services.append(self.recycler)
         if setup.periodic:
             services.append(self.maintenance.periodic)
         return services
@@ -165,8 +192,7 @@ class Services:
         _log.info(
             "worker %s was cancelled: %d running job(s) are released", self.setup.id, self.slots.running
         )
-        self.fetcher.stop()
-        self.executor.stop_starting()
+        self.stop_fetching()
         self.executor.release_running()
         await self.last_fetch()
         await self.last_outcomes()

@@ -15,18 +15,20 @@ from collections.abc import Callable, Sequence
 
 from penstock.app.app import App
 from penstock.app.outcome_events import event_of
+from penstock.app.undoing import undo_first
 from penstock.core.duration import format_ms
 from penstock.core.errors import StoreError
 from penstock.core.events import LateResultRefused
-from penstock.core.job import DEAD_KEPT, AttemptError, Job, State
+from penstock.core.job import DEAD_KEPT, TERMINAL, AttemptError, Job, State
 from penstock.core.lifecycle import Transition, decide
 from penstock.core.outcomes import Raised
 from penstock.core.text import text_of
 from penstock.maintenance.service import ProblemLog, pause_after
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement, Store
+from penstock.stores.job_log import store_logs
+from penstock.worker.attempt_recorder import AttemptRecorder
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from penstock.worker.logs import log_with_traceback
-from penstock.worker.worker_metrics import WorkerMetrics
 
 __all__ = ["Settler"]
 
@@ -53,7 +55,7 @@ class Settler:
         on_applied: Callable[[Job, Transition, bytes | None], None] = lambda *_: None,
         keep_dead: int = DEAD_KEPT,
         lease: int = 15_000,
-        metrics: WorkerMetrics | None = None,
+        recorder: AttemptRecorder | None = None,
     ) -> None:
         self._store = store
         self._app = app
@@ -63,7 +65,7 @@ class Settler:
         self._on_applied = on_applied  # called only if the app has callbacks
         self._keep_dead = keep_dead
         self._lease = lease
-        self._metrics = metrics
+        self._recorder = recorder
         self._waiting: list[LeasedJob] = []
         self._settlements: list[Settlement] = []  # parallel to `_waiting`: pairs cost garbage collection
         self._oldest = 0.0
@@ -135,8 +137,10 @@ class Settler:
         failures = 0
         while True:
             try:
-                if [leased for leased in batch if leased.progress is not leased.stored_progress]:
+                if [leased for leased in batch if leased.has_news or leased.undo]:
                     await self._store_last_progress(batch, settlements)
+                    await self._store_last_lines(batch, settlements)
+                    await self._begin_undos(batch, settlements)
                 answers = await self._settle_batch(batch, settlements)
                 if failures:
                     answers = await self._without_false_refusals(batch, answers)
@@ -155,8 +159,8 @@ class Settler:
     def _answered(
         self, batch: list[LeasedJob], settlements: list[Settlement], answers: Sequence[Settled | None]
     ) -> None:
-        if self._metrics is not None:
-            self._metrics.settled(batch, settlements, answers)
+        if self._recorder is not None:
+            self._recorder.settled(batch, settlements, answers)
         remove = self._leased_jobs.remove
         emits, calls_back = self._app.events.active, self._app.callbacks.active
         for leased, settlement, answer in zip(batch, settlements, answers, strict=True):
@@ -197,6 +201,7 @@ class Settler:
                 batch, settlements = [leased for leased, _ in some], [one for _, one in some]
                 try:
                     await self._store_last_progress(batch, settlements)
+                    await self._store_last_lines(batch, settlements)
                     answers = await self._without_false_refusals(batch, await self._store.settle(settlements))
                 except StoreError as error:
                     self.problem_log.report(f"{len(self._deferred)} outcome(s) wait for the store", error)
@@ -242,6 +247,31 @@ class Settler:
             except Exception as error:  # noqa: BLE001  # boundary: progress that cannot be stored must not block its outcome
                 _log.error("job %s: progress could not be stored: %s", leased.job.id, text_of(error))
             leased.stored_progress = last
+
+    async def _begin_undos(self, batch: list[LeasedJob], settlements: list[Settlement]) -> None:
+        """Let flows run once more whose steps are not undone, in place of ending them."""
+        for place, leased in enumerate(batch):
+            if leased.undo:
+                move = settlements[place].transition
+                move = await undo_first(self._store, leased.job, move, self._lease)
+                settlements[place] = Settlement(leased.job.lease, move)
+                leased.undo = False
+
+    async def _store_last_lines(self, batch: list[LeasedJob], settlements: list[Settlement]) -> None:
+        """Store the lines logged after the last heartbeat, for jobs that stay in the store."""
+        logs = [
+            (leased.job.lease, leased.log)
+            for leased, one in zip(batch, settlements, strict=True)
+            if leased.log is not None
+            and leased.log.waits
+            and (one.transition.keep > 0 or one.transition.state not in TERMINAL)
+        ]
+        try:
+            await store_logs(self._store, logs, self._lease)
+        except StoreError:
+            raise
+        except Exception:  # noqa: BLE001  # boundary: lines that cannot be stored must not block an outcome
+            _log.exception("the log lines of %d job(s) could not be stored", len(logs))
 
     async def _settle_batch(
         self, batch: list[LeasedJob], settlements: list[Settlement]

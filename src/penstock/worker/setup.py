@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.app.app import App
 from penstock.config import Config, load
@@ -35,6 +35,8 @@ class WorkerSetup:
     table: LeaseTable | None
     #: Where the worker writes its figures for the supervisor; None: it counts nothing.
     metrics: MetricsPage | None = None
+    #: Asks the supervisor to quiet, drain, stop or restart; None without a supervisor.
+    ask_supervisor: Callable[[str], None] | None = None
 
     @property
     def queue_names(self) -> list[str]:
@@ -54,6 +56,7 @@ def worker_setup(
     supervisor: int | None,
     periodic: bool,
     metrics: MetricsPage | None = None,
+    ask_supervisor: Callable[[str], None] | None = None,
 ) -> WorkerSetup:
     """Check a worker's options and fill in the missing ones. Raises ConfigError for an invalid option."""
     if not isinstance(app, App):
@@ -78,4 +81,5 @@ def worker_setup(
         supervisor=supervisor,
         table=table,
         metrics=metrics,
+        ask_supervisor=ask_supervisor,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from penstock.core.job import Job
 from penstock.core.lifecycle import Transition
+from penstock.maintenance.bulk_runner import BulkRunner
 from penstock.maintenance.flow_advancer import FlowAdvancer
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 from penstock.maintenance.promoter import Promoter
@@ -15,16 +17,23 @@ from penstock.maintenance.reclaimer import Reclaimer
 from penstock.stores.contract import Fetched, WorkerInfo
 from penstock.stores.facade import StoreFacade
 from penstock.worker.announcer import Announcer
+from penstock.worker.attempt_recorder import AttemptRecorder
 from penstock.worker.callback_runner import CallbackRunner
+from penstock.worker.command_reader import CommandReader
 from penstock.worker.executor import Executor, Slots
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.leased_jobs import LeasedJobs
 from penstock.worker.locks import proven_dead, remove_dead
+from penstock.worker.pools.limits import resident
+from penstock.worker.recycler import Recycler
+from penstock.worker.remote_control import Controlled, RemoteControl
 from penstock.worker.reporter import Reporter
 from penstock.worker.services import Maintenance, Services
 from penstock.worker.settler import Settler
 from penstock.worker.setup import WorkerSetup
+from penstock.worker.stack_report import stack_report
+from penstock.worker.stats_reporter import StatsReporter
 from penstock.worker.unknown_tasks import UnknownTasks
 from penstock.worker.worker_metrics import WorkerMetrics
 
@@ -33,6 +42,7 @@ __all__ = ["wire"]
 
 def wire(
     setup: WorkerSetup,
+    worker: Controlled,
     *,
     info: Callable[[], WorkerInfo],
     on_empty: Callable[[Fetched], bool],
@@ -40,13 +50,14 @@ def wire(
 ) -> Services:
     """Create the services of one worker on the running event loop, without starting them.
 
-    `info` returns what the worker announces. `on_empty` is called after a fetch without jobs and returns
-    whether the worker stops. `on_slot_lost` is called when a slot was given up.
+    `worker` obeys the commands of operators, `info` returns what it announces. `on_empty` is called after a
+    fetch without jobs and returns whether the worker stops, `on_slot_lost` when a slot was given up.
     """
     app, config, store = setup.app, setup.config, setup.app.store
     metrics = None if setup.metrics is None else WorkerMetrics(setup.metrics)
     if metrics is not None and isinstance(store, StoreFacade):
         store.observe(metrics.called)
+    recorder = AttemptRecorder(metrics)
     leased_jobs = LeasedJobs(setup.table)
     slots = Slots(setup.concurrency, config.process_slots, leased_jobs)
     callback_runner = CallbackRunner(app)
@@ -68,7 +79,7 @@ def wire(
         on_applied=callback_runner.take,
         keep_dead=config.keep_dead,
         lease=config.lease,
-        metrics=metrics,
+        recorder=recorder,
     )
     executor = Executor(
         app,
@@ -82,10 +93,20 @@ def wire(
         supervised=setup.supervisor is not None,
         queue_slots={queue.name: queue.slots for queue in setup.queues if queue.slots is not None},
     )
-    maintenance = _maintenance(setup, announcer, reporter, metrics)
+    maintenance = _maintenance(setup, announcer, reporter, recorder)
     executor.admission.on_flow_job = maintenance.flows.noticed
     heartbeat = _heartbeat(setup, leased_jobs, executor, maintenance, reporter)
-    fetcher = _fetcher(setup, executor, slots, settler, leased_jobs, maintenance, heartbeat, on_empty)
+    commands = _commands(setup, worker, leased_jobs, executor)
+    bulk = BulkRunner(store, setup.id)
+
+    def on_settings() -> None:
+        maintenance.periodic.wake()
+        commands.wake()
+        bulk.wake()
+
+    fetcher = _fetcher(
+        setup, executor, slots, settler, leased_jobs, maintenance, heartbeat, on_empty, on_settings
+    )
     return Services(
         setup=setup,
         info=info,
@@ -100,7 +121,12 @@ def wire(
         fetcher=fetcher,
         heartbeat=heartbeat,
         maintenance=maintenance,
+        commands=commands,
+        bulk=bulk,
+        on_settings=on_settings,
+        recycler=_recycler(setup, leased_jobs),
         queue_defaults=QueueDefaultsWriter(store, app.queue_defaults),
+        statistics=StatsReporter(store, recorder),
         metrics=metrics,
     )
 
@@ -110,11 +136,10 @@ def _nothing() -> None:
 
 
 def _maintenance(
-    setup: WorkerSetup, announcer: Announcer, reporter: Reporter, metrics: WorkerMetrics | None
+    setup: WorkerSetup, announcer: Announcer, reporter: Reporter, recorder: AttemptRecorder
 ) -> Maintenance:
     def decided(job: Job, move: Transition) -> None:
-        if metrics is not None:
-            metrics.reclaimed()
+        recorder.reclaimed(job, move)
         reporter.decided(job, move)
 
     app, config, store, names = setup.app, setup.config, setup.app.store, setup.queue_names
@@ -181,6 +206,7 @@ def _fetcher(
     maintenance: Maintenance,
     heartbeat: Heartbeat,
     on_empty: Callable[[Fetched], bool],
+    on_settings: Callable[[], None],
 ) -> Fetcher:
     config = setup.config
     return Fetcher(
@@ -198,5 +224,29 @@ def _fetcher(
         on_due=maintenance.promoter.expect,
         on_empty=on_empty,
         on_cancel=heartbeat.send_now,
-        on_settings=maintenance.periodic.wake,
+        on_settings=on_settings,
+    )
+
+
+def _commands(
+    setup: WorkerSetup, worker: Controlled, leased_jobs: LeasedJobs, executor: Executor
+) -> CommandReader:
+    control = RemoteControl(
+        worker, setup.ask_supervisor, lambda: stack_report(leased_jobs, executor.thread_of)
+    )
+    return CommandReader(setup.app.store, setup.id, control.obey)
+
+
+def _recycler(setup: WorkerSetup, leased_jobs: LeasedJobs) -> Recycler | None:
+    """The service that replaces this process; None without a limit, or without a supervisor."""
+    config, ask = setup.config, setup.ask_supervisor
+    if ask is None or not (config.max_jobs_per_worker or config.max_memory_per_worker):
+        return None
+    return Recycler(
+        setup.id,
+        leased_jobs,
+        jobs=config.max_jobs_per_worker,
+        memory=config.max_memory_per_worker,
+        resident=lambda: resident(os.getpid()),
+        replace=lambda: ask("restart"),
     )

@@ -19,6 +19,7 @@ from penstock.stores.contract import Fetched, WorkerInfo
 from penstock.worker.hooks import call_hook, call_last_hooks
 from penstock.worker.locks import LivenessLock, sweep
 from penstock.worker.metrics_page import MetricsPage
+from penstock.worker.pools.limits import resident
 from penstock.worker.pools.script import refuse_while_importing
 from penstock.worker.queues import Queue
 from penstock.worker.services import Services
@@ -55,6 +56,7 @@ class Worker:
         supervisor: int | None = None,
         periodic: bool = True,
         metrics: MetricsPage | None = None,
+        ask_supervisor: Callable[[str], None] | None = None,
     ) -> None:
         self._setup = worker_setup(
             app,
@@ -68,6 +70,7 @@ class Worker:
             supervisor=supervisor,
             periodic=periodic,
             metrics=metrics,
+            ask_supervisor=ask_supervisor,
         )
         self._app = app
         self.id = self._setup.id
@@ -97,7 +100,7 @@ class Worker:
             for hook in self._app.hooks.on_startup:
                 await call_hook(hook, self._app)
             self._services = services = wire(
-                self._setup, info=self.info, on_empty=self._ends_burst, on_slot_lost=self._slot_lost
+                self._setup, self, info=self.info, on_empty=self._ends_burst, on_slot_lost=self._slot_lost
             )
             if self._state == "quiet":
                 self.quiet()
@@ -135,8 +138,7 @@ class Worker:
         """Stop fetching. Running jobs continue, and the worker stays until `stop`."""
         self._state = "quiet"
         if self._services is not None:
-            self._services.fetcher.stop()
-            self._services.executor.stop_starting()
+            self._services.stop_fetching()
             self._services.announcer.wake()
             _log.info(
                 "worker %s has stopped fetching; %d job(s) still run", self.id, self._services.slots.running
@@ -153,8 +155,7 @@ class Worker:
                 format_ms(drain),
                 waiting,
             )
-        services.fetcher.stop()
-        services.executor.stop_starting()
+        services.stop_fetching()
         await services.last_fetch()
         await self._wait_until_idle(services, drain / 1000)
         if released := slots.running:
@@ -244,6 +245,8 @@ class Worker:
             supervisor=self._setup.supervisor,
             version=__version__,
             handled=handled,
+            memory=resident(os.getpid()),
+            cpu=round(time.process_time(), 2),
         )
 
     def report_lost_worker(self, worker: str, cause: str, jobs: int) -> None:

@@ -1,25 +1,19 @@
 """Counts what a worker process does: attempts by task and outcome, their times, lost leases, store calls.
 
-Attempts are counted by batches of settled jobs: the usual batch, of completed jobs of one task, is counted by
-functions of C, because a plain job takes only some microseconds.
+The attempts come from `attempt_recorder.py`, in batches of sorted times.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Sequence
-from itertools import repeat
-from operator import attrgetter
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from penstock.core.job import State
-from penstock.core.lifecycle import Transition
-from penstock.stores.contract import Settled, Settlement
+from penstock.core.sketch import sketch_of
+from penstock.core.task_stats import OTHER
 from penstock.web.exposition import CALL_BOUNDS
-from penstock.worker.leased_jobs import LeasedJob
 from penstock.worker.metrics_page import MetricsPage
 
 __all__ = [
@@ -39,22 +33,8 @@ TIME_BOUNDS = (
 _WAIT_BOUNDS = tuple(1_000 * bound for bound in TIME_BOUNDS)  # in ms
 #: Tasks with figures of their own, at most; the rest is counted as OTHER.
 _MOST_TASKS = 200
-OTHER = "other"
 #: Interval (s) at which the supervisor's copy is brought up to date.
 _WRITE_EVERY = 1.0
-
-_took = attrgetter("took")
-_plan = attrgetter("plan")
-_move = attrgetter("transition")
-_OUTCOMES = {
-    State.COMPLETED: "completed",
-    State.RETRYABLE: "retried",
-    State.DEAD: "dead",
-    State.CANCELLED: "cancelled",
-    State.SCHEDULED: "snoozed",
-    State.AVAILABLE: "released",
-    State.PARKED: "parked",
-}
 
 
 class Times(msgspec.Struct):
@@ -63,14 +43,11 @@ class Times(msgspec.Struct):
     buckets: list[int]
     total: float = 0.0
 
-    def count(self, bounds: Sequence[float], seconds: Sequence[float]) -> None:
-        """Count values, all in one step if the least and the greatest fall in the same bucket."""
-        self.total += max(0, sum(seconds))
-        least = bisect_left(bounds, min(seconds))
-        if least == bisect_left(bounds, max(seconds)):
-            self.buckets[least] += len(seconds)
-            return
-        for place, number in Counter(map(bisect_left, repeat(bounds), seconds)).items():
+    def count(self, bounds: Sequence[float], values: Sequence[float]) -> None:
+        """Count sorted values."""
+        self.total += max(0, sum(values))
+        counted = sketch_of(values, bounds)
+        for place, number in zip(counted[0::2], counted[1::2], strict=True):
             self.buckets[place] += number
 
     def add(self, other: Times) -> None:
@@ -139,10 +116,13 @@ class WorkerMetrics:
     def __init__(self, page: MetricsPage) -> None:
         self._page = page
         self.figures = WorkerFigures()
+        #: Called before the figures are copied.
+        self.refresh: Callable[[], None] = lambda: None
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Copy the figures to the page from now on."""
+        self.refresh()
         self._page.write(msgspec.msgpack.encode(self.figures))
         self._timer = asyncio.get_running_loop().call_later(_WRITE_EVERY, self.start)
 
@@ -150,30 +130,20 @@ class WorkerMetrics:
         """Copy the figures a last time."""
         if self._timer is not None:
             self._timer.cancel()
+        self.refresh()
         self._page.write(msgspec.msgpack.encode(self.figures))
 
     # ── what happened ────────────────────────────────────────────────────────────────────────────
 
-    def settled(
-        self, batch: Sequence[LeasedJob], settlements: Sequence[Settlement], answers: Sequence[Settled | None]
+    def count(
+        self, task: str, outcomes: Mapping[str, int], runs: Sequence[float], waits: Sequence[int]
     ) -> None:
-        """Count outcomes that the store has answered."""
-        n = len(batch)
-        plans = list(map(_plan, batch))
-        moves = list(map(_move, settlements))
-        alike = answers.count(Settled.APPLIED) == n and plans.count(plans[0]) == n
-        if alike and moves[0].state is State.COMPLETED and moves.count(moves[0]) == n:
-            self._count(plans[0].name, "completed", batch)
-            return
-        by_kind: dict[tuple[str, str], list[LeasedJob]] = {}
-        for leased, settlement, answer in zip(batch, settlements, answers, strict=True):
-            if answer is Settled.APPLIED:
-                kind = leased.plan.name, _outcome(settlement.transition)
-                by_kind.setdefault(kind, []).append(leased)
-            elif answer is not Settled.UNKNOWN and leased.started:
-                self.lease_lost()
-        for (task, outcome), some in by_kind.items():
-            self._count(task, outcome, some)
+        """Count attempts of a task: numbers by outcome, and sorted times (s) and waits (ms)."""
+        figures = self.figures.of(task)
+        for outcome, number in outcomes.items():
+            figures.outcomes[outcome] = figures.outcomes.get(outcome, 0) + number
+        figures.durations.count(TIME_BOUNDS, runs)
+        figures.waits.count(_WAIT_BOUNDS, waits)
 
     def lease_lost(self) -> None:
         """Count an attempt whose lease another worker has got."""
@@ -192,20 +162,3 @@ class WorkerMetrics:
         times.total += seconds
         if failed:
             self.figures.failed_calls[verb] = self.figures.failed_calls.get(verb, 0) + 1
-
-    # ── private ──────────────────────────────────────────────────────────────────────────────────
-
-    def _count(self, task: str, outcome: str, batch: Sequence[LeasedJob]) -> None:
-        figures = self.figures.of(task)
-        figures.outcomes[outcome] = figures.outcomes.get(outcome, 0) + len(batch)
-        if outcome in ("released", "parked"):  # most of them were not started
-            batch = [leased for leased in batch if leased.started]
-        if batch:
-            figures.durations.count(TIME_BOUNDS, list(map(_took, batch)))
-            figures.waits.count(_WAIT_BOUNDS, [leased.now - leased.job.run_at for leased in batch])
-
-
-def _outcome(move: Transition) -> str:
-    if move.throttle or move.throttle_partition:
-        return "throttled"
-    return _OUTCOMES.get(move.state, OTHER)

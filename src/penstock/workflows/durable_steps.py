@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 
 from penstock.app.attempt import Attempt, NoCurrentJob, current_job
 from penstock.client.job_call import JobCall
+from penstock.client.signals import key_of
 from penstock.codec import ResultCodec
 from penstock.core.duration import Duration
 from penstock.core.errors import ConfigError, FlowError
@@ -43,6 +44,11 @@ class _Flow:
     @property
     def queue(self) -> str:
         return self._attempt.queue
+
+    @property
+    def checkpoint(self) -> bytes | None:
+        """What the job has stored as its checkpoint. For the worker."""
+        return self._plans.memory.checkpoint
 
     def finish(self) -> None:
         """Raise what the function may have swallowed, if it has returned. For the worker."""
@@ -115,7 +121,7 @@ class StepFlow(_Flow):
         `of`: the type of the data.
         """
         codec = ResultCodec(of, name=f"signal {signal}")
-        return await self._run(self._plans.wait_for(signal, _key(key), timeout, codec))
+        return await self._run(self._plans.wait_for(signal, key_of(key), timeout, codec))
 
     async def gather(self, calls: Sequence[JobCall[R]]) -> list[R]:
         """Enqueue jobs, wait for them without a slot, and return their results in order.
@@ -222,7 +228,7 @@ class SyncStepFlow(_Flow):
     ) -> Any:
         """As `StepFlow.wait_for`."""
         codec = ResultCodec(of, name=f"signal {signal}")
-        return self._run(self._plans.wait_for(signal, _key(key), timeout, codec))
+        return self._run(self._plans.wait_for(signal, key_of(key), timeout, codec))
 
     def gather(self, calls: Sequence[JobCall[R]]) -> list[R]:
         """As `StepFlow.gather`."""
@@ -321,7 +327,3 @@ def _flow_of(kind: Callable[[Attempt, str | None], F], run_in: str, version: str
         attempt.flow = kind(attempt, version)
     flow: F = attempt.flow
     return flow
-
-
-def _key(key: str | int | None) -> str:
-    return "" if key is None else str(key)

@@ -11,7 +11,10 @@ from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from penstock.app.attempt import Attempt, StepAccess
+from penstock.app.undoing import FAILED, UNDO, can_be_undone
 from penstock.core.errors import (
     AttemptLost,
     ConfigError,
@@ -23,6 +26,8 @@ from penstock.core.job import Ref
 from penstock.stores.contract import (
     LARGEST_MEMORY,
     MOST_STEPS,
+    HeartbeatRequest,
+    LeaseStatus,
     RecordedStep,
     RecordStatus,
     SignalWait,
@@ -31,8 +36,7 @@ from penstock.stores.contract import (
 )
 
 __all__ = [
-    "FAILED",
-    "UNDO",
+    "LONGEST_WAIT",
     "FlowMemory",
     "Pause",
     "Request",
@@ -49,14 +53,18 @@ T = TypeVar("T")
 SHORT_WAIT = 500
 #: A flow that waits longer looks again after this (ms), so that nothing lost can stop it for ever.
 LONGEST_WAIT = 86_400_000
+#: A wait for a signal is repeated at these times (ms) after its begin, too: a server that restarts without
+#: its last moments, or a failover, may have lost it.
+_EARLY_LOOKS = (60_000, 600_000)
 #: So many turns of the event loop are for branches that have not begun yet, before the flow is suspended.
 _TURNS = 5
-#: The step that marks a flow that is being undone; its value is the reason.
-FAILED = "failed!"
-#: The step that marks a flow with steps that can be undone.
-UNDO = "undo!"
 _VERSION = "version!"
 _RESERVED = "!#"
+
+#: An entry of the checkpoint: the cursor of a loop, and how often each name was used up to there.
+Mark = tuple[Any, dict[str, int]]
+_NO_CURSOR: Mark = (None, {})
+_marks_of = msgspec.json.Decoder(dict[str, Mark]).decode
 
 
 class UserCall(NamedTuple):
@@ -208,11 +216,35 @@ class FlowMemory:
         (answer,) = yield VerbCall("record_steps", ([StepRecord(lease, key, value, self.access.lease)],))
         return self._settled(key, answer, value)
 
+    def marks(self) -> dict[str, Mark]:
+        """The checkpoint of the job: its cursors by the keys of their loops, and UNDO."""
+        return {} if self.checkpoint is None else _marks_of(self.checkpoint)
+
+    def mark(self, key: str, mark: Mark = _NO_CURSOR) -> Plan[None]:
+        """Store an entry of the checkpoint."""
+        self.checkpoint = msgspec.json.encode({**self.marks(), key: mark})
+        lease = self.attempt.job.lease
+        request = HeartbeatRequest(lease, self.access.lease, checkpoint=self.checkpoint, lasting=True)
+        (status,) = yield VerbCall("extend", ([request],))
+        if status is LeaseStatus.LOST:
+            raise AttemptLost(f"the lease of job {self.attempt.id} is lost; {key!r} was not stored")
+
+    def note_undo(self) -> Plan[None]:
+        """Note that the flow has a step that can be undone, before it runs: a crash may end the job."""
+        if not can_be_undone(self.checkpoint):
+            yield from self.mark(UNDO)
+
     def wait(self, key: str, name: str, signal_key: str) -> Plan[StoredStep | None]:
         """Wait for a signal; None: it has not come."""
         wait = SignalWait(self.attempt.job.lease, key, name, signal_key, self.access.lease)
         (answer,) = yield VerbCall("await_signals", ([wait],))
         return None if answer.status is RecordStatus.STORED else self._settled(key, answer, b"")
+
+    def next_look(self, key: str) -> int:
+        """How long (ms) a wait for a signal lasts until it is repeated."""
+        begun = (self._known or {}).get(key)
+        waited = 0 if begun is None else self.now() - begun.at
+        return next((look - waited for look in _EARLY_LOOKS if waited < look), LONGEST_WAIT)
 
     def wait_until(self, due: int) -> Plan[None]:
         """Wait until this instant: a moment in the slot, or suspended."""

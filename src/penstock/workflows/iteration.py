@@ -6,16 +6,11 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from penstock.core.duration import Duration, milliseconds
-from penstock.core.errors import AttemptLost, ConfigError
-from penstock.stores.contract import HeartbeatRequest, LeaseStatus
-from penstock.workflows.flow_memory import FlowMemory, Plan, VerbCall, checked_name
+from penstock.core.errors import ConfigError
+from penstock.workflows.flow_memory import FlowMemory, Plan, checked_name
 
 __all__ = ["Cursor"]
-
-_cursors_of = msgspec.json.Decoder(dict[str, tuple[Any, dict[str, int]]]).decode
 
 
 class Cursor:
@@ -37,7 +32,7 @@ class Cursor:
         self._ended = self._memory.stored(self._key) is not None
         if not self._ended:
             self._memory.reach()
-            self._at, uses = self._cursors().get(self._key, (None, {}))
+            self._at, uses = self._memory.marks().get(self._key, (None, {}))
             self._used = self._memory.enter_loop(uses)
 
     def pairs(self) -> Iterator[Any] | AsyncIterator[Any]:
@@ -60,7 +55,8 @@ class Cursor:
         self._at = at
         stops = self._memory.attempt.stopping
         if stops or time.monotonic() - self._stored_at >= self._every:
-            yield from self._store({**self._cursors(), self._key: (at, self._memory.uses(self._used))})
+            yield from self._memory.mark(self._key, (at, self._memory.uses(self._used)))
+            self._stored_at = time.monotonic()
         if stops:
             yield from self._memory.suspend(0)
 
@@ -69,19 +65,3 @@ class Cursor:
         if not self._ended:
             self._memory.leave_loop(self._used)
             yield from self._memory.record(self._key, b"null")
-
-    def _cursors(self) -> dict[str, tuple[Any, dict[str, int]]]:
-        """Each loop's cursor, and how often the names used in it were used up to there."""
-        text = self._memory.checkpoint
-        return {} if text is None else _cursors_of(text)
-
-    def _store(self, cursors: dict[str, tuple[Any, dict[str, int]]]) -> Plan[None]:
-        memory = self._memory
-        memory.checkpoint = msgspec.json.encode(cursors)
-        request = HeartbeatRequest(
-            memory.attempt.job.lease, memory.access.lease, checkpoint=memory.checkpoint, lasting=True
-        )
-        (status,) = yield VerbCall("extend", ([request],))
-        self._stored_at = time.monotonic()
-        if status is LeaseStatus.LOST:
-            raise AttemptLost(f"the lease of job {memory.attempt.id} is lost; its cursor was not stored")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from penstock.app.outcome import outcome_of
+from penstock.app.undoing import FAILED, UNDO_AFTER, can_be_undone, failure_of
 from penstock.client.job_call import JobCall
 from penstock.codec import ANY_RESULT, ResultCodec, result_codec_of
 from penstock.core.duration import Duration, milliseconds
@@ -26,14 +28,15 @@ from penstock.core.errors import (
     Steering,
     StoreUnavailable,
 )
+from penstock.core.flow import FlowInfo, FlowPolicy, NewFlow, NewNode
+from penstock.core.flow_member import FlowMember
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import decide
 from penstock.core.text import text_of
-from penstock.stores.contract import Enqueued, EnqueueStatus, StoredStep
+from penstock.stores.contract import FLOW_STEP, Enqueued, EnqueueStatus, StoredStep
 from penstock.workflows.flow_memory import (
-    FAILED,
+    LONGEST_WAIT,
     SHORT_WAIT,
-    UNDO,
     FlowMemory,
     Pause,
     Plan,
@@ -47,8 +50,8 @@ __all__ = ["StepPlans"]
 
 #: The largest result of one step (bytes).
 LARGEST_STEP = 1024 * 1024
-#: A flow whose last attempt failed before its stored steps runs once more after this (ms), to undo them.
-_UNDO_AFTER = 1_000
+#: The most jobs of one gather: their ids are one step of the flow.
+MOST_MEMBERS = 10_000
 #: The results of the jobs of a gather are kept this long (ms), if the flow does not take them before.
 _MEMBERS_KEPT = 30 * 86_400_000
 #: A gather first looks for the ends of its jobs after these waits (ms), then each minute.
@@ -56,11 +59,15 @@ _LOOKS = (1_000, 2_000, 5_000, 15_000, 30_000, 60_000)
 
 
 class _Member(NamedTuple):
-    """A job of a gather; not its own if another job held its unique key."""
+    """A job of a gather; not its own if another job held its unique key.
+
+    `node`: its number among those whose ends wake the flow; -1: the flow looks for its end.
+    """
 
     queue: str
     id: str
     own: bool
+    node: int = -1
 
 
 class _Failed(msgspec.Struct):
@@ -102,8 +109,8 @@ class StepPlans:
             found = memory.stored(key)
             if found is None:
                 memory.reach()
-                if undo is not None and memory.stored(UNDO) is None:
-                    yield from memory.record(UNDO, b"null")
+                if undo is not None:
+                    yield from memory.note_undo()
                 found = yield from self._run(key, call, codec, attempts, retry_delay)
             value = codec.decode(found.value or b"null")
             if undo is not None:
@@ -172,7 +179,8 @@ class StepPlans:
             return (yield from memory.record(step, b""))  # or the signal that came first
         found = yield from memory.wait(step, signal, key)
         if found is None:
-            yield from memory.suspend(2**53 if until is None else until - memory.now())
+            look = memory.next_look(step)
+            yield from memory.suspend(look if until is None else min(look, until - memory.now()))
         assert found is not None
         return found
 
@@ -180,6 +188,7 @@ class StepPlans:
 
     def gather(self, calls: Sequence[JobCall[Any]]) -> Plan[list[Any]]:
         """Enqueue jobs, wait for all of them, and return their results in order."""
+        _check_members(calls)
         memory, key = self.memory, self.memory.use("gather!")
         yield from memory.begin()
         found = memory.stored(key)
@@ -196,20 +205,39 @@ class StepPlans:
         """The jobs of a gather, enqueued once; suspends the flow until their queues have room."""
         stored = self.memory.stored(f"{key}!1")
         if stored is None:
-            jobs = [self._member(key, n, call) for n, call in enumerate(calls)]
+            jobs = self._with_nodes(key, [self._member(key, n, call) for n, call in enumerate(calls)])
             members = (yield from self._enqueued(jobs)) if jobs else []
             stored = yield from self.memory.record(f"{key}!1", msgspec.json.encode(members))
         return _members_of(stored.value or b"[]")
 
     def _member(self, key: str, n: int, call: JobCall[Any]) -> NewJob:
-        job = self.memory.attempt.job
-        origin = f"{job.queue}/{job.id}/{job.generation}/{key}/{n}"
-        id = call.given_id or f"{job.id[:60]}.{hashlib.blake2b(origin.encode(), digest_size=12).hexdigest()}"
+        id = call.given_id or self._id_of(key, str(n))
         new = call.template.new(id, call.payload)
-        new = replace(new, headers={**(job.spec.headers or {}), **(new.headers or {})} or None)
-        if call.template.client is not None:
+        if call.template.client is not None:  # with the headers of this job
             new = call.template.client.rewritten(new)
         return replace(new, retention=max(new.retention, _MEMBERS_KEPT))
+
+    def _with_nodes(self, key: str, jobs: list[NewJob]) -> list[NewJob]:
+        """The jobs, those that end by themselves as nodes of the flow that wakes this one."""
+        home, nodes = self._watch_of(key).ref, count()
+        return [
+            job
+            if job.unique is not None or job.batch_terms is not None
+            else replace(job, flow=FlowMember(home.queue, home.id, next(nodes)))
+            for job in jobs
+        ]
+
+    def _watch_of(self, key: str) -> NewFlow:
+        """The flow whose nodes are the jobs of a gather; its end wakes this one."""
+        job = self.memory.attempt.job
+        id = self._id_of(key, "flow")
+        name = f"gather of {job.task}"[:200]
+        return NewFlow(id, job.queue, name, FlowPolicy.IGNORE, id, -1, retention=0, wakes=job.id)
+
+    def _id_of(self, key: str, what: str) -> str:
+        job = self.memory.attempt.job
+        origin = f"{job.queue}/{job.id}/{job.generation}/{key}/{what}"
+        return f"{job.id[:60]}.{hashlib.blake2b(origin.encode(), digest_size=12).hexdigest()}"
 
     def _enqueued(self, jobs: list[NewJob]) -> Plan[list[_Member]]:
         """Enqueue jobs; when this comes again, the store has those of the same id."""
@@ -230,23 +258,26 @@ class StepPlans:
                 case EnqueueStatus.DUPLICATE | EnqueueStatus.REPLACED:
                     members.append(_Member(job.queue, answer.id, False))
                 case _:
-                    members.append(_Member(job.queue, job.id, True))
+                    node = -1 if job.flow is None else job.flow.node
+                    members.append(_Member(job.queue, job.id, True, node))
         if wait:
             yield from self.memory.suspend(wait)
         return members
 
     def _gathered(self, key: str, members: list[_Member]) -> Plan[StoredStep]:
         memory, refs = self.memory, [Ref(one.queue, one.id) for one in members]
-        looked = memory.count(f"{key}!") - 1
-        ended: list[Job | None] = (
-            (yield VerbCall("wait_for_end", (refs,), {"timeout": SHORT_WAIT})) if refs else []
-        )
-        if any(job is not None and not job.ended for job in ended):
-            # the number of looks is stored, so that a long wait costs few of them
-            wait = _LOOKS[min(looked, len(_LOOKS) - 1)]
-            if looked < len(_LOOKS):
-                yield from memory.record(f"{key}!{looked + 2}", b"1")
-            yield from memory.suspend(wait)
+        ended: list[Job | None] = []
+        while refs:
+            ended = yield VerbCall("wait_for_end", (refs,), {"timeout": SHORT_WAIT})
+            open_ = [
+                one for one, job in zip(members, ended, strict=True) if job is not None and not job.ended
+            ]
+            if not open_:
+                break
+            if any(one.node < 0 for one in open_):
+                yield from self._look_later(key)
+            elif not (yield from self._watched(key, members)):
+                yield from memory.suspend(LONGEST_WAIT)
         failed = [ref.id for ref, job in zip(refs, ended, strict=True) if not _completed(job)]
         if failed:
             return (yield from memory.record(key, msgspec.json.encode(_Failed(failed, len(refs)))))
@@ -256,6 +287,26 @@ class StepPlans:
         if own:
             yield VerbCall("delete", (own,))
         return found
+
+    def _look_later(self, key: str) -> Plan[None]:
+        """Suspend the flow until its next look; their number is stored, so that a long wait costs few."""
+        memory = self.memory
+        looked = memory.count(f"{key}!") - 1
+        if looked < len(_LOOKS):
+            yield from memory.record(f"{key}!{looked + 2}", b"1")
+        yield from memory.suspend(_LOOKS[min(looked, len(_LOOKS) - 1)])
+
+    def _watched(self, key: str, members: list[_Member]) -> Plan[bool]:
+        """Have the ends of jobs wake this flow when all have ended; returns whether they have already.
+
+        The nodes are stored before the flow starts: it starts with those that have ended meanwhile.
+        """
+        flow = self._watch_of(key)
+        nodes = [NewNode(one.node, uses=0, ref=Ref(one.queue, one.id)) for one in members if one.node >= 0]
+        for at in range(0, len(nodes), FLOW_STEP):
+            yield VerbCall("put_flow", (flow, nodes[at : at + FLOW_STEP]), {"start": False})
+        info: FlowInfo | None = yield VerbCall("put_flow", (flow, []), {"start": True})
+        return info is None or info.ended
 
     # ── the end of the attempt ───────────────────────────────────────────────────────────────────
 
@@ -299,18 +350,18 @@ class StepPlans:
         if marked is None:
             if not self._is_final(error):
                 return error
-            early = memory.stored(UNDO) is not None and memory.unreached()
+            early = can_be_undone(memory.checkpoint) and memory.unreached()
             if not self._undo and not early:
                 return error
             marked = yield from memory.record(FAILED, text_of(error, "the flow failed")[:300].encode())
             if early:  # one more run tells how the steps that this one did not reach are undone
-                memory.suspended = FlowSuspended(_UNDO_AFTER)
+                memory.suspended = FlowSuspended(UNDO_AFTER)
                 return memory.suspended
         for key, undo, value in reversed(self._undo):
             if memory.stored(f"undo!{key}") is None:
                 yield UserCall(undo, (value,), {}, "an undo function")
                 yield from memory.record(f"undo!{key}", b"null")
-        why = (marked.value or b"").decode(errors="replace")
+        why = failure_of(marked.value)
         if isinstance(error, StepsFailed):
             return Discard(f"undone after: {why}")
         if memory.unreached() and self._is_final(error):
@@ -323,6 +374,20 @@ class StepPlans:
         job, now = self.memory.attempt.job, self.memory.now()
         outcome = outcome_of(job, now, error, self.memory.access.options)
         return decide(job, outcome, now).state in (State.DEAD, State.CANCELLED)
+
+
+def _check_members(calls: Sequence[JobCall[Any]]) -> None:
+    for call in calls:
+        if not isinstance(call, JobCall):
+            raise FlowError(f"gather takes a list of task.job(...), not {call!r:.100}; nothing was stored")
+    if len(calls) > MOST_MEMBERS:
+        raise FlowError(
+            f"gather of {len(calls):,} jobs: the limit is {MOST_MEMBERS:,}; nothing was stored. Gather lists "
+            "of jobs one after the other"
+        )
+    ids = [call.given_id for call in calls if call.given_id]
+    if len(set(ids)) < len(ids):
+        raise FlowError("gather of two jobs with the same id; nothing was stored")
 
 
 def _member_failed(found: _Failed) -> MemberFailed:

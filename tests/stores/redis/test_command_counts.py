@@ -28,6 +28,7 @@ from penstock.stores.redis.store import RedisStore
 from penstock.worker import Worker
 from tests.servers.single import RedisServer
 from tests.store.facts import LEASE, PARKED, SECOND, SOON, add, end, ids, new, some, take, take_one
+from tests.store.flow_facts import started
 
 GONE = Transition(State.COMPLETED)  # the usual end: nothing is kept
 
@@ -287,3 +288,20 @@ async def test_a_fetch_does_not_ask_for_every_task_that_a_worker_knows(
         assert len(await take(store, 100)) == 100
 
     assert (await commands(client, fetch)).total() < 30
+
+
+async def test_flows_cost_nothing_where_there_are_none(store: RedisStore, client: driver.Redis) -> None:
+    await add(store, *(new(queue=f"q{n}") for n in range(20)))
+    assert await commands(client, store.advance_flows) == Counter(smembers=1)
+    assert await commands(client, store.list_flows) == Counter(smembers=1)
+
+
+async def test_a_page_of_flows_reads_no_others(store: RedisStore, client: driver.Redis) -> None:
+    for _ in range(30):
+        await started(store, 1)
+
+    async def list_two_pages() -> None:
+        first = await store.list_flows(limit=5)
+        await store.list_flows(after=first.next, limit=5)
+
+    assert (await commands(client, list_two_pages))["hget"] == 10

@@ -101,6 +101,16 @@ def _again(store: RedisStore, job: Job):
     return fetching.fetch(store._context, [Share("default", 9, 9)], 9, LEASE, "w1", job.token, True)
 
 
+async def test_its_lease_ends_when_the_job_is_deleted_with_others(
+    store: RedisStore, client: driver.Redis
+) -> None:
+    refs = [job.ref for job in await running(store, client)]
+    states = [State.RUNNING, None, State.RUNNING, State.RUNNING, State.RUNNING]
+    assert await store.delete(refs, running=True) == states
+    assert client.hlen(key(store, "held")) == client.zcard(key(store, "leases")) == 0
+    assert client.hlen(key(store, "tokens")) == 0
+
+
 async def test_its_lease_is_over_with_its_time_and_the_others_are_reclaimed(
     store: RedisStore, client: driver.Redis, clock: ManualClock
 ) -> None:

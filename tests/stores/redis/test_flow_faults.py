@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from redis.cluster import RedisCluster
 
-from penstock.core.flow import FlowPolicy, FlowState, NodeState
+from penstock.core.clock import ManualClock
+from penstock.core.flow import FAILED_KEPT, USED, FlowPolicy, FlowState, NodeState
 from penstock.core.job import State
-from penstock.stores.contract import FlowChange, Settlement
+from penstock.core.lifecycle import Transition
+from penstock.stores.contract import FlowChange, Settlement, Share
+from penstock.stores.redis.isolation import each
 from penstock.stores.redis.store import RedisStore
-from penstock.stores.redis.verbs import flow_store, settling
-from tests.store.facts import COMPLETED as COMPLETED_JOB
-from tests.store.facts import DEAD, end, new, take
+from penstock.stores.redis.verbs import flow_ends, flow_store, flows, outbox, settling
+from penstock.stores.redis.verbs.fetching import fetch
+from penstock.stores.redis.verbs.settling import settle
+from tests import servers
+from tests.store.facts import COMPLETED as COMPLETES
+from tests.store.facts import DEAD, LEASE, end, new, take, take_one
 from tests.store.flow_facts import (
     advance,
     flow_of,
     nodes_of,
     put,
+    ready,
     ref_of,
     run_one,
     started,
@@ -27,6 +37,7 @@ from tests.store.flow_facts import (
 from tests.store.redis_corruptor import RedisCorruptor
 
 ACTIVE, COMPLETED, GONE = NodeState.ACTIVE, NodeState.COMPLETED, NodeState.GONE
+WAITING = NodeState.WAITING
 
 
 async def test_a_flow_whose_key_holds_something_else_stops_no_other(
@@ -57,12 +68,69 @@ async def test_a_retried_member_that_ends_before_the_retry_of_its_flow_is_stored
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(flow_store, "register", dying)  # after the retry of the job
+        patch.setattr(flow_store, "register_for_flows", dying)  # after the retry of the job
         with pytest.raises(KeyboardInterrupt):
             await store.change_flow(flow.ref, FlowChange.RETRY)
     await run_one(store, flow, 0)
     await advance(store)
     assert await states(store, flow) == [COMPLETED, ACTIVE]
+
+
+async def test_a_member_whose_end_the_server_has_lost_keeps_the_result_of_its_second_end(
+    store: RedisStore, corruptor: RedisCorruptor, clock: ManualClock
+) -> None:
+    """A server that restarts without its last moments may have lost the end that a flow has counted."""
+    flow = await started(store, 2, [(0, 1)], queues={0: "other"})
+    job = await take_one(store, "other")
+    with corruptor.client() as client:
+        begin = corruptor.key("other", "")
+        before = {name: client.dump(name) for name in client.scan_iter() if name.startswith(begin)}
+        await end(store, job, result=b"1")
+        await advance(store)
+        for name in [name for name in client.scan_iter() if name.startswith(begin)]:
+            client.delete(name)
+        for name, value in before.items():
+            client.restore(name, 0, value)
+    clock.advance(1)
+    await end(store, job, result=b"2")
+    await advance(store)
+    (node,) = await store.flow_nodes(flow.ref, [0])
+    assert node is not None
+    assert (node.state, node.result) == (COMPLETED, b"2")
+    assert await states(store, flow) == [COMPLETED, ACTIVE]
+
+
+async def test_no_version_of_a_flow_is_used_twice(store: RedisStore, corruptor: RedisCorruptor) -> None:
+    """A change that was computed before the server lost its last moments must not be stored after it."""
+    flow = await started(store, 2)
+    key, versions = corruptor.key(flow.queue, f"flow/{flow.id}"), set()
+    with corruptor.client() as client:
+        before = client.dump(key)
+        for index in range(2):
+            await run_one(store, flow, index)
+            versions.add(client.hget(key, "v"))
+            client.restore(key, 0, before, replace=True)
+    assert len(versions) == 2
+
+
+async def test_an_end_is_removed_by_the_step_that_counts_it(
+    store: RedisStore, corruptor: RedisCorruptor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that loses its last moments loses both, or none."""
+    flow = await started(store, 2, [(0, 1)], queues={0: "other"})
+    commit = flow_ends.commit
+
+    def dying(*args: Any) -> Any:
+        yield from commit(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flow_ends, "commit", dying)
+        with pytest.raises(KeyboardInterrupt):
+            await run_one(store, flow, 0, queue="other")
+    assert await states(store, flow) == [COMPLETED, ACTIVE]
+    with corruptor.client() as client:
+        assert client.hlen(corruptor.key("other", "ends")) == 0
 
 
 async def test_that_an_id_is_taken_is_noted_by_the_step_that_starts_the_node(store: RedisStore) -> None:
@@ -76,17 +144,189 @@ async def test_that_an_id_is_taken_is_noted_by_the_step_that_starts_the_node(sto
     assert await states(store, flow) == [GONE]
 
 
-async def test_a_worker_that_dies_after_it_has_settled_a_member_has_counted_it(
+@pytest.mark.parametrize("outcome", [COMPLETES, DEAD])
+@pytest.mark.parametrize("counted", [False, True])
+async def test_an_end_whose_worker_dies_before_or_after_it_is_counted_is_counted_once(
+    store: RedisStore, outcome: Transition, counted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = await started(store, 3, [(0, 2), (1, 2)], FlowPolicy.FINISH)
+    count = flow_ends._count
+
+    def dying(*args: Any) -> Any:
+        if counted:  # but its note is not removed
+            yield from count(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flow_ends, "_count", dying)
+        with pytest.raises(KeyboardInterrupt):
+            await run_one(store, flow, 0, outcome)
+    await advance(store)
+    node, waits = (await states(store, flow))[::2]
+    assert (node, waits) == (
+        (COMPLETED, NodeState.WAITING) if outcome is COMPLETES else (NodeState.DEAD, NodeState.SKIPPED)
+    )
+    await run_one(store, flow, 1)
+    await advance(store)
+    assert await ready(store, flow) == ([2] if outcome is COMPLETES else [])
+
+
+# ── two that change one flow ─────────────────────────────────────────────────────────────────────
+
+
+async def test_a_job_that_has_completed_meanwhile_is_not_retried_with_its_flow(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = await started(store, 2, [(0, 1)])
+    await run_one(store, flow, 0, DEAD)
+    retry = flow_store.retry
+
+    def slowly(context: Any, *args: Any, **facts: Any) -> Any:
+        """Another one was faster, and the job has completed by now."""
+        yield from retry(context, *args, **facts)
+        fetched = yield from fetch(context, [Share("default", 1, 1)], 1, LEASE, "w", "t", True)
+        yield from settle(context, [Settlement(fetched.jobs[0].lease, COMPLETES)])
+        yield from retry(context, *args, **facts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flow_store, "retry", slowly)
+        await store.change_flow(flow.ref, FlowChange.RETRY)
+    await advance(store)
+    assert await states(store, flow) == [COMPLETED, ACTIVE]
+    assert await ready(store, flow) == [1]
+
+
+async def test_a_flow_that_is_retried_while_it_is_removed_stays(
+    store: RedisStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = flow_of(retention=0)
+    await put(store, flow, nodes_of(flow, 2, [(0, 1)]))
+    await run_one(store, flow, 0, DEAD)
+    clock.advance(FAILED_KEPT)
+    remove = flows.remove
+
+    def slowly(context: Any, *args: Any) -> Any:
+        yield from flows.change_flow(context, flow.ref, FlowChange.RETRY)
+        yield from remove(context, *args)
+
+    monkeypatch.setattr(flows, "remove", slowly)
+    await advance(store)
+    await run_one(store, flow, 0)
+    await advance(store)
+    assert await states(store, flow) == [COMPLETED, ACTIVE]
+
+
+# ── processes that die between two slots ─────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def cluster(clock: ManualClock, prefix: str) -> Iterator[RedisStore]:
+    made = RedisStore(f"{servers.SHARED_CLUSTER.get().url}?prefix={prefix}", clock=clock)
+    yield made
+    made.close()
+
+
+async def test_cancelling_a_flow_cancels_jobs_that_are_not_delivered_yet(
+    cluster: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = flow_of()
+    nodes = nodes_of(flow, 2, queues={0: "blue", 1: "green"})
+    with monkeypatch.context() as patch:
+        patch.setattr(flow_store, "deliver", lambda *_: iter(()))  # its process dies
+        await cluster.put_flow(flow, nodes)
+    assert await cluster.get([ref_of(flow, 0, "blue")]) == [None]
+    await cluster.change_flow(flow.ref, FlowChange.CANCEL)
+    await cluster.prune()
+    await advance(cluster)
+    assert await states(cluster, flow) == [NodeState.CANCELLED] * 2
+    assert (await the_flow(cluster, flow)).state is FlowState.CANCELLED
+
+
+async def test_a_delivery_is_remembered_until_its_entry_is_removed(
+    cluster: RedisStore, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow, calls = flow_of(), iter(["read", "enqueue", "remove"])
+
+    def dying(context: Any, those: Any) -> Any:
+        if next(calls) == "remove":
+            raise KeyboardInterrupt
+        return (yield from each(context, those))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outbox, "each", dying)
+        with pytest.raises(KeyboardInterrupt):
+            await cluster.put_flow(flow, nodes_of(flow, 1, queues={0: "blue"}))
+    port = servers.SHARED_CLUSTER.get().first_masters[0].port
+    corruptor = RedisCorruptor(lambda: RedisCluster("127.0.0.1", port), prefix)
+    with corruptor.client() as client:
+        (name,) = client.scan_iter(corruptor.key("blue", "once/*"))
+        assert client.ttl(name) > 29 * 86_400
+        await run_one(cluster, flow, 0, Transition(State.COMPLETED), queue="blue")
+        await cluster.prune()  # delivers what is left over
+        assert client.ttl(name) <= 3_600
+    await advance(cluster)
+    assert await cluster.get([ref_of(flow, 0, "blue")]) == [None]
+    assert await states(cluster, flow) == [COMPLETED]
+
+
+async def test_only_the_usual_end_is_counted_by_the_script_that_ends_the_job(
+    store: RedisStore, corruptor: RedisCorruptor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node 1 takes the result of node 0, node 3 has the result of the flow, nobody takes that of node 4."""
+    flow, uses = flow_of(result=3), (1, 1, 1, 1, 0, -1)
+    edges = [(0, 1), (1, 5), (2, 5), (3, 5), (4, 5)]
+    plain = nodes_of(flow, 6, edges)
+    await put(
+        store,
+        flow,
+        [replace(one, inputs=(0,) if one.index == 1 else (), uses=uses[one.index]) for one in plain],
+    )
+    left: list[int] = []
+    with corruptor.client() as client, monkeypatch.context() as patch:
+        patch.setattr(settling, "deliver_ends", lambda *_: iter(()))  # the worker dies after the script
+        for index in (0, 2, 3, 4):
+            await run_one(store, flow, index, result=b"%d" % index)
+            left.append(client.hlen(corruptor.key(flow.queue, "ends")))
+        assert left == [1, 1, 2, 3]
+        assert await states(store, flow) == [ACTIVE, WAITING, COMPLETED, ACTIVE, ACTIVE, WAITING]
+        await advance(store)
+        await run_one(store, flow, 1, result=b"1")
+        assert client.hlen(corruptor.key(flow.queue, "ends")) == 1
+    await advance(store)
+    found = await store.flow_nodes(flow.ref, range(6))
+    assert [node and node.result for node in found] == [USED, b"1", b"2", b"3", None, None]
+    assert await ready(store, flow) == [5]
+    assert (await the_flow(store, flow)).counts == {COMPLETED: 5, ACTIVE: 1}
+
+
+async def test_an_end_is_counted_after_the_one_before_it(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member dies, is retried and completes, before any of that is counted."""
+    flow = await started(store, 3, [(0, 2), (1, 2)], FlowPolicy.FINISH)
+    await run_one(store, flow, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(settling, "deliver_ends", lambda *_: iter(()))
+        await run_one(store, flow, 1, DEAD)
+        await store.retry([ref_of(flow, 1)])
+        await run_one(store, flow, 1)
+    assert await states(store, flow) == [COMPLETED, ACTIVE, WAITING]
+    await advance(store)
+    assert await states(store, flow) == [COMPLETED, COMPLETED, ACTIVE]
+
+
+async def test_the_end_of_a_member_of_a_flow_that_is_gone_is_as_that_of_any_job(
     store: RedisStore, corruptor: RedisCorruptor
 ) -> None:
-    flow = await started(store, 4, [(0, 3), (1, 3), (2, 3)])
-    first, second, _ = await take(store, 3)
-    await end(store, first, result=b"1")
+    flow = await started(store, 3, [(0, 2), (1, 2)])
     with corruptor.client() as client:
-        assert not client.exists(corruptor.key(flow.queue, "ends"))
         client.delete(corruptor.key(flow.queue, f"flow/{flow.id}"))
-    await end(store, second)  # as the end of any job
-    await advance(store)
+        await run_one(store, flow, 0)
+        await run_one(store, flow, 1)
+        await advance(store)
+        assert not client.exists(
+            corruptor.key(flow.queue, "ends"), corruptor.key(flow.queue, f"flow/{flow.id}")
+        )
 
 
 async def test_an_end_between_reading_and_storing_a_change_is_not_lost(
@@ -95,16 +335,16 @@ async def test_an_end_between_reading_and_storing_a_change_is_not_lost(
     flow = await started(store, 4, [(0, 3), (1, 3), (2, 3)], FlowPolicy.FINISH)
     first, second, third = await take(store, 3)
     await end(store, first)
-    whole, settled = flow_store.register, 0
+    whole, settled = flow_store.register_for_flows, 0
 
     def slowly(*arguments: Any) -> Any:  # the flow has been read: another worker settles a member now
         nonlocal settled
         settled += 1
         if settled == 1:
-            yield from settling.settle(arguments[0], [Settlement(second.lease, COMPLETED_JOB)])
+            yield from settle(arguments[0], [Settlement(second.lease, COMPLETES)])
         yield from whole(*arguments)
 
-    monkeypatch.setattr(flow_store, "register", slowly)
+    monkeypatch.setattr(flow_store, "register_for_flows", slowly)
     await end(store, third, DEAD)
     assert settled == 2, "the change was computed from what another end has changed"
     assert await states(store, flow) == [COMPLETED, COMPLETED, NodeState.DEAD, NodeState.SKIPPED]

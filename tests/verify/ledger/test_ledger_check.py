@@ -7,6 +7,9 @@ import pytest
 
 from penstock.core.job import NewJob, Ref, State
 from penstock.verify.ledger import LedgerBroken
+from penstock.verify.ledger.check import snapshot, verdict_on
+from penstock.verify.ledger.reading.history import read
+from penstock.verify.ledger.rules.scraped import scraped
 from tests.verify.ledger.honest_ledger import Account, promises, with_state
 
 
@@ -302,6 +305,29 @@ async def test_counts_that_are_off_by_one_are_found(account: Account) -> None:
     verdict = await account.verdict()
     assert promises(verdict.findings) == {"counters"}
     assert "counts 2 completed job(s), but has 3" in verdict.findings[0].says
+
+
+@pytest.mark.parametrize("name", ["jobs_processed_total", "queue_jobs"])
+@pytest.mark.parametrize("shown", ["1234", None])
+async def test_metrics_that_differ_from_the_store_are_found(
+    account: Account, name: str, shown: str | None
+) -> None:
+    history = read(account.directory)
+    seen = await snapshot(account.raw, history)
+    assert seen.metrics is not None
+    line = next(line for line in seen.metrics.splitlines() if line.startswith(f"penstock_{name}{{"))
+    wrong = "" if shown is None else f"{line.rpartition(' ')[0]} {shown}"
+    seen = msgspec.structs.replace(seen, metrics=seen.metrics.replace(line, wrong))
+    (finding,) = verdict_on(history, seen).findings
+    assert finding.promise == "counters"
+    assert f"{shown or 'nothing'}; the store counts" in finding.says
+
+
+async def test_metrics_of_a_queue_with_an_unusual_name_are_understood(account: Account) -> None:
+    await account.raw.enqueue([NewJob("stray", "somebody.elses", queue='a"b\\nc')])
+    seen = await snapshot(account.raw, read(account.directory))
+    assert any('a"b' in info.name for info in seen.queues)
+    assert not list(scraped(seen.metrics or "", seen.queues, seen.stats))
 
 
 async def test_a_job_that_was_never_enqueued_is_found(account: Account) -> None:

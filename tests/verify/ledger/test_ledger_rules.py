@@ -733,6 +733,17 @@ def test_a_worker_with_a_wrong_clock_is_not_believed(history: HistoryBuilder, ah
     assert verdict.lateness == [1_000]
 
 
+def test_a_job_that_a_worker_with_a_wrong_clock_has_enqueued_is_due_at_the_correct_time(
+    history: HistoryBuilder,
+) -> None:
+    at, mono, pid = history.now(1_000, 2)
+    ahead = at + 3_600_000
+    history.facts.append(facts.Offered(ahead, mono, pid, "q", "a", task="t", due=ahead, max_attempts=5))
+    history.write(facts.Answered, 1_001, "q", "a", "new", pid=2)
+    history.run("a", 2_000, 3_000)
+    assert history.promises() == []
+
+
 def test_on_a_store_that_borrows_the_clock_a_wrong_one_excuses_an_early_start(
     history: HistoryBuilder,
 ) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -337,11 +339,33 @@ def test_none_is_a_signal(app: App) -> None:
         assert handle.result(timeout=1) is True
 
 
-def test_a_signal_that_cannot_be_sent_is_refused(app: App) -> None:
-    with pytest.raises(ArgumentError, match="262,144"):
-        app.signal("packed", data="x" * 300_000)
-    with pytest.raises(ArgumentError):
-        app.signal("")
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"data": "x" * 300_000}, "its data takes 300,002 bytes; the limit is 262,144"),
+        ({"data": object()}, "is nothing that a task could return"),
+        ({"name": ""}, "a text that is not empty"),
+        ({"name": "a#2"}, "has no '!' or '#'"),
+        ({"name": "x" * 201}, "its name takes 201 bytes; the limit is 200"),
+        ({"name": 7}, "its name is a text"),
+        ({"name": "\ud800"}, "holds half of a character"),
+        ({"key": "é" * 101}, "its key takes 202 bytes; the limit is 200"),
+        ({"key": 1.5}, "key=1.5 is neither a text nor a number"),
+        ({"flow": "no id"}, "cannot be a job's id"),
+        ({"keep": 0}, "keeps no signal"),
+        ({"keep": "soon"}, "not a duration"),
+        ({"most": 0}, "is no number of signals"),
+    ],
+)
+def test_a_signal_that_cannot_be_sent_is_refused(arguments: dict[str, Any], why: str) -> None:
+    app = App(f"memory://{uuid4().hex}")
+    name = arguments.pop("name", "packed")
+    with pytest.raises(ArgumentError, match=re.escape(why)):
+        app.signal(name, **arguments)
+    app.signal("first", most=1)  # nothing was stored before
+
+
+def test_a_signal_beyond_the_limit_of_its_namespace_is_refused(app: App) -> None:
     app.signal("packed", key=1, most=1)
     with pytest.raises(TooManySignals):
         app.signal("packed", key=2, most=1)
@@ -402,6 +426,33 @@ def _jobs(app: App) -> list[Job]:
         for info in app.store.sync.queues()
         for job in asyncio.run(app.store.list_jobs(queue=info.name)).jobs
     ]
+
+
+@pytest.mark.parametrize(
+    ("calls", "why"),
+    [
+        (lambda child: [child], "gather takes a list of task.job"),
+        (lambda child: [child.job()] * 10_001, "the limit is 10,000"),
+        (lambda child: [child.using(id="x").job(), child.using(id="x").job()], "the same id"),
+    ],
+)
+def test_a_gather_that_cannot_be_enqueued_stores_nothing(calls: Callable[[Any], Any], why: str) -> None:
+    app = App(f"memory://{uuid4().hex}")
+
+    @app.task
+    async def child() -> None: ...
+
+    @app.task
+    async def work() -> None:
+        await current_flow().gather(calls(child))
+
+    with inline(app, raises=False) as box:
+        handle = work.enqueue()
+        box.run_all()
+        assert handle.status() is State.DEAD
+        assert why in (handle.job().reason or "")
+        assert steps_of(app, handle) == []
+        assert [job.id for job in _jobs(app)] == [handle.id]
 
 
 # ── sagas ──

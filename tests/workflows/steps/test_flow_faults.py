@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from penstock.core.job import Ref, State
 from penstock.errors import Cancel, Discard, MemberFailed
 from penstock.stores.contract import SignalStatus, StoredStep
 from penstock.testing import inline
-from penstock.workflows import current_flow, current_sync_flow
+from penstock.workflows import current_flow, current_sync_flow, flow_memory
 from tests.workflows.steps.conftest import Running, until
 
 
@@ -226,6 +227,29 @@ async def test_a_signal_of_any_branch_resumes_the_flow(running: Running) -> None
     await running.stop()
 
 
+async def test_a_wait_for_a_signal_is_repeated_soon_as_the_store_may_have_lost_it(
+    running: Running, ran: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that restarts without its last moments may have lost the wait, and have the suspension."""
+    monkeypatch.setattr(flow_memory, "_EARLY_LOOKS", (600,))
+
+    @running.app.task
+    async def work() -> Any:
+        ran.append("a run")
+        return await current_flow().wait_for("packed")
+
+    await running.start()
+    handle = await work.aenqueue()
+    await until(lambda: asyncio.sleep(0, len(ran)), 2)
+    await until(handle.astatus, State.SUSPENDED)
+    job = await handle.ajob()
+    assert job is not None
+    assert job.run_at > time.time() * 1_000 + 3_600_000
+    await running.app.asignal("packed", data=7)
+    assert await handle.aresult(timeout=10) == 7
+    await running.stop()
+
+
 async def test_one_name_twice_at_once_is_refused_before_its_functions_run(
     running: Running, ran: list[Any]
 ) -> None:
@@ -317,16 +341,18 @@ def test_a_flow_call_inside_an_undo_is_refused(app: App) -> None:
         assert "inside an undo function" in asyncio.run(reason_of(handle))
 
 
+@pytest.mark.parametrize("early", [False, True], ids=["in its flow", "before its flow"])
 @pytest.mark.parametrize("last", [2, 3])
 def test_steps_are_undone_after_a_last_attempt_that_did_not_reach_them(
-    app: App, ran: list[Any], last: int
+    app: App, ran: list[Any], last: int, early: bool
 ) -> None:
     @app.task(max_attempts=2)
     async def work() -> None:
-        flow = current_flow()
+        flow = None if early else current_flow()
         ran.append("begin")
         if 2 <= ran.count("begin") <= last:
             raise OSError("the database is down")
+        flow = flow or current_flow()
         await flow.step("charge", lambda: ran.append("charge"), undo=lambda _: ran.append("undo"))
         raise OSError("no")
 
@@ -337,6 +363,24 @@ def test_steps_are_undone_after_a_last_attempt_that_did_not_reach_them(
         reason = asyncio.run(reason_of(handle))
         assert ("not undone" in reason and "is down" in reason) is (last == 3)
     assert ran == ["begin", "charge", "begin", "begin", *(["undo"] if last == 2 else [])]
+
+
+def test_steps_are_undone_after_a_last_attempt_that_times_out(app: App, ran: list[Any]) -> None:
+    @app.task(max_attempts=1, timeout=0.2)
+    async def work() -> None:
+        flow = current_flow()
+        await flow.step("charge", lambda: ran.append("charge"), undo=lambda _: ran.append("undo"))
+        await flow.step("ship", asyncio.sleep, 30)
+
+    with inline(app, raises=False) as box:
+        handle = work.enqueue()
+        box.run_all()
+        job = handle.job()
+    assert job is not None
+    assert job.state is State.DEAD
+    assert "undone after: the attempt timed out" in (job.reason or "")
+    assert [error.kind for error in job.errors] == ["Timeout", "Discard"]
+    assert ran == ["charge", "undo"]
 
 
 # ── child jobs ──
@@ -359,6 +403,26 @@ async def test_gather_waits_for_room_in_a_full_queue(running: Running, ran: list
     await running.start()
     assert await handle.aresult(timeout=20) == [0, 1]
     assert ran == [0, 1]
+    await running.stop()
+
+
+async def test_a_flow_is_woken_by_the_ends_of_its_jobs(running: Running) -> None:
+    app, ends = running.app, asyncio.Event()
+
+    @app.task
+    async def child(n: int) -> int:
+        await ends.wait()
+        return n
+
+    @app.task(queue="flows")
+    async def work() -> list[int]:
+        return await current_flow().gather([child.job(n) for n in range(2)])
+
+    handle = await work.aenqueue()
+    await running.start()
+    await until(handle.astatus, State.SUSPENDED)
+    ends.set()  # the flow is due in a day
+    assert await handle.aresult(timeout=10) == [0, 1]
     await running.stop()
 
 

@@ -13,8 +13,8 @@ from penstock.cli.show import emit, note, table
 from penstock.core.formats import instant
 
 if TYPE_CHECKING:
+    from penstock.inspector.audit import ShownEntry
     from penstock.stores.contract import Store
-    from penstock.web.audit import ShownEntry
 
 __all__ = ["command"]
 
@@ -44,7 +44,7 @@ def command(limit: int, who: str, act: str) -> None:
 
 
 async def _read(store: Store, most: int, who: str, act: str) -> list[ShownEntry]:
-    from penstock.web.audit import AuditLog
+    from penstock.inspector.audit import AuditLog
 
     found: list[ShownEntry] = []
     async with aclosing(AuditLog(store).newest_first(who=who, act=act)) as entries:

@@ -1,4 +1,4 @@
-"""`penstock flows`: list, show, cancel and retry flows."""
+"""`penstock flows`: list, show, cancel and retry flows, and send signals to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FLOWS = click.argument("addresses", metavar="FLOW...", nargs=-1, required=True)
 
 @click.group("flows")
 def command() -> None:
-    """List, show, cancel and retry flows.
+    """List, show, cancel and retry flows, and send signals.
 
     A flow is a graph of jobs that depend on each other. FLOW is its queue/id.
     """
@@ -105,17 +105,54 @@ def cancel(addresses: Sequence[str]) -> None:
 
 @command.command("retry", cls=Command)
 @_FLOWS
-def retry(addresses: Sequence[str]) -> None:
+@click.option(
+    "--from", "node", type=int, metavar="NODE", help="Number of a node to run again, with all that follow it."
+)
+def retry(addresses: Sequence[str], node: int | None) -> None:
     """Run the failed and skipped jobs of flows again."""
-    _change(addresses, "retry")
+    _change(addresses, "retry", node)
 
 
-def _change(addresses: Sequence[str], what: str) -> None:
+@command.command("signal", cls=Command)
+@click.argument("name")
+@click.option("--key", metavar="KEY", help="Key of the signal, such as the number of an order.")
+@click.option("--data", metavar="JSON", help="Data of the signal (default null).")
+@click.option("--flow", metavar="ID", help="Id of the job that receives it (default: any that waits).")
+@click.option("--keep", metavar="TIME", help="How long it is stored if no job waits (default 7d).")
+def signal(name: str, key: str | None, data: str | None, flow: str | None, keep: str | None) -> None:
+    """Send a signal to a job that waits for NAME, or store it."""
+    import msgspec
+
+    from penstock.client.signals import sent, signal_of
+
+    try:
+        value = None if data is None else msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise click.BadParameter(f"no JSON: {error}", param_hint="--data") from None
+    one = signal_of(name, key, value, flow, keep, None)
+    session = Session.current()
+    status = sent(one, session.run(lambda i: i.flows.send(one)))
+    if session.json:
+        emit({"status": status.value})
+    else:
+        say(_SENT[status])
+
+
+_SENT = {
+    "received": "received: a job has waited for it",
+    "stored": "stored: no job waits for it yet",
+    "exists": "exists: this signal is stored already, and the first one stays",
+}
+
+
+def _change(addresses: Sequence[str], what: str, node: int | None = None) -> None:
     session = Session.current()
 
     async def acting(inspector: Inspector) -> list[FlowView]:
-        act = inspector.flows.cancel_flow if what == "cancel" else inspector.flows.retry_flow
-        return [_found(await act(address), address) for address in addresses]
+        flows = inspector.flows
+        if what == "cancel":
+            return [_found(await flows.cancel_flow(address), address) for address in addresses]
+        return [_found(await flows.retry_flow(address, node=node), address) for address in addresses]
 
     flows = session.run(acting)
     if session.json:

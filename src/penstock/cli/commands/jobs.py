@@ -4,88 +4,80 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from penstock.cli.audited_acts import AuditedAct
-from penstock.cli.completing import complete_queue
 from penstock.cli.faults import CommandError, Exit, not_found
-from penstock.cli.options import limit_option
+from penstock.cli.job_acts import add_acts
+from penstock.cli.job_search import read_search, run_search, search_options
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, ask, counted, emit, facts, note, say, say_lines, span, table
+from penstock.cli.show import age, counted, emit, facts, note, say, say_lines, span, table
 from penstock.core.duration import format_ms
 from penstock.core.job import State
 from penstock.core.retry import DURATIONS
 from penstock.core.text import number
 
 if TYPE_CHECKING:
-    from penstock.core.job import Ref
-    from penstock.inspector import Bulk, Change, Filter, Inspector, JobRow, JobView, UniqueView
+    from penstock.inspector import (
+        ActView,
+        AttemptView,
+        Inspector,
+        JobRow,
+        JobView,
+        LogLineView,
+        UniqueView,
+    )
     from penstock.inspector.job_views import ProgressView, StepView
+    from penstock.stores.contract import Store
 
 __all__ = ["command"]
 
-_STATES = [state.value for state in State]
 #: Maximum number of characters shown of a payload or result without --full.
 _SHOWN = 4_000
-_AT_ONCE = 500
+#: The exit code of a command that Ctrl-C stopped, as shells have it.
+_INTERRUPTED = 130
+#: With `log --follow`: ms between two looks at the log of a running job.
+_FOLLOWED = 500
 #: Maximum number of steps shown of a retry policy.
 _STEPS = 10
 
 
 @click.group("jobs")
 def command() -> None:
-    """List, show, retry, cancel and delete jobs.
+    """List, search and change jobs.
 
     A job is named by its id, or by queue/id if two queues have the same id.
     """
 
 
-_FILTERS = (
-    click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Filter by queue."),
-    click.option(
-        "--state",
-        "-s",
-        type=click.Choice(_STATES, case_sensitive=False),
-        metavar="STATE",
-        help=f"Filter by state: {', '.join(_STATES)}.",
-    ),
-    click.option("--task", "-t", metavar="TASK", help="Filter by task name."),
-)
-
-
-def _filters(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_FILTERS):
-        function = option(function)
-    return function
-
-
 @command.command("list", cls=Command)
-@_filters
-@click.option("--worker", "-w", metavar="ID", help="Filter by the worker that runs the job.")
-@limit_option("jobs")
-@click.option(
-    "--after", metavar="CURSOR", help="Show the next page: the cursor that the page before printed."
-)
-def list_(
-    queue: str | None, state: str | None, task: str | None, worker: str | None, limit: int, after: str | None
-) -> None:
-    """List jobs, newest first."""
+@search_options
+def list_(after: str | None, limit: int, **given: Any) -> int:
+    """List or search jobs, newest first.
+
+    A text is searched in the stored JSON of the arguments, and in errors as "Kind: message". Ctrl-C shows
+    what was found so far.
+    """
     session = Session.current()
-    page = session.run(lambda i: i.jobs(_filter(queue, state, task, worker), after=after, limit=limit))
+    search = read_search(**given)
+    found = session.run(lambda inspector: run_search(inspector, search, after, limit))
     if session.json:
-        emit(page)
-        return
-    table(
-        ("ID", "QUEUE", "TASK", "STATE", "ATTEMPT", "WHEN", "ENQUEUED", "NOTE"),
-        [_line(job) for job in page.jobs],
-        empty="no matching jobs",
-    )
-    if page.next is not None:
-        note(f"more jobs match: continue with --after {page.next}")
+        emit({"jobs": found.jobs, "next": found.next})
+    else:
+        table(
+            ("ID", "QUEUE", "TASK", "STATE", "ATTEMPT", "WHEN", "ENQUEUED", "NOTE"),
+            [_line(job) for job in found.jobs],
+            empty="no matching jobs",
+        )
+    if found.stopped:
+        rest = "" if found.next is None else f"; continue with --after {found.next}"
+        note(f"stopped: not all jobs were searched{rest}")
+        return _INTERRUPTED
+    if found.next is not None and not session.json:
+        note(f"more jobs match: continue with --after {found.next}")
+    return Exit.OK
 
 
 @command.command("show", cls=Command)
@@ -110,117 +102,66 @@ def show(address: str, full: bool) -> None:
         _show(view, None if full else _SHOWN)
 
 
-def _act(name: str, says: str, unfiltered: str) -> None:
-    """Add a command that calls `name` of the inspector: retry, cancel or delete."""
-
-    @command.command(
-        name,
-        cls=Command,
-        help=f"{says}\n\nName jobs by id, or select them by --all and filters ({unfiltered}).",
-    )
-    @click.argument("addresses", metavar="[ID]...", nargs=-1)
-    @click.option("--all", "all_", is_flag=True, help="Select all jobs that match the filters.")
-    @_filters
-    @click.option(
-        "--limit",
-        metavar="N",
-        type=click.IntRange(min=1),
-        help="Maximum number of jobs with --all.  [default: no limit]",
-    )
-    @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation of --all.")
-    def act(addresses: tuple[str, ...], all_: bool, queue: str | None, state: str | None, task: str | None,
-            limit: int | None, yes: bool) -> Exit:  # fmt: skip
-        filtered = any((queue, state, task))
-        if not all_ and (filtered or limit):
-            raise click.UsageError(
-                "--queue, --state, --task and --limit need --all; name a job of one queue as queue/id"
-            )
-        if bool(addresses) == all_:
-            problem = "ids and --all exclude each other" if all_ else "no jobs given"
-            raise click.UsageError(f"{problem}: name jobs by id, or select them with --all and filters")
-        if all_:
-            return _all(name, _filter(queue, state, task), limit, yes)
-        return _some(name, addresses)
-
-
-_act("retry", "Make jobs available again, with all attempts restored.", "without --state: dead jobs")
-_act("cancel", "Cancel queued jobs, and ask running ones to stop.", "without --state: unfinished jobs")
-_act("delete", "Delete jobs that are not running.", "without --state: all but running jobs")
-
-
-# ── acting ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def _some(name: str, addresses: Sequence[str]) -> Exit:
+@command.command("log", cls=Command)
+@click.argument("address", metavar="ID")
+@click.option("--follow", "-f", is_flag=True, help="Print new lines until the job ends.")
+def log(address: str, follow: bool) -> None:
+    """Print the lines that a job has logged by current_job().log()."""
     session = Session.current()
 
-    async def acting(inspector: Inspector) -> list[Change]:
-        from penstock.inspector import Change
+    async def printing(store: Store) -> list[LogLineView]:
+        job = await _the_job(Inspector(store), address)
+        shown = 0
+        while True:
+            if not session.json:
+                for line in job.log[shown:]:
+                    say(_log_line(line))
+            shown = len(job.log)
+            if not follow or job.ended_at is not None:
+                return job.log
+            ref = Ref(job.queue, job.id)
+            await store.wait_for_end([ref], timeout=_FOLLOWED)
+            again = await Inspector(store).job(f"{ref.queue}/{ref.id}")
+            if not again:  # ended, and not kept
+                return job.log
+            (job,) = again
 
-        refs: list[Ref] = []
-        changes: list[Change] = []
-        for address in dict.fromkeys(addresses):
-            found = await inspector.refs(address)
-            if len(found) > 1:
-                places = ", ".join(f"{ref.queue}/{ref.id}" for ref in found)
-                raise CommandError(f"the id {address!r} is in {len(found)} queues: name one of {places}")
-            if not found:
-                changes.append(Change("", address, "missing", "no such job"))
-            refs += found
-        verb: Callable[[Sequence[Ref]], Awaitable[list[Change]]] = getattr(inspector, name)
-        for n in range(0, len(refs), _AT_ONCE):
-            changes += await verb(refs[n : n + _AT_ONCE])
-        return changes
+    from penstock.core.job import Ref
+    from penstock.inspector import Inspector
 
-    changes = session.run(acting, audited=AuditedAct(f"jobs.{name}", addresses))
+    lines = session.run_on_store(printing)
     if session.json:
-        emit({"jobs": changes})
-    else:
-        for change in changes:
-            where = f"{change.queue}/{change.id}" if change.queue else change.id
-            say(f"{where}: {change.says}", err=change.outcome in ("refused", "missing"))
-    outcomes = {change.outcome for change in changes}
-    return Exit.FAILED if "refused" in outcomes else Exit.NOT_FOUND if "missing" in outcomes else Exit.OK
+        emit({"log": lines})
 
 
-def _all(name: str, filter: Filter, limit: int | None, yes: bool) -> Exit:
+async def _the_job(inspector: Inspector, address: str) -> JobView:
+    found = await inspector.job(address)
+    if not found:
+        raise not_found(f"there is no job {address!r}: it was never enqueued here, or is no longer kept")
+    if len(found) > 1:
+        places = ", ".join(f"{job.queue}/{job.id}" for job in found)
+        raise CommandError(f"the id {address!r} is in {len(found)} queues: name one of {places}")
+    return found[0]
+
+
+@command.command("why", cls=Command)
+@click.argument("address", metavar="ID")
+def why(address: str) -> None:
+    """Show why a job does not run now: pauses, limits, workers, partitions, jobs ahead of it."""
     session = Session.current()
-    if not yes:
-        count = session.run(lambda i: i.count(filter)) if filter.state else None
-        ask(f"{name} {_in_words(filter, count, name)}?")
-
-    async def acting(inspector: Inspector) -> Bulk:
-        verb: Callable[..., Awaitable[Bulk]] = getattr(inspector, f"{name}_all")
-        return await verb(filter, limit=limit or 2**62)
-
-    given = {"queue": filter.queue, "state": filter.state, "task": filter.task}
-    facts = {key: value for key, value in given.items() if value}
-    bulk = session.run(acting, audited=AuditedAct(f"jobs.{name}", ["all"], facts))
+    views = session.run(lambda i: i.why(address))
+    if not views:
+        raise not_found(f"there is no job {address!r}: it was never enqueued here, or is no longer kept")
     if session.json:
-        emit(bulk)
-    else:
-        done = {"retry": "retried", "cancel": "cancelled", "delete": "deleted"}[name]
-        asked = f", {bulk.asked} asked to stop" if bulk.asked else ""
-        refused = f", {bulk.refused} refused" if bulk.refused else ""
-        say(f"{bulk.done} {done}{asked}{refused}")
-        if bulk.limited:
-            note("limit reached: more jobs may match")
-    return Exit.FAILED if bulk.refused else Exit.OK
+        emit({"jobs": views})
+        return
+    for view in views:
+        say(f"{view.queue}/{view.id} is {view.state} since {_instant(view.since)}")
+        for reason in view.reasons:
+            say(f"  {reason.says}")
 
 
-def _filter(queue: str | None, state: str | None, task: str | None, worker: str | None = None) -> Filter:
-    from penstock.inspector import Filter, parse_state
-
-    return Filter(queue, parse_state(state) if state else None, task, worker)
-
-
-def _in_words(filter: Filter, count: int | None, verb: str) -> str:
-    default = {"retry": "dead", "cancel": "unfinished", "delete": "queued and ended"}[verb]
-    which = filter.state.value if filter.state else default
-    number = f"{count:,}" if count is not None else "all"
-    of = f" of the task {filter.task}" if filter.task else ""
-    where = f" in the queue {filter.queue}" if filter.queue else " in all queues"
-    return f"{number} {which} {'job' if count == 1 else 'jobs'}{of}{where}"
+add_acts(command)
 
 
 # ── showing ──────────────────────────────────────────────────────────────────────────────────────
@@ -302,6 +243,12 @@ def _show(job: JobView, limit: int | None) -> None:
         _show_data("result", job.result, job.result_base64, limit)
     if job.steps:
         _show_text(f"steps ({len(job.steps):,})", "\n".join(map(_step, job.steps)))
+    if job.log:
+        _show_text(f"log ({len(job.log):,} lines)", "\n".join(map(_log_line, job.log)))
+    if job.acts:
+        _show_text("acts of operators", "\n".join(map(_act_line, job.acts)))
+    if job.attempts:
+        _show_text("attempts", "\n".join(map(_attempt_line, job.attempts)))
     for error in job.errors:
         heading = f"attempt {error.attempt} failed {_instant(error.at)}: {error.kind}: {error.message}"
         _show_text(heading, error.traceback.rstrip())
@@ -336,6 +283,22 @@ def _waits(job: JobView) -> list[tuple[str, str | None]]:
 def _step(step: StepView) -> str:
     what = "waits for its signal" if step.size is None else f"{step.size:,} bytes"
     return f"{_instant(step.at)}  {step.name}  {what}"
+
+
+def _attempt_line(one: AttemptView) -> str:
+    ran = "" if one.ran is None else f" after {span(one.ran)}"
+    where = "" if one.worker is None else f", worker {one.worker}"
+    error = "" if one.error is None else f": {one.error}"
+    return f"{one.attempt}  since {_instant(one.fetched_at) or 'unknown'}  {one.outcome}{ran}{where}{error}"
+
+
+def _log_line(line: LogLineView) -> str:
+    return f"{line.at}  {line.text}"
+
+
+def _act_line(one: ActView) -> str:
+    facts = "".join(f" {name}={text}" for name, text in one.facts.items())
+    return f"{_instant(one.at)}  {one.act} by {one.who}{facts}"
 
 
 def _begun(job: JobView) -> str | None:

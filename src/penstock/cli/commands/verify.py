@@ -74,6 +74,14 @@ _PRIVATE = ("sqlite", "redis", "redis-always", "redis-everysec", "redis-sentinel
     help="Share of jobs that run in a process of their own, e.g. 0.5.  [default: 0.03]",
 )
 @click.option(
+    "--flow-share",
+    type=click.FloatRange(0, 1),
+    default=0.02,
+    show_default=True,
+    metavar="N",
+    help="Share of flows in the load, e.g. 0.2: chords, chains, durable steps, signals, sagas.",
+)
+@click.option(
     "--private",
     type=click.Choice(_PRIVATE),
     help="Start a private store for the run, which adds faults of the server.",
@@ -102,6 +110,7 @@ def command(
     workers: int,
     rate: float,
     process_share: float | None,
+    flow_share: float,
     private: str | None,
     report_file: Path | None,
     html: Path | None,
@@ -123,8 +132,8 @@ def command(
     session = Session.current()
     if "namespace" in session.options:
         raise click.UsageError("verify creates its own namespace: leave --namespace out")
-    numbers = (("--minutes", minutes), ("--rate", rate), ("--process-share", process_share or 0.0))
-    for option, number in numbers:
+    shares = (("--process-share", process_share or 0.0), ("--flow-share", flow_share))
+    for option, number in (("--minutes", minutes), ("--rate", rate), *shares):
         if math.isnan(number):
             raise click.UsageError(f"{option} {number} is not a number")
     for file in (report_file, html):
@@ -134,7 +143,7 @@ def command(
         place = _place(folder, environment)
         environment.check()
         seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
-        request = RunRequest(minutes * 60, chosen, seed, workers, rate, process_share)
+        request = RunRequest(minutes * 60, chosen, seed, workers, rate, process_share, flow_share)
         note(f"seed {seed}, namespace {place.namespace}, {len(chosen)} kinds of faults; logs in {folder}")
         try:
             with _display(request.seconds) as show:
@@ -279,6 +288,7 @@ def _show(report: Report) -> None:
                          f"{report.unknown:,} without an answer"),
             ("completed", f"{report.completed:,}; {report.cancelled:,} cancelled, {report.dead:,} dead"),
             ("lost", f"{report.lost:,}"),
+            ("flows", _flows(report)),
             ("forgotten", f"{report.forgiven:,} jobs or ends, as the store's settings allow"),
             ("unfinished", f"{report.unfinished:,}"),
             ("duplicated", f"{report.duplicated:,}; {report.unexplained:,} unexplained"),
@@ -302,6 +312,17 @@ def _show(report: Report) -> None:
         say(reason, fg="red")
     says = "all promises were kept" if report.kept else "a promise was BROKEN"
     say(says, fg="green" if report.kept else "red", bold=True)
+
+
+def _flows(report: Report) -> str | None:
+    its = report.flows
+    if not its.stored:
+        return None
+    ends = f"{its.completed:,} completed, {its.failed:,} failed, {its.cancelled:,} cancelled"
+    return (
+        f"{its.stored:,} of {its.nodes:,} nodes; {ends}, {its.hanging:,} hanging; {its.steps:,} steps, "
+        f"{its.undone:,} undone, {its.signals:,} signals"
+    )
 
 
 def _spread(spread: Spread, what: str) -> str | None:

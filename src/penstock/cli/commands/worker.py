@@ -54,6 +54,16 @@ __all__ = ["command", "parse_queues"]
     "than this after a job, e.g. 500MB.  [default: 0, never]",
 )
 @click.option(
+    "--max-jobs-per-worker",
+    metavar="N",
+    help="Replace a worker process after N jobs.  [default: 0, never]",
+)
+@click.option(
+    "--max-memory-per-worker",
+    metavar="SIZE",
+    help="Replace a worker process that uses more memory than this, e.g. 1GB.  [default: 0, never]",
+)
+@click.option(
     "--metrics-port", metavar="PORT", help="Serve metrics for Prometheus on this port.  [default: 0, none]"
 )
 @click.option(

@@ -1,22 +1,29 @@
-"""`penstock workers`: list the workers and the jobs they run."""
+"""`penstock workers`: list the workers and the jobs they run; quiet, drain, stop and restart them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.session import Command, Session
-from penstock.cli.show import age, counted, emit, note, say, table
+from penstock.cli.audited_acts import AuditedAct, acting_user
+from penstock.cli.faults import CommandError, Exit, not_found
+from penstock.cli.session import Command, Session, shared_options
+from penstock.cli.show import age, ask, counted, emit, note, say, say_lines, table
+from penstock.core.duration import milliseconds
 
 if TYPE_CHECKING:
-    from penstock.inspector import RunningView, WorkerView
+    from penstock.inspector import Inspector, RunningView, SentCommand, WorkerView
 
 __all__ = ["command"]
 
 
-@click.command("workers", cls=Command, short_help="List workers and the jobs they run.")
+@click.group(
+    "workers",
+    invoke_without_command=True,
+    short_help="List workers and their jobs; quiet, drain, stop or restart workers.",
+)
 @click.option(
     "--jobs",
     "-n",
@@ -26,8 +33,108 @@ __all__ = ["command"]
     metavar="N",
     help="Maximum number of jobs to show per worker.",
 )
-def command(jobs: int) -> None:
-    """List worker processes with their queues and running jobs."""
+@click.pass_context
+def command(context: click.Context, jobs: int) -> None:
+    """List worker processes with their queues and running jobs, or tell them what to do.
+
+    A worker is named by its id, or by the first characters of its id.
+    """
+    if context.invoked_subcommand is None:
+        _list(jobs)
+
+
+command.params.extend(shared_options())
+
+
+def _act(act: str, says: str) -> None:
+    """Add a command that tells workers to do something."""
+
+    @command.command(
+        act,
+        cls=Command,
+        help=f"{says}\n\nNo access to the machine is needed: workers are told through the store.",
+    )
+    @click.argument("ids", metavar="[ID]...", nargs=-1)
+    @click.option("--all", "all_", is_flag=True, help="Select all workers.")
+    @click.option("--host", metavar="HOST", help="Select all workers of a host.")
+    @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation of --all or --host.")
+    @click.option(
+        "--wait",
+        metavar="DURATION",
+        default="10s",
+        show_default=True,
+        help="Maximum time to wait for the workers' answers.",
+    )
+    def tell(ids: tuple[str, ...], all_: bool, host: str | None, yes: bool, wait: str) -> Exit:
+        if bool(ids) + all_ + (host is not None) != 1:
+            raise click.UsageError("name workers by id, or select them with --all or --host")
+        return _tell(act, ids, host, yes=yes or bool(ids), wait=milliseconds(wait, what="--wait") / 1000)
+
+
+_act("quiet", "Let workers fetch no more jobs. Running jobs continue.")
+_act("drain", "Let workers fetch no more jobs, wait for running ones up to their drain timeout, and end.")
+_act("stop", "Let workers end at once. Running jobs are returned to their queues.")
+_act("restart", "Replace worker processes: each drains when its replacement is ready.")
+_act("stacks", "Show what workers do: the stacks of running jobs, threads and asyncio tasks.")
+
+
+# ── telling ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _tell(act: str, ids: Sequence[str], host: str | None, *, yes: bool, wait: float) -> Exit:
+    session = Session.current()
+    workers = session.run(lambda i: i.workers(jobs=1))
+    chosen = _named(workers, ids) if ids else [w.id for w in workers if host in (None, w.host)]
+    if not chosen:
+        raise not_found(
+            "there are no workers" if host is None else f"there is no worker on the host {host!r}"
+        )
+    if not yes and act != "stacks":
+        ask(f"{act} {counted(len(chosen), 'worker')}?")
+
+    async def acting(inspector: Inspector) -> list[SentCommand]:
+        return await inspector.tell_workers(chosen, act, by=acting_user(), timeout=wait)
+
+    told = session.run(acting, audited=AuditedAct(f"workers.{act}", chosen))
+    if session.json:
+        emit({"workers": told})
+    else:
+        for one in told:
+            _print_reply(one, act)
+    if any(one.reply is None for one in told):
+        return Exit.UNAVAILABLE
+    return Exit.OK if all(one.reply and one.reply.done for one in told) else Exit.FAILED
+
+
+def _named(workers: Sequence[WorkerView], ids: Sequence[str]) -> list[str]:
+    """The ids of the workers whose ids begin with these texts. Raises CommandError."""
+    chosen = []
+    for text in dict.fromkeys(ids):
+        found = [w.id for w in workers if w.id.startswith(text)]
+        if not found:
+            raise not_found(f"there is no worker {text!r}; `penstock workers` lists the workers")
+        if len(found) > 1 and text not in found:
+            raise CommandError(
+                f"{text!r} begins the ids of {len(found)} workers: name one of {', '.join(found)}"
+            )
+        chosen.append(text if text in found else found[0])
+    return chosen
+
+
+def _print_reply(one: SentCommand, act: str) -> None:
+    if one.reply is None:
+        say(f"{one.worker}: no answer; the command is withdrawn", err=True)
+    elif act == "stacks" and one.reply.done:
+        say(f"worker {one.worker}")
+        say_lines(one.reply.text)
+    else:
+        say(f"{one.worker}: {one.reply.text}", err=not one.reply.done)
+
+
+# ── listing ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _list(jobs: int) -> None:
     session = Session.current()
     workers = session.run(lambda i: i.workers(jobs=jobs))
     if session.json:
@@ -44,11 +151,12 @@ def command(jobs: int) -> None:
 
 
 def _print_workers(workers: Iterable[WorkerView]) -> None:
-    head = ("WORKER", "HOST", "PID", "STATE", "RUNNING", "SLOTS", "QUEUES", "STARTED", "SEEN")
+    head = ("WORKER", "HOST", "PID", "STATE", "RUNNING", "SLOTS", "QUEUES", "MEMORY", "STARTED", "SEEN")
     rows = []
     for w in workers:
         at_work = (w.state, str(w.running), str(w.concurrency), ",".join(w.queues))
-        rows.append((w.id, w.host, str(w.pid), *at_work, age(w.started_at), age(w.seen_at)))
+        memory = f"{w.memory / 1e6:.0f} MB" if w.memory else "-"
+        rows.append((w.id, w.host, str(w.pid), *at_work, memory, age(w.started_at), age(w.seen_at)))
     table(head, rows, empty="no workers")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from inspect import Parameter
 from typing import Any
@@ -90,16 +91,24 @@ class Builder:
         """The codec of each result."""
         return {n: node.call.template.codec for n, node in enumerate(self.nodes) if node.call is not None}
 
-    def new_nodes(self, flow: NewFlow) -> list[NewNode]:
-        """The nodes, for the store."""
+    def new_nodes(self, flow: NewFlow, keep_nodes: int | None = None) -> list[NewNode]:
+        """The nodes, for the store.
+
+        `keep_nodes`: how long (ms) their jobs and results are kept; None: results go after their use.
+        """
+        taken = [tuple(dict.fromkeys(one.node for one in n.payload_inputs)) or n.inputs for n in self.nodes]
+        uses = Counter(one for inputs in taken for one in inputs)
         ids = iter(mint_many(len(self.nodes)))
         made: list[NewNode] = []
         for index, node in enumerate(self.nodes):
             job = None
             if node.call is not None:
                 job = self.client.rewritten(node.call.template.new(next(ids), node.call.payload))
-                job = replace(job, flow=FlowMember(flow.queue, flow.id, index, node.payload_inputs))
-            made.append(NewNode(index, job, tuple(node.next), node.waits, node.when, node.inputs))
+                kept = max(job.retention, keep_nodes or 0)
+                member = FlowMember(flow.queue, flow.id, index, node.payload_inputs)
+                job = replace(job, flow=member, retention=kept)
+            used = -1 if index == flow.result or keep_nodes is not None else uses[index]
+            made.append(NewNode(index, job, tuple(node.next), node.waits, node.when, taken[index], used))
         return made
 
     def home(self) -> str:

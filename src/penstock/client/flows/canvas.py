@@ -45,16 +45,19 @@ class Canvas(Generic[R]):
         name: str = "",
         policy: FlowPolicy | str = FlowPolicy.STOP,
         retention: Duration | None = None,
+        keep_nodes: Duration | None = None,
     ) -> FlowHandle[R]:
         """Store the whole flow; nothing runs before it is there. Returns its handle.
 
         - `policy`: what happens to the others if a job fails: `stop`, `finish` or `ignore`.
-        - `retention`: how long the completed flow is kept, with its results (default 10 minutes).
+        - `retention`: how long the completed flow is kept, with its result (default 10 minutes).
+        - `keep_nodes`: how long its jobs and their results are kept, so that it can run again from any node
+          (default: a result is removed after its use).
 
         Raises ConfigError for jobs that do not fit together; nothing is stored then. Raises JobExists if a
         flow with this id exists.
         """
-        return submit(self._submission(id, name, policy, retention))
+        return submit(self._submission(id, name, policy, retention, keep_nodes))
 
     async def aenqueue(
         self,
@@ -63,9 +66,10 @@ class Canvas(Generic[R]):
         name: str = "",
         policy: FlowPolicy | str = FlowPolicy.STOP,
         retention: Duration | None = None,
+        keep_nodes: Duration | None = None,
     ) -> FlowHandle[R]:
         """Like `enqueue`, without blocking the event loop."""
-        return await asubmit(self._submission(id, name, policy, retention))
+        return await asubmit(self._submission(id, name, policy, retention, keep_nodes))
 
     def lay(self, builder: Builder, sources: Sequence[Source]) -> int:
         """Add the nodes after these; returns the node that stands for the result."""
@@ -94,11 +98,16 @@ class Canvas(Generic[R]):
         return self
 
     def _submission(
-        self, id: str | None, name: str, policy: FlowPolicy | str, retention: Duration | None
+        self,
+        id: str | None,
+        name: str,
+        policy: FlowPolicy | str,
+        retention: Duration | None,
+        keep_nodes: Duration | None,
     ) -> Submission[R]:
         builder = Builder()
         builder.result = self.lay(builder, ())
-        return Submission(builder, id, name, policy, retention)
+        return Submission(builder, id, name, policy, retention, keep_nodes)
 
 
 class Chain(Canvas[R]):

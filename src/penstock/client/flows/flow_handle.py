@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from penstock.client.flows.values import Reading, decoded, needed
+from penstock.client.flows.values import decoded, needed
 from penstock.client.timeouts import (
     WaitLimit,
     acall_through_outage,
@@ -20,7 +18,8 @@ from penstock.client.timeouts import (
 from penstock.codec import ANY_RESULT, ResultCodec
 from penstock.core.duration import Duration
 from penstock.core.errors import JobDead, JobNotFound, ResultCancelled, ResultTimeout
-from penstock.core.flow import OPEN, FlowInfo, FlowNode, FlowState, NodeState
+from penstock.core.flow import OPEN, FlowInfo, FlowNode, FlowState, NodeState, end_of_flow
+from penstock.core.flow_rerun import nodes_to_rerun, refuse_gone
 from penstock.core.formats import shown_text
 from penstock.core.job import AttemptError, Job, Progress, Ref
 from penstock.stores.contract import FLOW_STEP, FlowChange, Store, most_steps
@@ -28,9 +27,7 @@ from penstock.stores.contract import FLOW_STEP, FlowChange, Store, most_steps
 __all__ = ["FlowHandle"]
 
 R_co = TypeVar("R_co", covariant=True)
-
-#: The shortest and the longest pause between two questions of a wait (s).
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
+T = TypeVar("T")
 
 
 class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
@@ -78,13 +75,29 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         """Like `cancel`, without blocking the event loop."""
         return await self._achange(FlowChange.CANCEL)
 
-    def retry(self) -> FlowState:
-        """Run failed jobs again, and what was skipped because of them. Returns the state after that."""
-        return self._change(FlowChange.RETRY)
+    def retry(self, *, node: int | None = None) -> FlowState:
+        """Run failed jobs again, and what was skipped because of them. Returns the state after that.
 
-    async def aretry(self) -> FlowState:
+        `node`: the number of a node that runs again as well, with all that follow it, also completed ones.
+        The flow must have ended. Errors and attempts of earlier runs are kept with the jobs.
+
+        Raises ConfigError if the node, or one that follows it, cannot run again.
+        """
+        if node is not None:
+            again = self._read(nodes_to_rerun(node))
+            refs = [one.job for one in again if one.job is not None]
+            jobs = self._store.sync.get(refs)
+            refuse_gone(again, {ref for ref, job in zip(refs, jobs, strict=True) if job is None})
+        return self._change(FlowChange.RETRY, node)
+
+    async def aretry(self, *, node: int | None = None) -> FlowState:
         """Like `retry`, without blocking the event loop."""
-        return await self._achange(FlowChange.RETRY)
+        if node is not None:
+            again = await self._aread(nodes_to_rerun(node))
+            refs = [one.job for one in again if one.job is not None]
+            jobs = await self._store.get(refs)
+            refuse_gone(again, {ref for ref, job in zip(refs, jobs, strict=True) if job is None})
+        return await self._achange(FlowChange.RETRY, node)
 
     def result(self, timeout: Duration | None = None) -> R_co:
         """Wait for the result, for at most `timeout`, and return it.
@@ -94,14 +107,15 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         - Raises JobDead, ResultCancelled, ResultTimeout or JobNotFound.
         """
         refuse_in_loop("result() of a flow", "await ….aresult()")
-        wait_limit, pause = WaitLimit(timeout), _FIRST_PAUSE
+        wait_limit, end = WaitLimit(timeout), [end_of_flow(self.ref)]
         while True:
             info = call_through_outage(wait_limit, self.info)
             value = call_through_outage(wait_limit, partial(self._nodes, [info.spec.result]))[0]
             if self._is_over(info, value, wait_limit):
                 break
-            time.sleep(min(pause, wait_limit.left / 1000))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            call_through_outage(
+                wait_limit, lambda: self._store.sync.wait_for_end(end, timeout=wait_limit.left)
+            )
         if value.state is NodeState.COMPLETED:
             value_read: R_co = self._decoded(value.index, self._read(needed([value.index])))
             return value_read
@@ -110,14 +124,15 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
         """Like `result`, without blocking the event loop."""
-        wait_limit, pause = WaitLimit(timeout), _FIRST_PAUSE
+        wait_limit, end = WaitLimit(timeout), [end_of_flow(self.ref)]
         while True:
             info = await acall_through_outage(wait_limit, self.ainfo)
             value = (await acall_through_outage(wait_limit, partial(self._anodes, [info.spec.result])))[0]
             if self._is_over(info, value, wait_limit):
                 break
-            await asyncio.sleep(min(pause, wait_limit.left / 1000))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            await acall_through_outage(
+                wait_limit, lambda: self._store.wait_for_end(end, timeout=wait_limit.left)
+            )
         if value.state is NodeState.COMPLETED:
             value_read: R_co = self._decoded(value.index, await self._aread(needed([value.index])))
             return value_read
@@ -134,15 +149,15 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
             raise JobNotFound(f"{self!r}: the flow is not there: it has ended and was not kept, or never was")
         return info
 
-    def _change(self, change: FlowChange) -> FlowState:
-        info = self._found(self._store.sync.change_flow(self.ref, change))
+    def _change(self, change: FlowChange, node: int | None = None) -> FlowState:
+        info = self._found(self._store.sync.change_flow(self.ref, change, node=node))
         for _ in range(most_steps(info)):
             if not self._store.sync.advance_flows():
                 break
         return self.status()
 
-    async def _achange(self, change: FlowChange) -> FlowState:
-        info = self._found(await self._store.change_flow(self.ref, change))
+    async def _achange(self, change: FlowChange, node: int | None = None) -> FlowState:
+        info = self._found(await self._store.change_flow(self.ref, change, node=node))
         for _ in range(most_steps(info)):
             if not await self._store.advance_flows():
                 break
@@ -160,22 +175,22 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
             raise JobNotFound(f"{self!r}: a node of the flow is not there")
         return found
 
-    def _read(self, reading: Reading) -> dict[int, FlowNode]:
+    def _read(self, reading: Generator[list[int], list[FlowNode | None], T]) -> T:
         try:
             wanted = next(reading)
             while True:
                 wanted = reading.send(self._store.sync.flow_nodes(self.ref, wanted))
         except StopIteration as end:
-            nodes: dict[int, FlowNode] = end.value
+            nodes: T = end.value
             return nodes
 
-    async def _aread(self, reading: Reading) -> dict[int, FlowNode]:
+    async def _aread(self, reading: Generator[list[int], list[FlowNode | None], T]) -> T:
         try:
             wanted = next(reading)
             while True:
                 wanted = reading.send(await self._store.flow_nodes(self.ref, wanted))
         except StopIteration as end:
-            nodes: dict[int, FlowNode] = end.value
+            nodes: T = end.value
             return nodes
 
     def _decoded(self, root: int, nodes: dict[int, FlowNode]) -> Any:
@@ -187,9 +202,7 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         return self._codecs.get(node.index, ANY_RESULT).decode(node.result)
 
     def _is_over(self, info: FlowInfo, value: FlowNode, wait_limit: WaitLimit) -> bool:
-        if value.state is NodeState.COMPLETED:
-            return True
-        if value.state not in OPEN and info.ended:
+        if value.state is NodeState.COMPLETED or info.ended:
             return True
         if wait_limit.over:
             raise ResultTimeout(f"{self!r} has no result within {wait_limit}: it is {info.state.value}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from penstock.core.errors import Undecodable
-from penstock.core.flow import FlowNode
+from penstock.core.flow import USED, FlowNode
 from penstock.stores.contract import FLOW_STEP
 
 __all__ = ["Reading", "decoded", "encoded", "needed"]
@@ -25,6 +25,11 @@ def needed(roots: Iterable[int]) -> Reading:
         for index, node in zip(part, (yield part), strict=True):
             if node is None:
                 raise Undecodable(f"node {index} of the flow is gone")
+            if node.result == USED and node.job is not None:
+                raise Undecodable(
+                    f"the result of node {index} of the flow was removed after its use: run the flow again "
+                    f"from node {index}"
+                )
             found[index] = node
             if node.job is None:
                 more = [one for one in node.inputs if one not in seen]

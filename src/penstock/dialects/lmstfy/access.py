@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -75,7 +76,7 @@ def check_access(
 
     def known(valid: bool | BaseException) -> None:
         if valid is True:
-            then(Caller(f"lmstfy:{token_name(pool, route.namespace, token)[:8]}", token))
+            then(_caller(pool, route.namespace, token))
         else:
             then(RefusedError(401, "invalid token") if valid is False else valid)
 
@@ -94,6 +95,11 @@ def check_access(
         backend.access_tokens.decide(token, needs, _queues(route), backend.now, decide)
     else:
         tokens.check(pool, route.namespace, token, known)
+
+
+@functools.lru_cache(maxsize=4_096)
+def _caller(pool: str, namespace: str, token: str) -> Caller:
+    return Caller(f"lmstfy:{token_name(pool, namespace, token)[:8]}", token)
 
 
 def _queues(route: Route) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from penstock.dialects.lmstfy.counters import PoolMetrics
 from penstock.dialects.lmstfy.dispatcher import Dispatcher
 from penstock.dialects.lmstfy.poll import Poll
 from penstock.dialects.lmstfy.timers import QueueList, TtrTimer, WorkWatch
+from penstock.inspector.audit import AuditLog
 from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
 from penstock.maintenance.service import ProblemLog, Service
@@ -30,7 +31,6 @@ from penstock.stores.contract import (
 )
 from penstock.stores.facade import StoreFacade
 from penstock.web.access import AccessTokens
-from penstock.web.audit import AuditLog
 from penstock.web.group_commit import GroupCommit
 
 __all__ = ["Backend"]
@@ -258,8 +258,11 @@ class Backend:
     async def _get_all(self, refs: list[Ref]) -> Sequence[Job | BaseException | None]:
         return await self.store.get(refs)
 
-    async def counted(self, queue: str) -> dict[State, int]:
-        """The number of jobs of a queue by state; empty if it does not exist."""
+    async def counted(self, queue: str, only: State | None = None) -> dict[State, int]:
+        """The number of jobs of a queue by state; empty if it does not exist.
+
+        `only`: the state that the caller needs. Others may be missing, where each is a request.
+        """
         for info in await self.store.queues([queue]):
             if info.away:
                 raise StoreError(info.away)

@@ -9,13 +9,18 @@ from penstock.dialects.lmstfy.job_ids import elapsed_ms
 from penstock.dialects.lmstfy.names import split_queue
 from penstock.web.exposition import CALL_BOUNDS, LabelledCounter, LabelledHistogram
 
-__all__ = ["HttpMetrics", "PoolMetrics"]
+__all__ = ["HttpMetrics", "PoolMetrics", "RequestMeasure"]
 
 _BY_QUEUE = ("pool", "namespace", "queue")
 _BY_VERB = ("pool", "verb")
 _BY_ROUTE = ("pool", "namespace", "api", "method")
+#: Pool, namespace, route and method of a request.
+RequestLabels = tuple[str, str, str, str]
 _ELAPSED = tuple(15 * 3.5**n for n in range(7))
 _LATENCY = tuple(15 * 2.5**n for n in range(9))
+#: Buckets (s): those of a store's call, and those of a long poll.
+_DURATION = (*CALL_BOUNDS, 10.0, 30.0, 60.0)
+_CLASSES = ("", "1xx", "2xx", "3xx", "4xx", "5xx")
 
 
 class HttpMetrics:
@@ -26,19 +31,28 @@ class HttpMetrics:
         self._latency = LabelledHistogram(
             "lmstfy_http_latency_milliseconds", "Time of requests that succeeded (ms).", _BY_ROUTE, _LATENCY
         )
+        self._durations = LabelledHistogram(
+            "penstock_http_request_duration_seconds",
+            "Time from a received request to its answer, waiting for a job included (s).",
+            ("api", "method", "code"),
+            _DURATION,
+        )
         self._limited = LabelledCounter(
             "lmstfy_http_rate_limit",
             "Requests refused by the limit of a token, which is shown as the begin of its hash.",
             ("pool", "namespace", "token", "action"),
         )
 
-    def ended(self, labels: tuple[str, str, str, str], began: float, status: int) -> None:
-        """Count an answered request; `labels`: pool, namespace, route and method, `began`: monotonic."""
+    def ended(self, labels: RequestLabels, began: float, status: int) -> None:
+        """Count an answered request; `began`: monotonic."""
         if not status:  # the client was gone before the answer
             return
-        self._codes.add((*labels, str(status)))
+        seconds = time.monotonic() - began
+        pool, namespace, api, method = labels
+        self._codes.add((pool, namespace, api, method, str(status)))
+        self._durations.observe((api, method, _CLASSES[status // 100]), seconds)
         if status < 300:
-            self._latency.observe(labels, (time.monotonic() - began) * 1_000)
+            self._latency.observe(labels, seconds * 1_000)
 
     def limited(self, pool: str, namespace: str, token: str, action: str) -> None:
         """Count a request that the limit of a token refused."""
@@ -47,7 +61,22 @@ class HttpMetrics:
     def exposed(self) -> str:
         """The text of these metrics."""
         ours = self._codes.exposed("penstock_http_requests_total")
-        return ours + self._codes.exposed() + self._latency.exposed() + self._limited.exposed()
+        parts = (self._codes, self._durations, self._latency, self._limited)
+        return ours + "".join(one.exposed() for one in parts)
+
+
+class RequestMeasure:
+    """Counts one request when it is called with the status of its answer."""
+
+    __slots__ = ("_began", "_metrics", "labels")
+
+    def __init__(self, metrics: HttpMetrics, labels: RequestLabels) -> None:
+        self._metrics = metrics
+        self._began = time.monotonic()
+        self.labels = labels
+
+    def __call__(self, status: int) -> None:
+        self._metrics.ended(self.labels, self._began, status)
 
 
 class PoolMetrics:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ from penstock.dialects.lmstfy import dead_letters, lease_requests, publishing
 from penstock.dialects.lmstfy.access import Caller, check_access, given_token
 from penstock.dialects.lmstfy.backend import Backend
 from penstock.dialects.lmstfy.bodies import answer, error, plain_reply, removed
-from penstock.dialects.lmstfy.counters import HttpMetrics
+from penstock.dialects.lmstfy.counters import HttpMetrics, RequestLabels, RequestMeasure
 from penstock.dialects.lmstfy.defaults import Defaults
 from penstock.dialects.lmstfy.jobs import exists, shown
 from penstock.dialects.lmstfy.limits import CONSUME, PRODUCE, Permit, TokenLimits
@@ -142,29 +141,26 @@ class DataApi:
         backend = self._pools.get(pool)
         if backend is None:
             raise RefusedError(404, "pool not found")
-        began = time.monotonic()
-        if self._tokens is None or route.action in self._public:
-            self._measure(exchange, route, pool, route.namespace, began)
+        open_to_all = self._tokens is None or route.action in self._public
+        # the namespace of a wrong token is not shown
+        shown = route.namespace if open_to_all else ""
+        measure = RequestMeasure(self._metrics, _labels(pool, shown, route.action, exchange.method))
+        exchange.on_end = measure
+        if self._tokens is None or open_to_all:
             self._act(exchange, route, backend)
             return
-        self._measure(exchange, route, pool, "", began)
         if not token:
             raise RefusedError(401, "token not found")
 
         def decide(caller: Caller | BaseException) -> None:
             if isinstance(caller, Caller):
                 exchange.caller = caller.name
-                self._measure(exchange, route, pool, route.namespace, began)
+                measure.labels = _labels(pool, route.namespace, route.action, exchange.method)
                 self._limit(exchange, route, pool, caller.token)
             else:
                 _refuse(exchange, caller)
 
         check_access(self._tokens, route, pool, backend, token, decide)
-
-    def _measure(self, exchange: Exchange, route: Route, pool: str, namespace: str, began: float) -> None:
-        """Count the request when it ends. The namespace of a wrong token is not shown."""
-        labels = (pool, namespace, PATTERNS[route.action], exchange.method)
-        exchange.on_end = partial(self._metrics.ended, labels, began)
 
     def _limit(self, exchange: Exchange, route: Route, pool: str, token: str) -> None:
         """Act, unless the token's limit is reached. A request that does not succeed does not count.
@@ -270,10 +266,9 @@ class DataApi:
         count = number(given, "count", 1)
         if not 1 <= count <= _MOST_COUNT:
             raise RefusedError(400, "invalid count")
-        names = tuple(dict.fromkeys(name for name in route.queue.split(",") if name))
+        names, queues = _queues_of(route.namespace, route.queue)
         if not names:
             raise RefusedError(400, "invalid queue name(s)")
-        queues = tuple(store_queue(route.namespace, name) for name in names)
         backend.consume(
             Poll(
                 exchange,
@@ -338,6 +333,18 @@ def _refusal(namespace: str, queue: str, is_list: bool) -> str:
     if not (is_queue_list(queue) if is_list else is_name(queue) and not queue.startswith("_")):
         return "queue name contains forbidden characters"
     return ""
+
+
+@functools.lru_cache(maxsize=4_096)
+def _labels(pool: str, namespace: str, action: Action, method: str) -> RequestLabels:
+    return (pool, namespace, PATTERNS[action], method)
+
+
+@functools.lru_cache(maxsize=4_096)
+def _queues_of(namespace: str, listed: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The queues of a consume request, each once: their names, and the store's names of them."""
+    names = tuple(dict.fromkeys(name for name in listed.split(",") if name))
+    return names, tuple(store_queue(namespace, name) for name in names)
 
 
 async def _with_entry(

@@ -33,7 +33,7 @@ async def head(backend: Backend, namespace: str, queue: str, given: dict[str, st
     """The id of the oldest dead letter, and their number."""
     stored = store_queue(namespace, queue)
     first = await backend.old_dead_head(stored) or await oldest(backend, stored)
-    number = (await backend.counted(stored)).get(State.DEAD, 0)
+    number = (await backend.counted(stored, State.DEAD)).get(State.DEAD, 0)
     return answer(200, deadletter_head=first, deadletter_size=number, namespace=namespace, queue=queue)
 
 
@@ -82,7 +82,7 @@ async def deleted(backend: Backend, namespace: str, queue: str, given: dict[str,
 
 async def size(backend: Backend, namespace: str, queue: str, given: dict[str, str]) -> bytes:
     """The number of dead letters."""
-    counts = await backend.counted(store_queue(namespace, queue))
+    counts = await backend.counted(store_queue(namespace, queue), State.DEAD)
     return answer(200, namespace=namespace, queue=queue, size=counts.get(State.DEAD, 0))
 
 

@@ -17,6 +17,7 @@ from penstock.core.errors import StoreError
 from penstock.core.ids import mint_token
 from penstock.core.job import Job, Lease, State
 from penstock.core.lifecycle import ASK_CANCELLED, QueuePosition, Transition, kept, released
+from penstock.dialects.lmstfy.deadlines import Deadlines
 from penstock.dialects.lmstfy.poll import Poll
 from penstock.stores.contract import Fetched, Settlement, Share, Store
 
@@ -63,7 +64,12 @@ class Dispatcher:
         self._on_now = on_now
         self._on_delivered = on_delivered
         self._new: list[Poll] = []
+        self._arriving: dict[
+            str, int
+        ] = {}  # by queue: requests that may wait, and are in `_new` or in a round
         self._waiting: dict[str, dict[Poll, None]] = {}  # by queue, in order of arrival
+        self._deadlines = Deadlines(self._time_out)
+        self._on_gone = self._forget  # the same bound method for all requests
         # queues that may have jobs for waiting requests, and how many
         self._with_work: dict[str, int] = {}
         self._flight: asyncio.Task[None] | None = None
@@ -78,9 +84,14 @@ class Dispatcher:
         """Serve a request: now, or when there is a job, or at its timeout without one."""
         self._arrivals += 1
         poll.arrival = self._arrivals
+        poll.on_gone, poll.exchange.on_gone = self._on_gone, poll.gone
         if poll.timeout > 0:
             poll.deadline = time.monotonic() + poll.timeout
-        poll.exchange.on_gone = lambda: self._forget(poll)
+            if all(queue in self._waiting and queue not in self._arriving for queue in poll.queues):
+                self._wait_on(poll)  # the queues are empty, as far as is known
+                return
+            for queue in poll.queues:
+                self._arriving[queue] = self._arriving.get(queue, 0) + 1
         self._new.append(poll)
         self._start()
 
@@ -112,6 +123,7 @@ class Dispatcher:
         self._stopping = True
         for poll in {poll for polls in self._waiting.values() for poll in polls}:
             self._time_out(poll)
+        self._deadlines.stop()
         await self.settled()
         for task in list(self._tasks):
             await asyncio.wait([task])
@@ -130,12 +142,25 @@ class Dispatcher:
             self._flight = None
 
     async def _round(self) -> None:
-        fetches = [self._fetch(plan) for plan in _plans(self._next_polls())]
-        await asyncio.gather(*fetches)
-
-    def _next_polls(self) -> list[Poll]:
-        """The requests of the next round, in order of arrival: older requests of their queues come first."""
         new, self._new = self._new[:_MOST_POLLS], self._new[_MOST_POLLS:]
+        plans = list(_plans(self._next_polls(new)))
+        try:
+            if len(plans) == 1:
+                await self._fetch(plans[0])
+            else:
+                await asyncio.gather(*map(self._fetch, plans))
+        finally:
+            self._arrived(new)
+
+    def _arrived(self, new: Sequence[Poll]) -> None:
+        for poll in new:
+            for queue in poll.queues if poll.timeout > 0 else ():
+                self._arriving[queue] -= 1
+                if not self._arriving[queue]:
+                    del self._arriving[queue]
+
+    def _next_polls(self, new: Sequence[Poll]) -> list[Poll]:
+        """The requests of the next round, in order of arrival: older requests of their queues come first."""
         queues, self._with_work = self._with_work, {}
         for poll in new:
             for queue in poll.queues:
@@ -210,11 +235,11 @@ class Dispatcher:
         if left <= 0 or self._stopping:
             self._time_out(poll)
             return
-        if poll.timer is not None:
+        if poll.waits:
             return
-        poll.wanted = 1
-        # timers count whole milliseconds, and a request must not end before its time
-        poll.timer = asyncio.get_running_loop().call_later(left + 0.002, self._time_out, poll)
+        poll.waits, poll.wanted = True, 1
+        poll.exchange.rest()
+        self._deadlines.add(poll)
         first = [queue for queue in poll.queues if queue not in self._waiting]
         for queue in poll.queues:
             self._waiting.setdefault(queue, {})[poll] = None
@@ -234,9 +259,9 @@ class Dispatcher:
     def _finish(self, poll: Poll) -> None:
         poll.done = True
         poll.exchange.on_gone = None
-        if poll.timer is None:
+        if not poll.waits:
             return
-        poll.timer.cancel()
+        self._deadlines.discard(poll)
         for queue in poll.queues:
             polls = self._waiting.get(queue)
             if polls is not None:

@@ -18,10 +18,10 @@ from penstock.core.job import Job, Ref, State
 from penstock.dialects.lmstfy.backend import Backend
 from penstock.dialects.lmstfy.old_pools import OldPool, TakenJob
 from penstock.dialects.lmstfy.poll import Poll
+from penstock.inspector.audit import AuditLog
 from penstock.maintenance.service import Service
 from penstock.stores.contract import Enqueued, EnqueueStatus, Replacement, Settled, Settlement, Store
 from penstock.web.access import AccessTokens
-from penstock.web.audit import AuditLog
 from penstock.web.group_commit import GroupCommit
 
 __all__ = ["MigratingBackend"]
@@ -177,10 +177,10 @@ class MigratingBackend(Backend):
                     found[n] = error
         return found
 
-    async def counted(self, queue: str) -> dict[State, int]:
+    async def counted(self, queue: str, only: State | None = None) -> dict[State, int]:
         async with self._moving:  # no job is between the two, unless another process moves it
             counts = await super().counted(queue)
-            for state, number in (await self._old.counted(queue)).items():
+            for state, number in (await self._old.counted(queue, only)).items():
                 counts[state] = counts.get(state, 0) + number
             if held := sum(ref.queue == queue for ref in self._held):
                 counts[State.AVAILABLE] = counts.get(State.AVAILABLE, 0) + held

@@ -71,8 +71,8 @@ class OldPool(Protocol):
         """Show a job."""
         ...
 
-    async def counted(self, queue: str) -> dict[State, int]:
-        """The number of jobs of a queue by state, as far as the pool can say."""
+    async def counted(self, queue: str, only: State | None = None) -> dict[State, int]:
+        """The number of jobs of a queue by state, or in `only` one, as far as the pool can say."""
         ...
 
     async def purge(self, queue: str, state: State, limit: int | None) -> int:
@@ -145,7 +145,7 @@ class OldStore:
         (found,) = await self._store.get([ref])
         return found
 
-    async def counted(self, queue: str) -> dict[State, int]:
+    async def counted(self, queue: str, only: State | None = None) -> dict[State, int]:
         return await self._backend.counted(queue)
 
     async def purge(self, queue: str, state: State, limit: int | None) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.core.errors import PenstockError
 from penstock.dialects.lmstfy.bodies import error, json_text, plain_reply
 from penstock.dialects.lmstfy.parameters import RefusedError
-from penstock.web.access_log import AccessLog
+from penstock.web.access_log import AccessLog, AccessLogSwitch
 from penstock.web.process_link import Act, Siblings
 
 __all__ = ["Operations"]
@@ -27,7 +27,7 @@ class Operations:
     """
 
     def __init__(self, access_logs: Sequence[AccessLog], counted: Callable[[], str]) -> None:
-        self._access_logs = list(access_logs)
+        self.access_log = AccessLogSwitch(access_logs)
         self._counted = counted
         self.reload: Reload = _nothing
         self.siblings = Siblings(self.acts)
@@ -37,10 +37,10 @@ class Operations:
         """What one process does when a request at another one asks for it."""
         return {"reload": self._reload, "access_log": self._switch, "counted": self._count}
 
-    def log_requests(self, enabled: bool) -> None:
-        """Switch the access log of this process."""
-        for log in self._access_logs:
-            log.enabled = enabled
+    def adopt(self, kept: Any) -> None:
+        """Use what operators have changed in processes of this server that started earlier; None: nothing."""
+        if kept is not None:
+            self.access_log.adopt(kept)
 
     async def counted_by_others(self) -> list[str]:
         """The metrics that the other processes count."""
@@ -49,7 +49,7 @@ class Operations:
 
     async def access_log_shown(self) -> bytes:
         """Whether requests are logged."""
-        return _status(any(log.enabled for log in self._access_logs))
+        return _status(self.access_log.enabled)
 
     async def access_log_switched(self, status: str) -> bytes:
         """Switch the access log of all processes, until their end. 503: one of them does not answer."""
@@ -75,10 +75,13 @@ class Operations:
         return os.getpid(), self._counted()
 
     async def _reload(self, _: Any) -> list[str]:
-        return await self.reload()
+        notes = await self.reload()
+        await self.siblings.keep(self.access_log.state)
+        return notes
 
     async def _switch(self, enabled: Any) -> None:
-        self.log_requests(bool(enabled))
+        self.access_log.switch(bool(enabled))
+        await self.siblings.keep(self.access_log.state)
 
 
 def _status(enabled: bool) -> bytes:

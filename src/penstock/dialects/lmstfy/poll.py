@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
+from collections.abc import Callable
 
 from penstock.core.job import Job
 from penstock.dialects.lmstfy.bodies import error, no_job, plain_reply
@@ -32,10 +32,11 @@ class Poll:
         "many",
         "names",
         "namespace",
+        "on_gone",
         "queues",
         "timeout",
-        "timer",
         "ttr",
+        "waits",
         "wanted",
         "with_lease",
     )
@@ -65,8 +66,14 @@ class Poll:
         self.with_lease = with_lease
         self.arrival = 0
         self.deadline = -math.inf  # monotonic
-        self.timer: asyncio.TimerHandle | None = None  # set while it waits
+        self.waits = False
         self.done = False
+        self.on_gone: Callable[[Poll], None] | None = None
+
+    def gone(self) -> None:
+        """Note that the client is gone."""
+        if self.on_gone is not None:
+            self.on_gone(self)
 
     def shares_fetch_with(self, other: Poll) -> bool:
         """Whether one fetch can serve both."""

@@ -30,8 +30,9 @@ async def head(backend: Backend, namespace: str, queue: str, given: dict[str, st
 
 async def size(backend: Backend, namespace: str, queue: str, given: dict[str, str]) -> bytes:
     """The number of ready jobs of a queue, exactly; with `all=true`, also those of the other states."""
-    counts = await backend.counted(store_queue(namespace, queue))
-    if given.get("all") in ("1", "true"):
+    every = given.get("all") in ("1", "true")
+    counts = await backend.counted(store_queue(namespace, queue), None if every else State.AVAILABLE)
+    if every:
         return answer(
             200,
             namespace=namespace,

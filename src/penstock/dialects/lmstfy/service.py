@@ -75,7 +75,6 @@ class LmstfyService:
     ) -> None:
         data_log, admin_log = AccessLog("data"), AccessLog("admin", shown_path)
         self.operations = Operations([data_log, admin_log], self._counted)
-        self._access_log = False  # as the settings say; operators may have switched it since
         self._http_metrics = HttpMetrics()
         self._asynq_names = asynq_names
         kept_in = admin_store or stores.get(DEFAULT_POOL)
@@ -152,9 +151,7 @@ class LmstfyService:
         """Use these settings from now on."""
         self._data.defaults = settings.defaults
         self._admin.accounts = dict(settings.accounts)
-        if settings.access_log != self._access_log:
-            self._access_log = settings.access_log
-            self.operations.log_requests(settings.access_log)
+        self.operations.access_log.apply(settings.access_log)
 
     async def start(self, host: str, port: int) -> int:
         """Serve the data API at this address, and start the timers; returns the port."""

@@ -29,6 +29,8 @@ _MOST_COUNT = 100
 _MOST_QUEUES = 50
 #: How long (s) an answer is waited for.
 _WITHIN = 2.0
+#: The sizes that lmstfy tells, each by a route of its own.
+_SIZES = {State.AVAILABLE: "size", State.DEAD: "deadletter/size"}
 #: The list of its queues is read again after this time (s).
 _LIST_EVERY = 5.0
 
@@ -181,9 +183,10 @@ class OldLmstfy:
         ends = int(time.time() * 1_000) + shown.ttl * 1_000 if shown.ttl else None
         return Job(_taken(shown).job, State.AVAILABLE, expires_at=ends)
 
-    async def counted(self, queue: str) -> dict[State, int]:
-        ready, dead = await asyncio.gather(self._size(queue, "size"), self._size(queue, "deadletter/size"))
-        return {State.AVAILABLE: ready, State.DEAD: dead}
+    async def counted(self, queue: str, only: State | None = None) -> dict[State, int]:
+        asked = {state: path for state, path in _SIZES.items() if only in (None, state)}
+        sizes = await asyncio.gather(*(self._size(queue, path) for path in asked.values()))
+        return dict(zip(asked, sizes, strict=True))
 
     async def _size(self, queue: str, path: str) -> int:
         names = split_queue(queue)
@@ -193,11 +196,8 @@ class OldLmstfy:
 
     async def left(self) -> dict[State, int]:
         """Ready and dead jobs of the known queues; lmstfy does not say what is delayed or reserved."""
-        counts = {State.AVAILABLE: 0, State.DEAD: 0}
-        for queue in await self.queues():
-            for state, number in (await self.counted(queue)).items():
-                counts[state] += number
-        return counts
+        found = await asyncio.gather(*(self.counted(queue) for queue in await self.queues()))
+        return {state: sum(counts[state] for counts in found) for state in _SIZES}
 
     async def purge(self, queue: str, state: State, limit: int | None) -> int:
         names = split_queue(queue)
@@ -207,7 +207,7 @@ class OldLmstfy:
         if state is State.AVAILABLE:
             await self._ask("DELETE", path)
             return 0
-        before = await self._size(queue, "deadletter/size")
+        before = await self._size(queue, _SIZES[State.DEAD])
         number = before if limit is None else min(before, limit)
         if number:
             await self._ask("DELETE", f"{path}/deadletter?limit={number}")

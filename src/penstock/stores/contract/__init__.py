@@ -7,8 +7,10 @@
 | `scheduling.py` | entries, put, pause, delete, tick | periodic jobs |
 | `operating.py` | list, queues, settings, retry, delete, prune, announce … | operators, maintenance |
 | `documenting.py` | documents, change_documents, take_quota, append_log … | HTTP, dashboards |
+| `measuring.py` | add_stats, read_stats, read_errors, queue_sizes | workers, operators |
 | `flowing.py` | put_flow, get_flows, change_flow, advance_flows … | workflows |
 | `stepping.py` | record_steps, steps, await_signals, send_signals | durable steps |
+| `searching.py` | search_jobs | operators |
 | `store.py` | all of them, and the sync verbs | |
 
 `reports.py`, `checkup.py` and `set_aside.py` define the values that operators read.
@@ -80,6 +82,22 @@ from penstock.stores.contract.flowing import (
     SyncFlowing,
     most_steps,
 )
+from penstock.stores.contract.measuring import (
+    ERRORS_KEPT,
+    MOST_ERROR_GROUPS,
+    MOST_STATS_TASKS,
+    REPORTS_REMEMBERED,
+    SIZE_SAMPLE,
+    ErrorCount,
+    ErrorGroup,
+    Measuring,
+    QueueSize,
+    Resolution,
+    StatsPage,
+    StatsReport,
+    StatsRow,
+    TaskCount,
+)
 from penstock.stores.contract.operating import (
     MOST_LISTED,
     Operating,
@@ -102,10 +120,24 @@ from penstock.stores.contract.reports import (
     WorkerInfo,
 )
 from penstock.stores.contract.scheduling import Scheduling, Tick, TickResult, TickStatus, Timetable
+from penstock.stores.contract.searching import (
+    DUE_LATER,
+    MOST_FOUND,
+    SEARCH_BYTES,
+    SEARCH_STEP,
+    JobFilter,
+    JobOrder,
+    SearchHit,
+    Searching,
+    SearchPage,
+    TimeRange,
+    check_search,
+)
 from penstock.stores.contract.set_aside import SetAside
 from penstock.stores.contract.stepping import (
     LARGEST_MEMORY,
     LARGEST_SIGNAL,
+    LONGEST_SIGNAL_NAME,
     LONGEST_STEP_NAME,
     MOST_SIGNALS,
     MOST_STEPS,
@@ -124,19 +156,29 @@ from penstock.stores.contract.stepping import (
 from penstock.stores.contract.store import Store, SyncStore
 
 __all__ = [
+    "DUE_LATER",
+    "ERRORS_KEPT",
     "FLOW_STEP",
     "LARGEST_DOCUMENT",
     "LARGEST_MEMORY",
     "LARGEST_SIGNAL",
     "LONGEST_LOG",
+    "LONGEST_SIGNAL_NAME",
     "LONGEST_STEP_NAME",
     "MOST_DOCUMENTS",
+    "MOST_ERROR_GROUPS",
+    "MOST_FOUND",
     "MOST_LISTED",
     "MOST_SIGNALS",
+    "MOST_STATS_TASKS",
     "MOST_STEPS",
     "PARTITION_SHOWN",
+    "REPORTS_REMEMBERED",
+    "SEARCH_BYTES",
+    "SEARCH_STEP",
     "SIGNAL_GRACE",
     "SIGNAL_KEPT",
+    "SIZE_SAMPLE",
     "BatchInfo",
     "Consuming",
     "DayCount",
@@ -148,16 +190,21 @@ __all__ = [
     "Due",
     "EnqueueStatus",
     "Enqueued",
+    "ErrorCount",
+    "ErrorGroup",
     "Fetched",
     "Finding",
     "FlowChange",
     "FlowPage",
     "Flowing",
     "HeartbeatRequest",
+    "JobFilter",
+    "JobOrder",
     "LeaseStatus",
     "Level",
     "LogEntry",
     "LogPage",
+    "Measuring",
     "OnDue",
     "Operating",
     "Page",
@@ -166,13 +213,18 @@ __all__ = [
     "Producing",
     "Pruned",
     "QueueInfo",
+    "QueueSize",
     "QueueStats",
     "QuotaRequest",
     "QuotaTaken",
     "RecordStatus",
     "RecordedStep",
     "Replacement",
+    "Resolution",
     "Scheduling",
+    "SearchHit",
+    "SearchPage",
+    "Searching",
     "SetAside",
     "Settled",
     "Settlement",
@@ -180,6 +232,9 @@ __all__ = [
     "Signal",
     "SignalStatus",
     "SignalWait",
+    "StatsPage",
+    "StatsReport",
+    "StatsRow",
     "StepRecord",
     "Stepping",
     "Store",
@@ -189,9 +244,11 @@ __all__ = [
     "SyncProducing",
     "SyncStepping",
     "SyncStore",
+    "TaskCount",
     "Tick",
     "TickResult",
     "TickStatus",
+    "TimeRange",
     "Timetable",
     "Wake",
     "WorkerInfo",
@@ -200,6 +257,7 @@ __all__ = [
     "check_change",
     "check_kind",
     "check_replacements",
+    "check_search",
     "most_steps",
     "no_outcome",
     "page_size",

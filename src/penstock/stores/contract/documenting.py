@@ -148,8 +148,12 @@ class Documenting(Protocol):
         """
         ...
 
-    async def change_documents(self, kind: str, changes: Sequence[DocumentChange]) -> list[WrittenDocument]:
+    async def change_documents(
+        self, kind: str, changes: Sequence[DocumentChange], *, notify: bool = False
+    ) -> list[WrittenDocument]:
         """Change documents of one kind in one step, each by itself and in order.
+
+        - `notify`: if anything was changed, wake waiting workers with SETTINGS, as a change of settings does.
 
         - Removing a missing document is APPLIED, unless `expected` says otherwise.
         - Expired documents count as missing; a full kind removes them.

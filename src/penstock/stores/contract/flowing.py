@@ -36,11 +36,12 @@ class FlowPage(msgspec.Struct, frozen=True):
     next: str | None
 
     @classmethod
-    def of(cls, flows: Sequence[FlowInfo], limit: int) -> FlowPage:
-        """The first `limit` of these flows; its cursor is the place of the last, if there are more."""
-        page = list(flows[:limit])
-        last = page[-1] if len(flows) > limit else None
-        return cls(page, None if last is None else f"{last.created_at}/{last.spec.queue}/{last.spec.id}")
+    def of(cls, flows: Sequence[FlowInfo], places: Sequence[tuple[int, str, str]], limit: int) -> FlowPage:
+        """A page of flows. `places`: time, queue and id of each, and of one more if there is a next page."""
+        if len(places) <= limit:
+            return cls(list(flows), None)
+        at, queue, id = places[limit - 1]
+        return cls(list(flows), f"{at}/{queue}/{id}")
 
 
 def most_steps(info: FlowInfo) -> int:
@@ -62,7 +63,10 @@ class Flowing(Protocol):
           others are started by `advance_flows`.
         - A closed or full queue takes the jobs of a flow.
 
-        Answer: the flow; None if the id belongs to another flow (another `key`). Nothing was stored then.
+        Answer: the flow; None if the id belongs to another flow (another `key`), or the parts before this one
+        are gone (see `BUILDING_KEPT`). Nothing was stored then.
+
+        Errors: NotReplicated if it is stored, but on fewer replicas than the store's URL requires.
         """
         ...
 
@@ -90,22 +94,26 @@ class Flowing(Protocol):
         """
         ...
 
-    async def change_flow(self, ref: Ref, change: FlowChange) -> FlowInfo | None:
+    async def change_flow(self, ref: Ref, change: FlowChange, *, node: int | None = None) -> FlowInfo | None:
         """Cancel or retry a flow: up to `FLOW_STEP` nodes now, the others by `advance_flows`.
 
         - CANCEL: jobs in a queue are cancelled, running jobs are asked to stop, nodes without a job are
           skipped. A flow that has ended does not change.
         - RETRY: failed nodes whose jobs still exist run again, and skipped nodes wait again. A flow without
           failed nodes does not change.
+        - RETRY with `node`: this node and all that follow it run again as well, also completed ones. Their
+          jobs are retried when they start, and keep their errors; a node whose job is gone ends.
 
         Answer: the flow after the change; None if it does not exist.
+        Errors: ConfigError if the flow has not ended, or `node` has no job that can run again.
         """
         ...
 
     async def advance_flows(self, *, limit: int = FLOW_STEP) -> int:
         """Continue what verbs of flows, and ends of jobs, have left over, in one bounded step per flow.
 
-        Also removes flows past their retention, and those that were never started. Workers call it.
+        Also removes results that no node needs any longer (`NewNode.uses`), flows past their retention, and
+        those that were never started. Workers call it.
 
         Answer: the number of nodes and flows changed; 0: nothing is left over.
         """
@@ -131,7 +139,7 @@ class SyncFlowing(Protocol):
         """As `Flowing.flow_nodes`."""
         ...
 
-    def change_flow(self, ref: Ref, change: FlowChange) -> FlowInfo | None:
+    def change_flow(self, ref: Ref, change: FlowChange, *, node: int | None = None) -> FlowInfo | None:
         """As `Flowing.change_flow`."""
         ...
 

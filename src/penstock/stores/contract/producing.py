@@ -95,6 +95,7 @@ class Producing(Protocol):
         """Wait, without busy polling, until all jobs have ended or are gone.
 
         `timeout`: the longest wait in ms of real time, even if a test controls the store's clock.
+        The ref of `end_of_flow` waits for the result or the end of a flow; its answer is always None.
         Answer: as `get`, at the end of the wait, including jobs that have not ended in time.
         """
         ...

@@ -39,6 +39,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     - `layers`: who has set the limits.
     - `throttled_until`: when the queue's throttle ends; None if the queue is not throttled. A throttled queue
       gives no jobs.
+    - `opens`: when the rate or the throttle lets the next job start; None: now, or when a running job ends.
     - `away`: why the store cannot report on this queue now, though it can report on others; "" if it can.
     """
 
@@ -51,6 +52,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     throttled_until: int | None = None
     away: str = ""
     layers: LimitLayers = NO_LAYERS
+    opens: int | None = None
 
 
 class Parked(msgspec.Struct, frozen=True):
@@ -108,6 +110,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     - `queues`, `tasks`: the queues that the worker serves and the tasks that it knows.
     - `handled`: the queues of which the worker runs the jobs of every task.
     - `state`: running, quiet or draining; "unreadable" if the record cannot be read.
+    - `memory`, `cpu`: the resident bytes of the process, and the CPU seconds that it has used; 0: unknown.
     - `seen_at`: the store's clock at the worker's last announcement.
     """
 
@@ -124,6 +127,8 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     version: str = ""
     seen_at: int = 0
     handled: tuple[str, ...] = ()
+    memory: int = 0
+    cpu: float = 0.0
 
     @classmethod
     def unreadable(cls, id: str, seen_at: int) -> WorkerInfo:

@@ -16,6 +16,7 @@ from penstock.core.job import Lease, Ref
 __all__ = [
     "LARGEST_MEMORY",
     "LARGEST_SIGNAL",
+    "LONGEST_SIGNAL_NAME",
     "LONGEST_STEP_NAME",
     "MOST_SIGNALS",
     "MOST_STEPS",
@@ -34,8 +35,10 @@ __all__ = [
 
 #: The most steps of one job, and the most bytes of their names and values together.
 MOST_STEPS, LARGEST_MEMORY = 20_000, 8 * 1024 * 1024
-#: The longest name of a step, or name or key of a signal, in bytes of UTF-8.
+#: The longest name of a step, in bytes of UTF-8.
 LONGEST_STEP_NAME = 512
+#: The longest name or key of a signal: the name of a step that waits for it holds its name.
+LONGEST_SIGNAL_NAME = 200
 #: The largest data of a signal (bytes).
 LARGEST_SIGNAL = 256 * 1024
 #: Defaults: how long a signal that no job waits for is kept (ms), and how many of them per namespace.
@@ -170,6 +173,8 @@ class Stepping(Protocol):
         - Signals with a flow and without one are different signals.
 
         Answer: one `SignalStatus` per signal, in order.
+
+        Errors: NotReplicated if they are stored, but on fewer replicas than the store's URL requires.
         """
         ...
 

@@ -7,9 +7,11 @@ from typing import Protocol
 from penstock.stores.contract.consuming import Consuming
 from penstock.stores.contract.documenting import Documenting
 from penstock.stores.contract.flowing import Flowing, SyncFlowing
+from penstock.stores.contract.measuring import Measuring
 from penstock.stores.contract.operating import Operating, SyncOperating
 from penstock.stores.contract.producing import Producing, SyncProducing
 from penstock.stores.contract.scheduling import Scheduling
+from penstock.stores.contract.searching import Searching
 from penstock.stores.contract.stepping import Stepping, SyncStepping
 
 __all__ = ["Store", "SyncStore"]
@@ -19,7 +21,18 @@ class SyncStore(SyncProducing, SyncOperating, SyncFlowing, SyncStepping, Protoco
     """The sync verbs of a store, for callers without an event loop."""
 
 
-class Store(Producing, Consuming, Scheduling, Operating, Documenting, Flowing, Stepping, Protocol):
+class Store(
+    Producing,
+    Consuming,
+    Scheduling,
+    Operating,
+    Searching,
+    Documenting,
+    Measuring,
+    Flowing,
+    Stepping,
+    Protocol,
+):
     """A place where jobs are kept.
 
     A store opens its files or connections at its first verb, once per process: a forked child opens its own.

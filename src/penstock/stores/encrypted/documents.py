@@ -34,14 +34,17 @@ class ChangeDocuments:
 
     def __init__(
         self,
-        inner: AsyncOperation[[str, Sequence[DocumentChange]], list[WrittenDocument]],
+        inner: AsyncOperation[[str, Sequence[DocumentChange], bool], list[WrittenDocument]],
         cipher: FieldCipher,
     ) -> None:
         self._inner = inner
         self._cipher = cipher
 
-    async def run(self, kind: str, changes: Sequence[DocumentChange], /) -> list[WrittenDocument]:
-        return await self._inner.run(kind, [self._encrypted(kind, change) for change in changes])
+    async def run(
+        self, kind: str, changes: Sequence[DocumentChange], notify: bool, /
+    ) -> list[WrittenDocument]:
+        encrypted = [self._encrypted(kind, change) for change in changes]
+        return await self._inner.run(kind, encrypted, notify)
 
     def _encrypted(self, kind: str, change: DocumentChange) -> DocumentChange:
         if change.body is None:

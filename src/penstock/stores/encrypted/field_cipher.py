@@ -19,7 +19,14 @@ from penstock.core.lifecycle import (
 )
 from penstock.core.schedule import Entry, NewEntry
 from penstock.encryption import CannotDecrypt, Cipher, Unreadable, additional_data
-from penstock.stores.contract import Fetched, HeartbeatRequest, Settlement, WorkerOffer
+from penstock.stores.contract import (
+    ErrorCount,
+    ErrorGroup,
+    Fetched,
+    HeartbeatRequest,
+    Settlement,
+    WorkerOffer,
+)
 
 __all__ = ["FieldCipher"]
 
@@ -131,6 +138,12 @@ class FieldCipher:
         """Encrypt the data of a signal, which is the value of a step later."""
         return self._cipher.encrypt(data, additional_data("signal", self.namespace, "", name, key))
 
+    def encrypt_error_count(self, queue: str, one: ErrorCount) -> ErrorCount:
+        """Encrypt the message of errors. A keyed hash names their group, so that the name tells nothing."""
+        group = self._cipher.hash_unique_key(one.group) if self._cipher.encrypts else one.group
+        place = additional_data("error group", self.namespace, queue, one.task, group)
+        return replace(one, group=group, message=self._cipher.encrypt_text(one.message, place))
+
     # ── out ──────────────────────────────────────────────────────────────────────────────────────
 
     def decrypt_fetched(self, fetched: Fetched) -> Fetched:
@@ -175,6 +188,10 @@ class FieldCipher:
     def decrypt_body(self, body: bytes, what: str, kind: str, name: str = "") -> bytes:
         """Decrypt a document or a log entry; `Unreadable` if that fails."""
         return self._decrypt(body, additional_data(what, self.namespace, kind, "", name))
+
+    def decrypt_error_group(self, one: ErrorGroup) -> ErrorGroup:
+        place = additional_data("error group", self.namespace, one.queue, one.task, one.group)
+        return replace(one, message=self._cipher.decrypt_text(one.message, place))
 
     def decrypt_result(self, result: bytes, job: Ref) -> bytes:
         """Decrypt the result of this job; `Unreadable` if that fails."""

@@ -58,6 +58,6 @@ def decrypted(cipher: FieldCipher, nodes: list[FlowNode | None]) -> list[FlowNod
 
 
 def _decrypted(cipher: FieldCipher, node: FlowNode) -> FlowNode:
-    if node.result is None or node.job is None:
+    if not node.result or node.job is None:  # an empty one stands for a result that was removed after its use
         return node
     return replace(node, result=cipher.decrypt_result(node.result, node.job))

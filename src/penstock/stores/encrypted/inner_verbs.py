@@ -71,6 +71,11 @@ def verbs_of(store: Store) -> VerbTable:
         list_next=_InnerOperation(
             lambda queue, state, after, limit: store.list_next(queue, state=state, after=after, limit=limit)
         ),
+        search_jobs=_InnerOperation(
+            lambda filter, order, descending, after, limit: store.search_jobs(
+                filter, order=order, descending=descending, after=after, limit=limit
+            )
+        ),
         find=_AskedBoth(store.find, sync.find),
         queues=_AskedBoth(store.queues, lambda _: sync.queues()),
         parked=_InnerOperation(store.parked),
@@ -103,10 +108,20 @@ def verbs_of(store: Store) -> VerbTable:
         tick=_InnerOperation(store.tick),
         documents=_InnerOperation(lambda kind, after, limit: store.documents(kind, after=after, limit=limit)),
         document_versions=_InnerOperation(store.document_versions),
-        change_documents=_InnerOperation(store.change_documents),
+        change_documents=_InnerOperation(
+            lambda kind, changes, notify: store.change_documents(kind, changes, notify=notify)
+        ),
         take_quota=_InnerOperation(store.take_quota),
         append_log=_InnerOperation(lambda log, entries, keep: store.append_log(log, entries, keep=keep)),
         read_log=_InnerOperation(lambda log, before, limit: store.read_log(log, before=before, limit=limit)),
+        add_stats=_InnerOperation(store.add_stats),
+        read_stats=_InnerOperation(
+            lambda resolution, span, queue, task: store.read_stats(
+                resolution, span=span, queue=queue, task=task
+            )
+        ),
+        read_errors=_InnerOperation(lambda queue, task: store.read_errors(queue=queue, task=task)),
+        queue_sizes=_InnerOperation(store.queue_sizes),
         put_flow=_AskedBoth(
             lambda flow, nodes, start: store.put_flow(flow, nodes, start=start),
             lambda flow, nodes, start: sync.put_flow(flow, nodes, start=start),
@@ -115,7 +130,10 @@ def verbs_of(store: Store) -> VerbTable:
         get_flows=_AskedBoth(store.get_flows, sync.get_flows),
         flow_nodes=_AskedBoth(store.flow_nodes, sync.flow_nodes),
         list_flows=_InnerOperation(lambda after, limit: store.list_flows(after=after, limit=limit)),
-        change_flow=_AskedBoth(store.change_flow, sync.change_flow),
+        change_flow=_AskedBoth(
+            lambda ref, change, node: store.change_flow(ref, change, node=node),
+            lambda ref, change, node: sync.change_flow(ref, change, node=node),
+        ),
         advance_flows=_AskedBoth(
             lambda limit: store.advance_flows(limit=limit), lambda limit: sync.advance_flows(limit=limit)
         ),

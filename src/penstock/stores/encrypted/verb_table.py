@@ -19,6 +19,8 @@ from penstock.stores.encrypted.documents import AppendLog, ChangeDocuments, List
 from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.flows import AddToFlow, PutFlow, decrypted
 from penstock.stores.encrypted.inner_verbs import verbs_of
+from penstock.stores.encrypted.measuring import AddStats, ReadErrors
+from penstock.stores.encrypted.searching import SearchJobs
 from penstock.stores.encrypted.steps import AwaitSignals, ReadSteps, RecordSteps, SendSignals
 from penstock.stores.facade import AsyncOperation, Operation, VerbTable
 
@@ -143,6 +145,7 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
         reclaim=_Decrypting(inner.reclaim, cipher.decrypt_fetched),
         list_jobs=_Decrypting(inner.list_jobs, page),
         list_next=_Decrypting(inner.list_next, page),
+        search_jobs=SearchJobs(inner.search_jobs, cipher),
         find=_DecryptingBoth(inner.find, cipher.decrypt_jobs),
         partition=_Decrypting(inner.partition, partition),
         entries=_Decrypting(inner.entries, timetable),
@@ -161,7 +164,12 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
         steps=ReadSteps(inner.steps, cipher),
         await_signals=AwaitSignals(inner.await_signals, cipher),
         send_signals=SendSignals(inner.send_signals, cipher),
+        # the messages of errors
+        add_stats=AddStats(inner.add_stats, cipher),
+        read_errors=ReadErrors(inner.read_errors, cipher),
         # these carry nothing that is encrypted
+        read_stats=inner.read_stats,
+        queue_sizes=inner.queue_sizes,
         get_flows=inner.get_flows,
         list_flows=inner.list_flows,
         change_flow=inner.change_flow,

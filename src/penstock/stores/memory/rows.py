@@ -11,6 +11,7 @@ from penstock.stores.batch_buffer import BatchBuffer, BatchName
 from penstock.stores.contract import WorkerInfo
 from penstock.stores.memory.fair_share import FairShare
 from penstock.stores.memory.sorted import Sorted
+from penstock.stores.memory.statistics import MemoryStatistics
 from penstock.stores.rate_limiter import RateLimiter
 
 __all__ = ["DAY", "Holder", "MemoryQueue", "OpenPartition", "Row"]
@@ -129,6 +130,7 @@ class MemoryQueue:
         self.batch_buffer = BatchBuffer()  # collecting batches
         self.enqueued = self.processed = self.failed = 0
         self.days: dict[int, tuple[int, int]] = {}  # days since the epoch: processed, failed
+        self.statistics = MemoryStatistics()
 
     @property
     def running(self) -> int:

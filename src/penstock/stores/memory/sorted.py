@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush, nsmallest
 from typing import Generic, TypeVar
 
@@ -54,8 +55,12 @@ class Sorted(Generic[M, K]):
 
     def after(self, cursor: tuple[K, M] | None, n: int) -> list[tuple[K, M]]:
         """Return the first n entries after this one (None: of all). O(n log n): for operators' reads."""
-        entries = ((key, member) for member, key in self._keys.items())
+        entries = self.entries()
         return nsmallest(n, entries if cursor is None else (entry for entry in entries if entry > cursor))
+
+    def entries(self) -> Iterator[tuple[K, M]]:
+        """Return all keys and members, in no order."""
+        return ((key, member) for member, key in self._keys.items())
 
     def greatest(self) -> K | None:
         """Return the greatest key; None if the collection is empty. O(n)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
+from penstock.core.flow import end_of_flow
 from penstock.core.job import Job, Ref
 from penstock.stores.memory.notifier import MemoryNotifier
 from penstock.stores.wake_counts import WakeCounts
@@ -20,9 +21,11 @@ class EndWatch:
 
     __slots__ = ("each", "ended", "notifier", "open")
 
-    def __init__(self, notifier: MemoryNotifier, found: Mapping[Ref, Job | None], each: bool) -> None:
-        """`found`: the jobs as they are now; None for a job that does not exist."""
-        over = {ref: job for ref, job in found.items() if job is None or job.ended}
+    def __init__(
+        self, notifier: MemoryNotifier, found: Mapping[Ref, Job | None], flows: set[Ref], each: bool
+    ) -> None:
+        """`found`: the jobs as they are now; None for a job that does not exist. `flows`: ends of flows."""
+        over = {ref: job for ref, job in found.items() if ref not in flows and (job is None or job.ended)}
         self.notifier = notifier
         self.each = each
         self.open = set(found) - set(over)
@@ -77,11 +80,17 @@ class Waiters:
 
     def notify_ended(self, job: Job, *, gone: bool = False) -> None:
         """Notify the waits for this job: it has ended, or (`gone`) was removed."""
-        ref = job.ref
+        self._notify_end(job.ref, None if gone else job)
+
+    def notify_over(self, flow: Ref) -> None:
+        """Notify the waits for this flow: it has ended, or its result exists."""
+        self._notify_end(end_of_flow(flow), None)
+
+    def _notify_end(self, ref: Ref, job: Job | None) -> None:
         for watch in self.end_watches.pop(ref, ()):
             watch.open.discard(ref)
             if watch.each:
-                watch.ended[ref] = None if gone else job
+                watch.ended[ref] = job
             if watch.each or not watch.open:
                 watch.notifier.notify()
 

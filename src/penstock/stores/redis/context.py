@@ -22,7 +22,7 @@ from penstock.stores.redis.profiles import Profiles, UnknownProfile
 from penstock.stores.redis.records import job_of
 from penstock.stores.redis.script_loader import SCRIPTS
 from penstock.stores.redis.spoiled import Spoiled
-from penstock.stores.redis.wire.calls import Call
+from penstock.stores.redis.wire.calls import Acked, Call
 
 __all__ = ["CallPlan", "Context", "command", "int_or_zero", "raise_errors"]
 
@@ -44,6 +44,9 @@ class Context:
         self.redis_keys = redis_keys
         self.clustered = clustered
         self.replicas = replicas  # number of replicas that must acknowledge an enqueue
+        #: Number of replicas that must acknowledge a write in one slot before its note in another is removed:
+        #: a failover between the two must not lose it.
+        self.replicas_of_noted = replicas if clustered else 0
         self.profiles = Profiles()
         self.stored_ids = StoredIds()
         #: The highest generation seen: later enqueues, to any queue, get higher ones.
@@ -116,6 +119,16 @@ class Context:
             # exists it answers TRYAGAIN, as does the target node, until the whole slot has moved.
             keys = (*keys, keys[0] + b":meta")
         return Call(SCRIPTS[name], keys, [self.clock_argument(), *args], repeatable, replicas)
+
+    def confirmed(self, answer: Any) -> tuple[Any, str]:
+        """The reply in an answer, and if too few replicas have acknowledged it, how many of them."""
+        if not isinstance(answer, Acked):
+            return answer, ""
+        few = answer.replicas < self.replicas
+        return (
+            answer.reply,
+            f"{answer.replicas} of {self.replicas} replicas have confirmed it in time" if few else "",
+        )
 
     def shared_call(self, name: str, redis_key: bytes, args: Iterable[bytes | str | int]) -> Call:
         """Return a call of a script over a key of the whole namespace."""

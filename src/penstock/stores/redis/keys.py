@@ -39,6 +39,8 @@ class RedisKeys:
             **{n: f"{prefix}:{n}:{{{namespace}/}}:queues".encode() for n in range(2, LAYOUT)},
         }
         self.queues = f"{shared}:queues".encode()  # set: the names of all queues
+        #: Set: the queues that have flows, or jobs of flows.
+        self.flow_queues = f"{shared}:flows".encode()
         #: How messages name the namespace.
         self.name_of_namespace = (
             f"the namespace {namespace!r}" if namespace else "the namespace without a name"

@@ -112,14 +112,15 @@ class Profiles:
             job.keep_dead,
             job.fetch_starts,
         )
-        found = self._written.get(facts)
+        key = (*facts, job.flow is not None)
+        found = self._written.get(key)
         if found is None:
             if len(self._written) >= self._MOST:
                 self._written.clear()
             task = job.task.encode()
             keep = float(kept(job, State.CANCELLED))
             text = struct.pack("<dH", keep, len(task)) + task + _encode(Profile(*facts))
-            found = self._written[facts] = blake2b(text, digest_size=4).digest(), text
+            found = self._written[key] = blake2b(text, digest_size=4).digest(), text
         return found
 
     def get(self, queue: str, digest: bytes) -> Profile:

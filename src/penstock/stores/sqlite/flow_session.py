@@ -23,6 +23,10 @@ _SET_INPUTS = SQL["flows.set_inputs"]
 _SAVE_FLOW = SQL["flows.save_flow"]
 _SAVE_COUNTS = SQL["flows.save_counts"]
 _SAVE_NODE = SQL["flows.save_node"]
+_SET_USES = SQL["flows.set_uses"]
+
+#: Flags of a node.
+_SWEPT, _AGAIN = 1, 2
 
 #: Each state by its text, and the text of each: faster than the enum's own look-ups.
 _STATES = {state.value: state for state in NodeState}
@@ -41,6 +45,8 @@ class _Fixed(msgspec.Struct, frozen=True, array_like=True):
     queue: str | None
     id: str
     task: str
+    takes: bool = False
+    external: bool = False
 
     @property
     def ref(self) -> Ref | None:
@@ -59,6 +65,10 @@ class JobVerbs(Protocol):
 
     def retry(self, tx: TransactionContext, ref: Ref) -> bool: ...
 
+    def adopt(self, tx: TransactionContext, ref: Ref, nid: int) -> NodeState | None: ...
+
+    def wake(self, tx: TransactionContext, ref: Ref) -> None: ...
+
 
 class FlowSession:
     """A flow, its nodes by number as far as they were read, and the engine of its rules."""
@@ -68,6 +78,7 @@ class FlowSession:
     ) -> None:
         self.fid = fid
         self.head = head
+        self._was_over = head.over
         self._tx = tx
         self._verbs = verbs()
         self._nids: dict[int, int] = {}
@@ -94,7 +105,7 @@ class FlowSession:
         """Add a node that was read: the columns of `flows.node`."""
         if index in self._nodes:
             return
-        nid, state, pending, failures, swept, fixed, job = row
+        nid, state, pending, failures, flags, fixed, job, uses = row
         facts = _decode_fixed(fixed)
         node = LiveNode(
             index,
@@ -108,7 +119,11 @@ class FlowSession:
             facts.task,
             None if job is None else self._job_of(nid, facts, job),
             None,
-            bool(swept),
+            bool(flags & _SWEPT),
+            bool(flags & _AGAIN),
+            facts.takes,
+            uses,
+            facts.external,
         )
         self._nodes[index], self._nids[index] = node, nid
         self._states[index] = node.state
@@ -127,6 +142,16 @@ class FlowSession:
     def touch(self, node: LiveNode) -> None:
         self._changed[node.index] = node
 
+    def inputs(self, index: int) -> tuple[int, ...]:
+        node = self.node(index)
+        if node is None:
+            return ()
+        self.load_inputs(index)
+        return node.inputs
+
+    def released(self, node: LiveNode) -> None:
+        self._tx.execute(_SET_USES, (self._nids[node.index], node.uses, node.ref is not None))
+
     def enqueue(self, job: NewJob) -> bool:
         assert job.flow is not None
         return self._verbs.enqueue(self._tx, job, self._nids[job.flow.node])
@@ -137,10 +162,20 @@ class FlowSession:
     def retry(self, ref: Ref) -> bool:
         return self._verbs.retry(self._tx, ref)
 
+    def rerun(self, ref: Ref) -> bool:
+        return self.retry(ref)
+
+    def adopt(self, node: LiveNode) -> NodeState | None:
+        assert node.ref is not None
+        return self._verbs.adopt(self._tx, node.ref, self._nids[node.index])
+
+    def wake(self, ref: Ref) -> None:
+        self._verbs.wake(self._tx, ref)
+
     def load_inputs(self, index: int) -> None:
-        """Read the inputs of a join, which usually nobody needs."""
+        """Read the inputs of a node, which usually nobody needs."""
         node = self.node(index)
-        if node is not None and node.ref is None:
+        if node is not None:
             (inputs,) = self._tx.execute(_INPUTS, (self._nids[index],)).fetchone()
             node.inputs = () if inputs is None else _decode_indexes(inputs)
 
@@ -152,7 +187,8 @@ class FlowSession:
         """Store what has changed."""
         moved: list[Row] = []
         for index, node in self._changed.items():
-            counts = (self._nids[index], node.pending, node.failures, node.swept)
+            flags = _SWEPT * node.swept + _AGAIN * node.again
+            counts = (self._nids[index], node.pending, node.failures, flags)
             if node.state is self._states[index]:
                 self._tx.execute(_SAVE_COUNTS, counts)
             else:
@@ -162,8 +198,10 @@ class FlowSession:
         self._tx.cx.executemany(_SAVE_NODE, moved)
         self._changed.clear()
         head = self.head
+        if head.over and not self._was_over:
+            self._tx.ended = True
         over = head.over_at if head.state in CLOSED or head.state is FlowState.BUILDING else None
-        self._tx.execute(_SAVE_FLOW, (self.fid, head.busy, over, encode_head(head)))
+        self._tx.execute(_SAVE_FLOW, (self.fid, head.unfinished, over, encode_head(head)))
 
 
 def node_row(fid: int, node: NewNode) -> Row:
@@ -171,14 +209,18 @@ def node_row(fid: int, node: NewNode) -> Row:
     job = node.job
     fixed = _Fixed(node.when, node.next, None, "", "")
     if job is not None:
-        fixed = _Fixed(node.when, node.next, job.queue, job.id, job.task)
-    inputs = None if job is not None else _encode(node.inputs)
+        fixed = _Fixed(node.when, node.next, job.queue, job.id, job.task, bool(node.inputs))
+    elif node.ref is not None:
+        fixed = _Fixed(node.when, node.next, node.ref.queue, node.ref.id, "", external=True)
+    inputs = _encode(node.inputs) if job is None or node.inputs else None
     blob = None if job is None else spec_blob(job)
-    return fid, node.index, NodeState.WAITING.value, node.waits, _encode(fixed), blob, inputs
+    return fid, node.index, NodeState.WAITING.value, node.waits, _encode(fixed), blob, inputs, node.uses
 
 
-def shown_node(index: int, state: str, fixed: bytes, inputs: bytes | None, result: bytes | None) -> FlowNode:
+def shown_node(
+    index: int, state: str, fixed: bytes, inputs: bytes | None, result: bytes | None, uses: int
+) -> FlowNode:
     """A node as operators and clients see it."""
     facts = _decode_fixed(fixed)
     of = () if inputs is None else _decode_indexes(inputs)
-    return FlowNode(index, NodeState(state), facts.ref, facts.task, facts.when, facts.next, of, result)
+    return FlowNode(index, NodeState(state), facts.ref, facts.task, facts.when, facts.next, of, result, uses)

@@ -22,7 +22,11 @@ _OFTEN = {"kill-worker": 4, "restart-store": 2}
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The parameters of a run; `process_share`: the share of jobs in processes of their own (0 to 1)."""
+    """The parameters of a run.
+
+    `process_share`: the share of jobs in processes of their own; `flow_share`: the share of orders that are
+    flows (0 to 1).
+    """
 
     seconds: float
     asked: Sequence[str]  # fault types
@@ -30,6 +34,7 @@ class RunRequest:
     workers: int = 2
     rate: float = 100.0
     process_share: float | None = None
+    flow_share: float = 0.02
 
 
 @dataclass(frozen=True)

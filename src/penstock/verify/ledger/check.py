@@ -13,22 +13,27 @@ from typing import TypedDict, Unpack
 import msgspec
 
 from penstock.core.job import Job, Ref
-from penstock.stores.contract import QueueInfo, QueueStats, Store
+from penstock.stores.contract import FLOW_STEP, QueueInfo, QueueStats, Store, StoredStep
 from penstock.verify.ledger.reading.history import History, Story, read, uncollected
 from penstock.verify.ledger.rules import attempts, ends
 from penstock.verify.ledger.rules.batches import batches
 from penstock.verify.ledger.rules.begun import begun
-from penstock.verify.ledger.rules.case import Case, broken
+from penstock.verify.ledger.rules.case import Case, StoredFlow, broken
 from penstock.verify.ledger.rules.causes import SecondRun, reruns
 from penstock.verify.ledger.rules.counters import counters
 from penstock.verify.ledger.rules.faults import ForgivenSpans, fault_index_of, word_of
+from penstock.verify.ledger.rules.flows import flow_numbers, flows
 from penstock.verify.ledger.rules.lost_shards import LostShard, went_on
 from penstock.verify.ledger.rules.partitions import partitions, queue_limits
 from penstock.verify.ledger.rules.periodic import periods
 from penstock.verify.ledger.rules.recovery import crashes, lateness, restarts
+from penstock.verify.ledger.rules.scraped import scraped
+from penstock.verify.ledger.rules.signals import signals
+from penstock.verify.ledger.rules.steps import steps
 from penstock.verify.ledger.rules.supervisor_kills import SUPERVISOR_KILL
 from penstock.verify.ledger.rules.unique import uniqueness
 from penstock.verify.ledger.verdict import Duplicate, Verdict, Violation
+from penstock.web.store_metrics import queue_metrics, read_stores
 
 __all__ = ["Snapshot", "Span", "Terms", "acheck", "check", "snapshot", "verdict_on"]
 
@@ -43,12 +48,15 @@ _BORROWED_CLOCK = ("sqlite:", "memory:")
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The contents of a store: those jobs of the ledger that exist, and its counters."""
+    """The contents of a store: the jobs and flows of the ledger that exist, counters, and metrics if read."""
 
     jobs: dict[Ref, Job]
     queues: list[QueueInfo]
     stats: list[QueueStats]
     borrows_clock: bool = False
+    flows: dict[Ref, StoredFlow] = {}
+    steps: dict[Ref, list[StoredStep]] = {}  # of the jobs that have recorded one
+    metrics: str | None = None
 
 
 class Terms(TypedDict, total=False):
@@ -84,7 +92,7 @@ async def acheck(directory: str | Path, store: Store, **terms: Unpack[Terms]) ->
 
 
 async def snapshot(store: Store, history: History) -> Snapshot:
-    """Read every job of the ledger, and the counters, from the store."""
+    """Read every job of the ledger, the counters and the metrics from the store."""
     jobs: dict[Ref, Job] = {}
     refs = list(dict.fromkeys(story.ref for story in history.stories))
     while refs:
@@ -95,7 +103,29 @@ async def snapshot(store: Store, history: History) -> Snapshot:
         of_batches = {Ref(job.queue, job.batch) for job in jobs.values() if job.batch is not None}
         refs = sorted(of_batches - jobs.keys() - set(refs), key=lambda ref: (ref.queue, ref.id))
     borrows = store.url.startswith(_BORROWED_CLOCK)
-    return Snapshot(jobs, await store.queues(), await store.stats(days=1), borrows)
+    metrics = "".join(queue_metrics(await read_stores({"verify": store})))  # as at the scrape of a worker
+    return Snapshot(
+        jobs,
+        await store.queues(),
+        await store.stats(days=1),
+        borrows,
+        await _flows(store, list(history.flows)),
+        {story.ref: await store.steps(story.ref) for story in history.stories if story.steps},
+        metrics,
+    )
+
+
+async def _flows(store: Store, refs: list[Ref]) -> dict[Ref, StoredFlow]:
+    """Those of these flows that exist, with their nodes."""
+    found: dict[Ref, StoredFlow] = {}
+    for start in range(0, len(refs), _CHUNK):
+        for info in await store.get_flows(refs[start : start + _CHUNK]):
+            if info is None:
+                continue
+            parts = [range(at, min(info.total, at + FLOW_STEP)) for at in range(0, info.total, FLOW_STEP)]
+            nodes = [node for part in parts for node in await store.flow_nodes(info.ref, part)]
+            found[info.ref] = StoredFlow(info, {node.index: node for node in nodes if node is not None})
+    return found
 
 
 def verdict_on(
@@ -145,6 +175,14 @@ def _verdict_on(
         history.by_ref(),
         slack,
         clock_skewed=seen.borrows_clock and "clock" in injected,
+        flows=seen.flows,
+        steps=seen.steps,
+        nodes={
+            node.job: node
+            for flow in seen.flows.values()
+            for node in flow.nodes.values()
+            if node.job is not None
+        },
     )
     fates, findings = _fates(case, finished=finished)
     too_early = [finding for story in history.stories for finding in attempts.early(story, case)]
@@ -153,10 +191,13 @@ def _verdict_on(
         findings += chain(attempts.fencing(story, case), attempts.attempts(story, case))
     findings += chain(begun(case), uniqueness(case), partitions(case), queue_limits(case))
     findings += chain(batches(case, exclusive=exclusive), periods(case), went_on(case, lost_shards))
+    findings += chain(flows(case, finished=finished), steps(case), signals(case))
     again = [one for s in history.stories for one in reruns(s, history, case.faults_by_target, case.forgiven)]
     findings += [one.finding for one in again if one.finding is not None]
     if exclusive:
         findings += counters(history.stories, seen.jobs, seen.queues, seen.stats, case.forgiven)
+        if seen.metrics is not None:
+            findings += scraped(seen.metrics, seen.queues, seen.stats)
     findings += _of_the_ledger(history, injected, asked)
     late = list(lateness(case))
     verdict = Verdict(
@@ -170,6 +211,7 @@ def _verdict_on(
         crashes=crashes(history),
         restarts=restarts(history),
         lateness=sorted(one.ms for one in late),
+        flows=flow_numbers(case),
         findings=findings,
     )
     return msgspec.structs.replace(verdict, **_numbers(history.stories, fates))
@@ -205,9 +247,9 @@ def _described(again: Sequence[SecondRun]) -> list[Duplicate]:
 def _numbers(stories: Sequence[Story], fates: Counter[str]) -> dict[str, int]:
     return {
         "offered": sum(1 for s in stories if s.offers),
-        "enqueued": sum(1 for s in stories if s.acknowledged),
+        "enqueued": sum(1 for s in stories if s.acknowledged or (s.of_flow and s.leases)),
         "refused": sum(1 for s in stories if s.offers and not s.acknowledged and not s.unknown),
-        "unknown": sum(1 for s in stories if s.unknown),
+        "unknown": sum(1 for s in stories if s.unknown and not s.of_flow),
         **{end: fates[end] for end in ("completed", "cancelled", "dead", "deleted", "unfinished", "lost")},
         "runs": sum(len(s.runs) for s in stories),
         "stale": sum(1 for s in stories for act in s.acts if act.answer == "stale"),

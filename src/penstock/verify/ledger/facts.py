@@ -7,17 +7,29 @@ answer, not a gap.
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from penstock.core.unique import WHILE_QUEUED, WHILE_RUNNING
+from penstock.verify.ledger.fact_base import Fact, JobFact
+from penstock.verify.ledger.flow_facts import (
+    FlowAnswered,
+    FlowChanged,
+    FlowExpected,
+    FlowPut,
+    SignalSent,
+    StepRan,
+    StepRecorded,
+)
 
 __all__ = [
     "Answered",
     "Ended",
     "Fact",
     "Fault",
+    "FlowAnswered",
+    "FlowChanged",
+    "FlowExpected",
+    "FlowPut",
     "Healed",
     "JobFact",
     "Leased",
@@ -28,26 +40,16 @@ __all__ = [
     "OperationAsked",
     "SettleAnswered",
     "Settling",
+    "SignalSent",
     "Stalled",
     "Started",
+    "StepRan",
+    "StepRecorded",
     "TickAnswered",
     "Ticking",
     "decoder",
     "encode",
 ]
-
-
-def _tag(name: str) -> str:
-    """The value of `fact` in JSON: the class name in snake case."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-
-
-class Fact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag=_tag, omit_defaults=True):
-    """The parent class of all facts. `gc=False`: facts are in no reference cycle, and there are millions."""
-
-    at: int
-    mono: int
-    pid: int
 
 
 class Opened(Fact, frozen=True):
@@ -116,13 +118,6 @@ class TickAnswered(Fact, frozen=True, tag="ticked"):
     enqueued: tuple[str, ...] = ()
 
 
-class JobFact(Fact, frozen=True):
-    """The parent class of facts about one job."""
-
-    queue: str
-    id: str
-
-
 class Offered(JobFact, frozen=True):
     """An enqueue call of one job. `due` is the earliest instant at which the job may start."""
 
@@ -144,6 +139,7 @@ class Offered(JobFact, frozen=True):
     entry: str = ""  # the periodic entry that enqueued it
     timeout: int = 0  # of an attempt (ms; 0: none, or unknown)
     self_recorded: bool = False  # its function writes `Started` and `Ended` itself, in its own process
+    flow: str = ""  # the id of the flow that it is a node of: the store enqueues it when the node starts
 
 
 class Answered(JobFact, frozen=True):
@@ -167,6 +163,7 @@ class Leased(JobFact, frozen=True):
     - `offered`: when the worker offered its slots for direct dispatch under the same token (mono; 0: not).
       The store may have leased the job at any time since then, even to a worker that was stopped meanwhile.
     - `members`: the jobs of a batch.
+    - `flow`: queue, id and number of the node whose job it is.
     """
 
     token: str
@@ -177,6 +174,7 @@ class Leased(JobFact, frozen=True):
     lease: int = 0
     members: tuple[str, ...] = ()
     offered: int = 0
+    flow: tuple[str, str, int] | None = None
 
     @property
     def since(self) -> int:
@@ -245,8 +243,10 @@ class OperationAnswered(JobFact, frozen=True):
 
 
 _Outside = Opened | Fault | Healed | Stalled | Limited | Ticking | TickAnswered
+_OfFlows = FlowExpected | FlowPut | FlowAnswered | FlowChanged | SignalSent | StepRan | StepRecorded
 _AnyFact = (
     _Outside
+    | _OfFlows
     | Offered
     | Answered
     | Leased

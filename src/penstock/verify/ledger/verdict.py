@@ -7,7 +7,7 @@ from operator import itemgetter
 
 import msgspec
 
-__all__ = ["Crash", "Duplicate", "LedgerBroken", "Rerun", "Verdict", "Violation"]
+__all__ = ["Crash", "Duplicate", "FlowNumbers", "LedgerBroken", "Rerun", "Verdict", "Violation"]
 
 #: A report lists at most this many findings: a broken store may have one per job.
 _SHOWN = 20
@@ -79,6 +79,25 @@ class Crash(msgspec.Struct, frozen=True):
         return max(waits, default=None)
 
 
+class FlowNumbers(msgspec.Struct, frozen=True):
+    """The flows of a ledger.
+
+    - `stored`: those that were acknowledged or are in the store; `hanging`: those of them without an end.
+    - `nodes`: of all flows; `steps`: stored steps; `signals`: accepted ones; `undone`: undone steps.
+    """
+
+    stored: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    hanging: int = 0
+    nodes: int = 0
+    suspended: int = 0  # how often a job was suspended
+    steps: int = 0
+    signals: int = 0
+    undone: int = 0
+
+
 class LedgerBroken(AssertionError):
     """A verdict has findings."""
 
@@ -90,6 +109,7 @@ class Verdict(msgspec.Struct, frozen=True):
     - `lateness`: for each delayed job, how many ms after its due instant it started.
     - `late`: delayed jobs that started more than a second late without a fault to explain it.
     - `injected`: faults by type.
+    - `flows`: flows, durable steps and signals.
     - `restarts`: seconds from each return of the store to the first start of a job.
     """
 
@@ -115,6 +135,7 @@ class Verdict(msgspec.Struct, frozen=True):
     crashes: list[Crash] = []
     restarts: list[float] = []
     lateness: list[int] = []
+    flows: FlowNumbers = FlowNumbers()
     findings: list[Violation] = []
 
     @property
@@ -157,6 +178,9 @@ class Verdict(msgspec.Struct, frozen=True):
             + (f", forgiven {self.forgiven}" if self.forgiven else ""),
             f"runs {self.runs}, second runs: {causes}; early {self.early}; stale and refused {self.stale}",
         ]
+        if self.flows.stored:
+            told = zip(self.flows.__struct_fields__, msgspec.structs.astuple(self.flows), strict=True)
+            lines.append("flows: " + ", ".join(f"{name} {n}" for name, n in told))
         if self.injected:
             lines.append("faults: " + ", ".join(f"{n} {kind}" for kind, n in sorted(self.injected.items())))
         lines += [

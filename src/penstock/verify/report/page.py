@@ -43,6 +43,19 @@ _NUMBERS = {
     "stale": "outcomes of a lost lease arrived and were refused",
 }
 
+_FLOWS = {
+    "stored": "flows were stored",
+    "completed": "were completed",
+    "failed": "have failed, as their jobs require",
+    "cancelled": "were cancelled",
+    "hanging": "had not ended when the run was over",
+    "nodes": "nodes in all flows",
+    "suspended": "suspensions of jobs that waited for a timer, a signal or jobs of their own",
+    "steps": "durable steps were stored",
+    "signals": "signals were accepted",
+    "undone": "steps were undone",
+}
+
 
 _DOCUMENT = """<!doctype html>
 <html lang="en">
@@ -69,6 +82,7 @@ def page(report: _Report) -> str:
         _section("Findings", _findings(report.get("findings") or ())),
         _section("Timeline", timeline(report)),
         _section("Jobs", _numbers(report)),
+        _section("Flows", _flows(report)),
         _section("Faults", _faults(report)),
         _section("Recovery times", _recoveries(report)),
         _section("Runs beyond the first", _duplicates(report.get("duplicates") or ())),
@@ -110,6 +124,13 @@ def _cards(report: _Report) -> str:
 def _numbers(report: _Report) -> str:
     rows = [(name, _number(report[name]), said) for name, said in _NUMBERS.items() if name in report]
     return _table(("jobs", "n", ""), rows)
+
+
+def _flows(report: _Report) -> str:
+    flows: Mapping[str, Any] = report.get("flows") or {}
+    if not flows.get("stored"):
+        return ""
+    return _table(("flows", "n", ""), [(name, _number(flows[name]), said) for name, said in _FLOWS.items()])
 
 
 def _faults(report: _Report) -> str:

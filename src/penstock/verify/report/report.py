@@ -19,6 +19,7 @@ from penstock.verify.faults.task_faults import REPORTED_BY_TASKS
 from penstock.verify.ledger import Verdict, Violation
 from penstock.verify.ledger.reading.history import History, Story
 from penstock.verify.ledger.summary import summary
+from penstock.verify.ledger.verdict import FlowNumbers
 
 __all__ = ["Account", "FaultSeen", "Report", "ReportedDuplicate", "Second", "Spread", "report_of"]
 
@@ -113,6 +114,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     recovery_lone: Spread
     recovery_supervised: Spread
     restart: Spread
+    flows: FlowNumbers = FlowNumbers()
     throughput: list[Second]
     findings: list[Violation]
     verdict: str
@@ -155,6 +157,7 @@ def report_of(account: Account) -> Report:
         "injected": injected,
         "faults": _faults(account),
         "process_jobs": sum(1 for story in account.history.stories if _ran_in_process(story)),
+        "flows": verdict.flows,
         "reruns": verdict.reruns,
         "recovery": Spread.of(_recoveries(account, True) + _recoveries(account, False)),
         "recovery_lone": Spread.of(_recoveries(account, True)),

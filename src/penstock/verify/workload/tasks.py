@@ -1,7 +1,7 @@
 """The tasks of a run: tasks of every kind, and tasks that cause faults.
 
-Its workers are `penstock worker penstock.verify.workload.tasks:app`. Environment variables name the store, so
-producers and workers use the same one. A task that causes a fault records it in the ledger first.
+Its workers are `penstock worker penstock.verify.workload.tasks:app`. A task that causes a fault records it in
+the ledger first.
 
 Most process tasks record their attempts themselves, so that their calls lie ready in the children. Those in
 order and at most once have middleware, and each has a child of its own.
@@ -10,83 +10,29 @@ order and at most once have middleware, and each has a child of its own.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import os
 import signal
-import threading
 import time
 
-from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.core.batch import Batch
 from penstock.core.errors import Snooze
-from penstock.core.retry import fixed
 from penstock.core.unique import Unique
-from penstock.verify.ledger import Ledger
-from penstock.verify.run_folder import LEDGER, NAMESPACE, OWNER, ROLE, URL, VERSION
-from penstock.verify.servers import power
+from penstock.verify.run_folder import LEDGER, VERSION
+from penstock.verify.workload import flow_tasks as flow_tasks  # registers the tasks of flows
+from penstock.verify.workload.application import PlannedFailure, app, ledger
 
-__all__ = ["PlannedFailure", "app"]
+__all__ = ["PlannedFailure", "app", "ledger"]
 
 _VERSION = os.environ.get(VERSION, "1")
-power.track_syncs()
 #: Target of a fault that costs no other process an attempt; no process has this id.
 _NO_PROCESS = -1
-#: How often a worker looks whether it gets to run (s), and how much later it must wake up to be stalled (s).
-_LOOK, _STALL = 0.2, 0.2
 #: Memory (bytes) that a task allocates before it is killed: visible, but harmless for the machine.
 _MEMORY = 192 * 1024 * 1024
 
-app = App(
-    os.environ.get(URL, "memory://"),
-    namespace=os.environ.get(NAMESPACE, ""),
-    name="verify",
-    queue="main",
-    max_attempts=50,  # a job that does its work must be completed, despite all faults
-    retry=fixed("300ms"),
-    timeout="20s",
-    retention="10m",
-)
-ledger = Ledger(os.environ.get(LEDGER, os.devnull))
-if LEDGER in os.environ:
-    ledger.watch(app, attempts=False)
-
-
-@app.on_startup
-def end_with_conductor() -> None:
-    """Watch the conductor, so that a killed run leaves no worker behind; and record when no thread runs."""
-    if OWNER in os.environ:
-        threading.Thread(target=_watch, args=(int(os.environ[OWNER]),), daemon=True).start()
-
-
-def _watch(owner: int) -> None:
-    looked = time.monotonic()
-    while _lives(owner):
-        time.sleep(_LOOK)
-        looked, before = time.monotonic(), looked  # from look to look: no moment goes unmeasured
-        late = looked - before - _LOOK
-        if late > _STALL and LEDGER in os.environ:
-            ledger.stalled(late)
-    if os.environ.get(ROLE) == "supervised":
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(os.getppid(), signal.SIGTERM)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
 
 # ── work ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-class PlannedFailure(Exception):
-    """Raised by tasks that fail on purpose."""
 
 
 @app.task

@@ -5,12 +5,13 @@ from __future__ import annotations
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
+from types import FrameType
 from typing import Any
 
 from penstock.client.middleware import wrap
 from penstock.worker.leased_jobs import LeasedJob
 
-__all__ = ["run_async", "run_in_middleware"]
+__all__ = ["coroutine_of", "run_async", "run_in_middleware"]
 
 
 async def run_async(leased: LeasedJob) -> Any:
@@ -45,6 +46,11 @@ async def _in_context(context: Context, coroutine: Coroutine[Any, Any, Any]) -> 
     except StopIteration as end:
         return end.value
     return await _continue_in_context(context, coroutine, awaited)
+
+
+def coroutine_of(frame: FrameType) -> object:
+    """The coroutine of the attempt whose steps this frame runs; None for any other frame."""
+    return frame.f_locals.get("coroutine") if frame.f_code is _continue_in_context.__code__ else None
 
 
 @types.coroutine

@@ -119,9 +119,13 @@ class Executor:
         else:
             self.interrupt(leased, AttemptCancelled)
 
+    def thread_of(self, leased: LeasedJob) -> int | None:
+        """The ident of the thread that runs an attempt now; None if no thread does."""
+        return self._threads.thread_of(leased)
+
     def has_progress(self) -> bool:
-        """Whether an attempt has reported progress that is not stored yet."""
-        return any(leased.progress is not leased.stored_progress for leased in self._slots.attempts)
+        """Whether an attempt has reported progress, or logged lines, that are not stored yet."""
+        return any(leased.has_news for leased in self._slots.attempts)
 
     def watch(self) -> float:
         """Interrupt attempts past their time and release jobs that wait too long; returns the seconds until

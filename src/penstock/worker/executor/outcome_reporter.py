@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from penstock.core.errors import AttemptLost
+from penstock.app.attempt import Attempt
+from penstock.app.undoing import can_be_undone
+from penstock.core.errors import AttemptLost, AttemptTimeout
 from penstock.core.events import EventBus, LateResultRefused
+from penstock.core.job import State
 from penstock.core.lifecycle import Transition, completed, decide
 from penstock.core.outcomes import Outcome, Unknown
 from penstock.worker.executor.outcomes import outcome_of_end
@@ -47,6 +50,7 @@ class OutcomeReporter:
         """End an attempt: free its slot and report its outcome. The caller starts the next job."""
         if leased.over:
             return  # its slot was given up, and it was settled then
+        attempt = leased.attempt
         self._slots.leave(leased)
         if error is None and leased.interrupt is not None:
             error = leased.interrupt()  # a return after the interrupt does not count
@@ -56,7 +60,7 @@ class OutcomeReporter:
             self._settle(leased, completed(leased.job.spec.retention), result)
         else:
             outcome = outcome_of_end(leased, error)
-            self.report(leased, outcome)
+            self.report(leased, outcome, attempt)
             if isinstance(outcome, Unknown):
                 self._unknown_tasks.report_mismatch(leased.job, outcome.why or "")
 
@@ -65,10 +69,13 @@ class OutcomeReporter:
         self.forget(leased)
         self.report(leased, outcome)
 
-    def report(self, leased: LeasedJob, outcome: Outcome) -> None:
-        """Settle the job with this outcome."""
+    def report(self, leased: LeasedJob, outcome: Outcome, attempt: Attempt | None = None) -> None:
+        """Settle the job with this outcome of the attempt, if it had begun."""
         now, jitter = leased.store_now(), random.random()  # noqa: S311 (jitter, no secret)
-        self._settle(leased, decide(leased.job, outcome, now, jitter, keep_dead=self._keep_dead), None)
+        move = decide(leased.job, outcome, now, jitter, keep_dead=self._keep_dead)
+        if move.state is State.DEAD or move.state is State.CANCELLED:
+            leased.undo = _leaves_undo(leased, move, attempt)
+        self._settle(leased, move, None)
 
     def forget(self, leased: LeasedJob) -> None:
         """Count a leased job that was never started here as ended, without settling it."""
@@ -85,3 +92,12 @@ class OutcomeReporter:
             self._events.emit(
                 LateResultRefused(leased.store_now(), spec.id, spec.queue, spec.task, leased.job.attempt)
             )
+
+
+def _leaves_undo(leased: LeasedJob, move: Transition, attempt: Attempt | None) -> bool:
+    """Whether the job fails for good with steps to undo, and its function had no chance to undo them."""
+    if move.state is State.CANCELLED and (attempt is None or leased.interrupt is not None):
+        return False  # from outside
+    if attempt is None or attempt.flow is None:
+        return can_be_undone(leased.job.checkpoint)
+    return leased.interrupt is AttemptTimeout and can_be_undone(attempt.flow.checkpoint)

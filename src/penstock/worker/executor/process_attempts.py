@@ -9,6 +9,7 @@ from penstock.app.app import App
 from penstock.config import Config
 from penstock.core.job import Progress
 from penstock.core.lifecycle import starts_on_record
+from penstock.stores.job_log import LogLine
 from penstock.worker.executor.attempt_start import Starter
 from penstock.worker.leased_jobs import LeasedJob
 from penstock.worker.plan import Plan
@@ -142,7 +143,7 @@ class ProcessAttempts(PoolEvents):
         leased: LeasedJob = call.ticket
         return max(leased.fetched, leased.extended) + self._starter.lease
 
-    def progressed(self, call: ProcessCall, progress: Progress) -> None:
+    def progressed(self, call: ProcessCall, progress: Progress | LogLine) -> None:
         call.ticket.report(call.job, progress)
 
     def ended(self, batch: list[CallEnd]) -> None:

@@ -44,6 +44,10 @@ class ThreadAttempts:
         """Whether a thread runs this attempt now."""
         return self._pool is not None and self._pool.started_at(leased) is not None
 
+    def thread_of(self, leased: LeasedJob) -> int | None:
+        """The ident of the thread that runs this attempt now; None if no thread does."""
+        return None if self._pool is None else self._pool.thread_of(leased)
+
     def interrupt(self, leased: LeasedJob, why: type[Interrupted]) -> None:
         """Raise `why` inside the attempt's thread, if it runs in one and was not interrupted before."""
         if self._pool is not None:

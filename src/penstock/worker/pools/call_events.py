@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from penstock.core.job import Progress
+from penstock.stores.job_log import LogLine
 from penstock.worker.pools.calls import EncodedResult, ProcessCall
 
 __all__ = ["CallEnd", "CallReports", "CallWaiter", "PoolEvents"]
@@ -20,8 +21,8 @@ class PoolEvents:
     def started(self, call: ProcessCall) -> None:
         """A call was seen running; `call.started` is set. A short call may be reported as ended only."""
 
-    def progressed(self, call: ProcessCall, progress: Progress) -> None:
-        """A call has reported progress."""
+    def progressed(self, call: ProcessCall, progress: Progress | LogLine) -> None:
+        """A call has reported progress, or logged a line."""
 
     def lease_end(self, call: ProcessCall) -> float:
         """`clock.lease_seconds()` until which the call may start, now that it is dispatched."""
@@ -40,7 +41,7 @@ class CallWaiter:
         self,
         end: asyncio.Future[EncodedResult],
         on_start: Callable[[], None] | None,
-        on_progress: Callable[[Progress], None] | None,
+        on_progress: Callable[[Progress | LogLine], None] | None,
     ) -> None:
         self.end = end
         self.on_start = on_start
@@ -65,8 +66,8 @@ class CallReports:
         elif (waiter := self.awaited.get(id(call))) is not None and waiter.on_start is not None:
             waiter.on_start()
 
-    def progressed(self, call: ProcessCall, progress: Progress) -> None:
-        """Report the call's progress."""
+    def progressed(self, call: ProcessCall, progress: Progress | LogLine) -> None:
+        """Report the call's progress, or a line of its log."""
         waiter = self.awaited.get(id(call)) if call.awaited else None
         if waiter is None:
             self._events.progressed(call, progress)

@@ -63,7 +63,10 @@ class ChildBroken(ChildDied):
 
 
 class NoChild(ChildBroken):
-    """The system has no descriptors, processes, threads or memory for a child; the job is not to blame."""
+    """The system has no descriptors, processes, threads or memory for a child, or none was forked in time.
+
+    The job is not to blame.
+    """
 
 
 class CallHolder(Protocol):

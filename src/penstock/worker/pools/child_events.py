@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from penstock.core.job import Progress
+from penstock.stores.job_log import LogLine
 from penstock.worker.pools.calls import ChildDied, EncodedResult, ProcessCall
 
 __all__ = ["ChildEvents"]
@@ -18,8 +19,8 @@ class ChildEvents(Protocol[_Child]):
     def ended(self, call: ProcessCall, result: EncodedResult | None, error: Exception | None) -> None:
         """A call has ended."""
 
-    def progressed(self, call: ProcessCall, progress: Progress) -> None:
-        """A call has reported progress."""
+    def progressed(self, call: ProcessCall, progress: Progress | LogLine) -> None:
+        """A call has reported progress, or logged a line."""
 
     def received(self, child: _Child) -> None:
         """All messages that had arrived from this child have been handled."""

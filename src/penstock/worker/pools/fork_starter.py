@@ -13,7 +13,7 @@ import subprocess
 from collections import deque
 from collections.abc import Callable
 
-from penstock.worker.pools.calls import ChildBroken
+from penstock.worker.pools.calls import ChildBroken, NoChild
 from penstock.worker.pools.fork_protocol import FORK, REAP, Reply
 from penstock.worker.pools.messages import WorkerHello, frame
 from penstock.worker.pools.spawn import kill_group, spawn_server
@@ -22,23 +22,28 @@ __all__ = ["ForkStarter"]
 
 _log = logging.getLogger("penstock.worker")
 _READ = 4096
+#: A fork takes milliseconds. A server that has not answered for this long (s) hangs, and is replaced.
+_FORK_WITHIN = 10.0
 
 
 class ForkStarter:
     """Starts children by forks of a server process, which is started for the first child.
 
     With `preload` the server imports the app before it forks. If that leaves threads or connections, which a
-    fork would copy, the server is replaced by one that has not imported the app.
+    fork would copy, the server is replaced by one that has not imported the app. A server that hangs in a
+    fork is replaced, too; it stays until the children that it has forked before have ended.
     """
 
     def __init__(self, *, preload: bool) -> None:
         self._preload = preload
         self._server: _ForkServer | None = None
+        self._retired: list[_ForkServer] = []
 
     async def start(self, hello: WorkerHello, connection: int, stderr: int) -> ForkedChild:
         while True:
             server = self._server
-            if server is None or server.lost:
+            if server is None or server.lost or server.retired:
+                self._retired = [one for one in (*self._retired, server) if one is not None and not one.lost]
                 server = self._server = _ForkServer(hello, self._preload)
             try:
                 why = await asyncio.shield(server.ready)
@@ -55,8 +60,9 @@ class ForkStarter:
                 _log.warning("process_start=preload: %s; children import the app after the fork", why)
 
     def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        for server in (*self._retired, self._server):
+            if server is not None:
+                server.close()
 
 
 def _is_cancelled() -> bool:
@@ -74,6 +80,8 @@ class _ForkServer:
         self.ready: asyncio.Future[str] = self._loop.create_future()
         #: Whether the server has ended.
         self.lost = False
+        #: Whether it hangs, and is kept only for its children, which die with it.
+        self.retired = False
         self._forks: deque[asyncio.Future[ForkedChild]] = deque()
         self._children: dict[int, ForkedChild] = {}
         self._control, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -89,10 +97,11 @@ class _ForkServer:
         self._loop.add_reader(self._control, self._read)
 
     def fork(self, connection: int, stderr: int) -> asyncio.Future[ForkedChild]:
-        """Fork a child with these descriptors."""
+        """Fork a child with these descriptors. The future gets NoChild if that takes too long."""
         forked: asyncio.Future[ForkedChild] = self._loop.create_future()
         socket.send_fds(self._control, [FORK], [connection, stderr])
         self._forks.append(forked)
+        self._loop.call_later(_FORK_WITHIN, self._check, forked)
         return forked
 
     def reap(self, child: ForkedChild) -> None:
@@ -102,6 +111,7 @@ class _ForkServer:
                 self._control.send(REAP + struct.pack("<q", child.pid))
             except OSError:  # the server has ended
                 pass
+            self._close_if_unused()
 
     def close(self) -> None:
         """End the server."""
@@ -119,6 +129,29 @@ class _ForkServer:
     def give_up(self) -> None:
         """End the server if it is not ready: its import may hang, and the next one's need not."""
         if not self.ready.done():
+            self.close()
+
+    def _check(self, forked: asyncio.Future[ForkedChild]) -> None:
+        """Retire the server if it has not answered this request.
+
+        The request is not repeated at another server: this one may go on, and fork a second child with the
+        same connection. `_adopt` ends such a child.
+        """
+        if forked not in self._forks or self.lost or self.retired:
+            return
+        self.retired = True
+        error = NoChild(
+            f"the process that forks children did not answer for {_FORK_WITHIN:g} s; it is replaced"
+        )
+        for waiting in self._forks:
+            if not waiting.done():
+                waiting.set_exception(error)
+        for child in self._children.values():
+            child.watch_end()
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self.retired and not self._children:
             self.close()
 
     def _read(self) -> None:
@@ -186,19 +219,37 @@ class ForkedChild:
         self._server = server
         self._pidfd = os.pidfd_open(pid)
         self._code: int | None = None
+        self._ended = False
+        self._loop = asyncio.get_running_loop()
+        self._watched = False  # whether the event loop watches the descriptor
         self._exited: Callable[[], None] | None = None
 
     def watch(self, exited: Callable[[], None]) -> None:
         self._exited = exited
-        if self._code is not None:
-            asyncio.get_running_loop().call_soon(exited)
+        if self._ended:
+            self._loop.call_soon(exited)
 
-    def on_exit(self, code: int) -> None:
-        """Note the exit code that the server has seen."""
-        if self._code is None:
-            self._code = code
+    def watch_end(self) -> None:
+        """See the end of the process without the server, which hangs. The exit code stays unknown."""
+        if self._pidfd >= 0 and not self._watched:
+            self._watched = True
+            self._loop.add_reader(self._pidfd, self._on_end)
+
+    def on_exit(self, code: int | None) -> None:
+        """Note the exit code that the server has seen; None: it has seen none."""
+        if not self._ended:
+            self._ended, self._code = True, code
             if self._exited is not None:
                 self._exited()
+
+    def _on_end(self) -> None:
+        self._stop_watching()
+        self.on_exit(None)
+
+    def _stop_watching(self) -> None:
+        if self._watched and not self._loop.is_closed():
+            self._loop.remove_reader(self._pidfd)
+        self._watched = False
 
     def wait(self, timeout: float | None = None) -> int | None:
         if self._pidfd >= 0:
@@ -206,6 +257,7 @@ class ForkedChild:
             poll.register(self._pidfd, select.POLLIN)
             if not poll.poll(None if timeout is None else timeout * 1000):
                 raise subprocess.TimeoutExpired("a child process", timeout or 0.0)
+            self._stop_watching()
             os.close(self._pidfd)
             self._pidfd = -1
             self._server.reap(self)

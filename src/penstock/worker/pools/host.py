@@ -24,6 +24,7 @@ from penstock.client.options import Options
 from penstock.core import clock
 from penstock.core.errors import ConfigError
 from penstock.core.job import Job, NewJob, Progress, RawJob
+from penstock.stores.job_log import LogLine
 from penstock.worker.logs import configure_logs
 from penstock.worker.plan import decoder, wants_result
 from penstock.worker.pools.arena import LARGE, Arena
@@ -32,6 +33,7 @@ from penstock.worker.pools.messages import (
     Failed,
     FromChild,
     FunctionReturned,
+    Logged,
     Progressed,
     Refused,
     RunJob,
@@ -224,7 +226,7 @@ def _failed(
 
 
 class _Reporter:
-    """Sends progress to the worker at most every 50 ms; of several reports only the last is sent."""
+    """Sends log lines to the worker, and progress at most every 50 ms: of several reports only the last."""
 
     def __init__(self, send: Send, number: int) -> None:
         self._send = send
@@ -235,9 +237,12 @@ class _Reporter:
         self._timer: threading.Timer | None = None
         self._closed = False
 
-    def __call__(self, _job: Job, progress: Progress) -> None:
+    def __call__(self, _job: Job, progress: Progress | LogLine) -> None:
         with self._lock:
             if self._closed:
+                return
+            if isinstance(progress, LogLine):
+                self._send(Logged(self._number, progress))
                 return
             wait = self._sent + _PROGRESS_EVERY - time.monotonic()
             if wait <= 0 and self._waiting is None:

@@ -11,6 +11,7 @@ from penstock.config import Config
 from penstock.core import lifecycle
 from penstock.core.job import Job, Progress
 from penstock.core.outcomes import Outcome
+from penstock.stores.job_log import LogLine
 
 __all__ = [
     "Broken",
@@ -18,6 +19,7 @@ __all__ = [
     "Frames",
     "FromChild",
     "FunctionReturned",
+    "Logged",
     "Progressed",
     "Ready",
     "Refused",
@@ -97,6 +99,13 @@ class Progressed(_Message, frozen=True):
     progress: Progress
 
 
+class Logged(_Message, frozen=True):
+    """The function has logged a line."""
+
+    number: int
+    line: LogLine
+
+
 class FunctionReturned(_Message, frozen=True):
     """The function has returned; `result` is encoded, None if the task keeps none."""
 
@@ -126,7 +135,7 @@ class Failed(_Message, frozen=True):
         return found
 
 
-FromChild = Ready | Broken | Progressed | Refused | FunctionReturned | Failed
+FromChild = Ready | Broken | Progressed | Logged | Refused | FunctionReturned | Failed
 
 # ── frames ───────────────────────────────────────────────────────────────────────────────────────
 

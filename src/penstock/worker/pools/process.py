@@ -31,6 +31,7 @@ from penstock.worker.pools.messages import (
     Frames,
     FromChild,
     FunctionReturned,
+    Logged,
     Progressed,
     Ready,
     Refused,
@@ -335,6 +336,9 @@ class ChildProcess:
             case Progressed():
                 if (call := self.calls.get(message.number)) is not None:
                     self._events.progressed(call, message.progress)
+            case Logged():
+                if (call := self.calls.get(message.number)) is not None:
+                    self._events.progressed(call, message.line)
             case Ready():
                 if not self._ready.done():
                     self._ready.set_result(None)

@@ -15,6 +15,7 @@ from penstock.config import Config
 from penstock.core import clock
 from penstock.core.errors import ConfigError
 from penstock.core.job import Job, Progress
+from penstock.stores.job_log import LogLine
 from penstock.worker.pools.call_events import CallReports, CallWaiter, PoolEvents
 from penstock.worker.pools.calls import (
     CallRefused,
@@ -165,7 +166,7 @@ class ProcessPool:
         now: int | None = None,
         seconds: float | None = None,
         on_start: Callable[[], None] | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[Progress | LogLine], None] | None = None,
     ) -> EncodedResult:
         """Run the job in a child and wait for its end.
 
@@ -411,7 +412,7 @@ class ProcessPool:
             self._calls.pop(id(call.ticket), None)
         self._reports.ends.append((call, result, error))
 
-    def progressed(self, call: ProcessCall, progress: Progress) -> None:
+    def progressed(self, call: ProcessCall, progress: Progress | LogLine) -> None:
         if not call.seen and call.child is not None:
             call.started = call.child.started_at(call) or time.monotonic()
             self._reports.started(call)

@@ -95,6 +95,11 @@ class CallThreadPool:
         # the thread writes `started` before `call`: the same call before and after means the pair is whole
         return started if call is not None and _same_ticket(call[0], ticket) and worker.call is call else None
 
+    def thread_of(self, ticket: Any) -> int | None:
+        """The ident of the thread that runs the call now; None while it waits and after it has ended."""
+        worker = self._worker_of(ticket)
+        return None if worker is None else worker.ident
+
     def interrupt(self, ticket: Any, error: type[Interrupted]) -> bool:
         """Raise `error` inside the running call, as soon as it runs Python code again.
 

@@ -51,6 +51,7 @@ _TICK = 0.05
 _HEALTHY = 30.0
 #: After a second signal, a child that has not ended within this time is killed (s).
 _STOP_NOW_GRACE = 3.0
+_BETWEEN_SIGNALS = 0.2
 #: How long a stopping supervisor waits for a store that does not answer (s).
 _STORE_TIMEOUT = 3.0
 #: Maximum number of dead jobs that are reported to the next child: they are passed in its environment.
@@ -187,16 +188,17 @@ class Supervisor:
         """Keep one child running: start it, and restart it when it dies."""
         failures, began = 0, False
         death: Death | None = None
-        while self._forked or not self._stopping:
+        child: WorkerProcess | None = None
+        while child is not None or self._forked or not self._stopping:
             try:
-                child = self._forked.pop() if self._forked else self._start_child(death)
+                child = child or self._next_child(death)
             except OSError as error:
                 failures += 1
                 _log.error("a worker process cannot be started: %s; the start is repeated", error)
                 await self._unless_stopped(_pause(failures))
                 continue
             started = time.monotonic()
-            code = await child.wait(self._on_hello)
+            code = await child.end
             self._children.remove(child)
             asked = child.ended_as_requested(code)
             if self._listener is not None:
@@ -209,9 +211,12 @@ class Supervisor:
                 self._code = code
                 self._stop()
             began = began or code not in _NO_STORE
-            if asked and code == 0 and self._burst:
+            child = child.successor
+            if asked and code == 0 and self._burst and child is None:
                 break  # nothing is left to do
             failures = 0 if asked or time.monotonic() - started > _HEALTHY else failures + 1
+            if child is not None:
+                continue
             if self._is_quiet:
                 await self._stopped.wait()
             elif not self._stopping and failures > 1:
@@ -220,11 +225,49 @@ class Supervisor:
     def _new_child(self, death: Death | None) -> WorkerProcess:
         return process_class(self._app, self._config, self._queues, self._burst, death)
 
-    def _start_child(self, death: Death | None) -> WorkerProcess:
+    def _next_child(self, death: Death | None) -> WorkerProcess:
+        if not self._forked:
+            return self._start_child(death)
+        child = self._forked.pop()
+        self._await_end(child)
+        return child
+
+    def _start_child(self, death: Death | None, replaces: WorkerProcess | None = None) -> WorkerProcess:
         child = self._new_child(death)
         child.start()
         self._children.append(child)
+        self._await_end(child, replaces)
         return child
+
+    def _await_end(self, child: WorkerProcess, replaces: WorkerProcess | None = None) -> None:
+        def on_hello(hello: ChildHello) -> None:
+            self._on_hello(hello)
+            if replaces is not None:
+                replaces.signal(signal.SIGTERM)
+
+        child.end = asyncio.ensure_future(child.wait(on_hello, lambda act: self._on_request(child, act)))
+
+    def _replace(self, child: WorkerProcess) -> None:
+        """Start a process in place of this one, which drains when the new one is ready."""
+        if self._stopping or self._is_quiet or child.successor is not None:
+            return
+        try:
+            child.successor = successor = self._start_child(None, child)
+        except OSError as error:
+            _log.error("worker %s is not replaced: no process can be started: %s", child.id, error)
+            return
+        successor.end.add_done_callback(lambda _: self._replaced(child, successor))
+
+    def _replaced(self, child: WorkerProcess, successor: WorkerProcess) -> None:
+        """After the end of a successor: forget it, if it never took the place of `child`, which continues."""
+        if successor.ready_for_signals or child not in self._children:
+            return  # `_keep_alive` awaits it, as soon as `child` has ended
+        child.successor = None
+        self._children.remove(successor)
+        successor.close()
+        why = f": {successor.refusal}" if successor.refusal else ""
+        if not self._stopping:
+            _log.error("the process that replaces worker %s has not started%s", child.id, why)
 
     def _report_refusal(self, why: str) -> None:
         """Report why children cannot work; the same reason is reported once."""
@@ -320,6 +363,18 @@ class Supervisor:
         else:
             _log.info("stop signal: %d worker process(es) drain, for up to %s", count, drain)
         self._stop()
+
+    def _on_request(self, child: WorkerProcess, act: str) -> None:
+        """Do what an operator has told a child through the store."""
+        _log.warning("worker %s was told to %s", child.id, act)
+        if act == "restart":
+            self._replace(child)
+        elif act == "quiet":
+            self._quiet()
+        elif not self._stopping:  # each of several children is told
+            self._on_stop_signal()
+        if act == "stop":  # as a second signal; it would be lost if it came together with the first
+            asyncio.get_running_loop().call_later(_BETWEEN_SIGNALS, self._stop)
 
     def _stop(self) -> None:
         now, grace = time.monotonic(), self._config.kill_grace / 1000

@@ -18,7 +18,7 @@ from penstock.config import Config
 from penstock.core.ids import mint
 from penstock.worker.exits import oom_kills
 from penstock.worker.metrics_page import MetricsPage
-from penstock.worker.orders import REPLACE, ChildHello, ChildMessage, Death, Orders, Refusal
+from penstock.worker.orders import REPLACE, ChildHello, ChildMessage, ChildRequest, Death, Orders, Refusal
 from penstock.worker.queues import Queue
 from penstock.worker.shared_lease_table import LeaseTable
 from penstock.worker.supervisor.process_start import StartedProcess, fork, spawn
@@ -40,6 +40,10 @@ class WorkerProcess:
         self.overdue: dict[tuple[str, str], str] = {}
         self.refusal: str | None = None
         self.ready_for_signals = False
+        #: Its end, once it is awaited: the exit code.
+        self.end: asyncio.Future[int]
+        #: The process that takes its place; it is told to drain when that one is ready.
+        self.successor: WorkerProcess | None = None
         self._asked_to_end = False
         self.extended_ns = 0  # when its leases were last extended for it
         self.looked_ns = 0  # when its table was last read
@@ -104,12 +108,12 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    async def wait(self, on_hello: Callable[[ChildHello], None]) -> int:
+    async def wait(self, on_hello: Callable[[ChildHello], None], on_request: Callable[[str], None]) -> int:
         """Wait until the process has ended; returns its exit code, negative for a signal.
 
-        Passes its hello on.
+        Passes its hello and its requests on.
         """
-        receiving = asyncio.create_task(self._receive(on_hello))
+        receiving = asyncio.create_task(self._receive(on_hello, on_request))
         try:
             code = await self._exit()
             # its last message is in the socket, or none comes; another holder of the socket is not waited for
@@ -119,7 +123,9 @@ class WorkerProcess:
             receiving.cancel()
             self._control.close()
 
-    async def _receive(self, on_hello: Callable[[ChildHello], None]) -> None:
+    async def _receive(
+        self, on_hello: Callable[[ChildHello], None], on_request: Callable[[str], None]
+    ) -> None:
         loop, rest = asyncio.get_running_loop(), b""
         self._control.setblocking(False)
         while data := await loop.sock_recv(self._control, 65_536):
@@ -128,6 +134,8 @@ class WorkerProcess:
                 message = msgspec.json.decode(line, type=ChildMessage)
                 if isinstance(message, Refusal):
                     self.refusal = message.why
+                elif isinstance(message, ChildRequest):
+                    on_request(message.act)
                 else:
                     self.ready_for_signals = True
                     on_hello(message)

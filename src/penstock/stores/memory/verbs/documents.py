@@ -45,10 +45,14 @@ def document_versions(memory: MemoryState, kinds: Sequence[str]) -> list[int]:
 
 
 def change_documents(
-    memory: MemoryState, kind: str, changes: Sequence[DocumentChange]
+    memory: MemoryState, kind: str, changes: Sequence[DocumentChange], notify: bool
 ) -> list[WrittenDocument]:
     stored, now = memory.documents.setdefault(kind, MemoryDocuments()), memory.clock.now()
-    return [_change(stored, change, now) for change in changes]
+    before = stored.version
+    written = [_change(stored, change, now) for change in changes]
+    if notify and stored.version != before:
+        memory.waiters.notify_settings()
+    return written
 
 
 def _change(stored: MemoryDocuments, change: DocumentChange, now: int) -> WrittenDocument:

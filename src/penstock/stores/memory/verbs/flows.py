@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from heapq import nlargest
 
 from msgspec.structs import replace
 
-from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState
-from penstock.core.flow_engine import FlowEngine, LiveNode, new_flow
+from penstock.core.flow import USED, FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState, outcome_of
+from penstock.core.flow_engine import FlowEngine, LiveNode, joins_on, new_flow
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref
 from penstock.stores.contract import FLOW_STEP, EnqueueStatus, FlowChange, FlowPage
-from penstock.stores.flow_cursor import flow_cursor, place_of
+from penstock.stores.flow_cursor import flow_cursor
 from penstock.stores.memory.flow_rows import MemoryFlow
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.operating import retry
 from penstock.stores.memory.verbs.producing import cancel_one, enqueue_one
+from penstock.stores.memory.verbs.stepping import wake_job
 
 __all__ = [
     "add_to_flow",
@@ -46,8 +48,26 @@ class _Host:
     def touch(self, node: LiveNode) -> None:
         """Nodes are changed in place."""
 
+    def inputs(self, index: int) -> tuple[int, ...]:
+        return self._nodes[index].inputs
+
+    def released(self, node: LiveNode) -> None:
+        if node.uses == 0 and node.ref is not None:
+            node.result = USED
+
     def enqueue(self, job: NewJob) -> bool:
         return enqueue_one(self._memory, job, self.now, follows=True).status is EnqueueStatus.NEW
+
+    def adopt(self, node: LiveNode) -> NodeState | None:
+        row = None if node.ref is None else self._memory.row(node.ref)
+        if row is None:
+            return NodeState.GONE
+        return outcome_of(row.job.state) if row.job.ended else None
+
+    def wake(self, ref: Ref) -> None:
+        row = self._memory.row(ref)
+        if row is not None and not row.job.ended:
+            wake_job(self._memory, row, self.now)
 
     def cancel(self, ref: Ref, reason: str) -> None:
         cancel_one(self._memory, ref, reason, self.now)
@@ -55,19 +75,20 @@ class _Host:
     def retry(self, ref: Ref) -> bool:
         return retry(self._memory, [ref], None, None) != [None]
 
+    def rerun(self, ref: Ref) -> bool:
+        return self.retry(ref)
+
 
 def put_flow(memory: MemoryState, spec: NewFlow, nodes: Sequence[NewNode], start: bool) -> FlowInfo | None:
-    flow = memory.flows.get(spec.ref)
-    if flow is None:
-        flow = memory.flows[spec.ref] = MemoryFlow(new_flow(spec, memory.clock.now()))
+    flow = memory.flows.get(spec.ref) or MemoryFlow(new_flow(spec, memory.clock.now()))
     head = flow.head
-    if head.spec.key != spec.key:
+    if head.spec.key != spec.key or not joins_on(head, nodes):
         return None
+    memory.flows[spec.ref] = flow
     if head.state is FlowState.BUILDING:
         new = [LiveNode.of(node) for node in nodes if node.index >= head.total]
         flow.nodes += new
-        head.total += len(new)
-        head.counts[NodeState.WAITING] = head.total
+        head.stored(len(new))
         if start:
             _engine(memory, flow).start(FLOW_STEP)
     return _after(memory, flow)
@@ -79,7 +100,9 @@ def add_to_flow(memory: MemoryState, ref: Ref, join: int, jobs: Sequence[NewJob]
         return None
     first = flow.head.total
     members = [replace(job, flow=FlowMember(ref.queue, ref.id, first + n)) for n, job in enumerate(jobs)]
-    flow.nodes += [LiveNode.of(NewNode(first + n, job, next=(join,))) for n, job in enumerate(members)]
+    flow.nodes += [
+        LiveNode.of(NewNode(first + n, job, next=(join,), uses=1)) for n, job in enumerate(members)
+    ]
     if not _engine(memory, flow).add(join, members):
         del flow.nodes[first:]
         return None
@@ -101,22 +124,28 @@ def flow_nodes(memory: MemoryState, ref: Ref, indexes: Sequence[int]) -> list[Fl
 
 
 def list_flows(memory: MemoryState, after: str | None, limit: int) -> FlowPage:
-    infos = sorted((flow.head.info() for flow in memory.flows.values()), key=place_of, reverse=True)
+    every = ((flow.head.created_at, ref.queue, ref.id) for ref, flow in memory.flows.items())
     if after is not None:
         before = flow_cursor(after)
-        infos = [info for info in infos if place_of(info) < before]
-    return FlowPage.of(infos, limit)
+        every = (place for place in every if place < before)
+    places = nlargest(limit + 1, every)
+    infos = [memory.flows[Ref(queue, id)].head.info() for _, queue, id in places[:limit]]
+    return FlowPage.of(infos, places, limit)
 
 
-def change_flow(memory: MemoryState, ref: Ref, change: FlowChange) -> FlowInfo | None:
+def change_flow(
+    memory: MemoryState, ref: Ref, change: FlowChange, node: int | None = None
+) -> FlowInfo | None:
     flow = memory.flows.get(ref)
     if flow is None:
         return None
     engine = _engine(memory, flow)
     if change is FlowChange.CANCEL:
         engine.cancel(FLOW_STEP)
-    else:
+    elif node is None:
         engine.retry(FLOW_STEP)
+    else:
+        engine.rerun(node, FLOW_STEP)
     return _after(memory, flow)
 
 
@@ -126,6 +155,9 @@ def advance_flows(memory: MemoryState, limit: int) -> int:
         head = flow.head
         if head.busy:
             done += _engine(memory, flow).advance(limit)
+            _notify(memory, flow)
+        elif head.releases:
+            done += _engine(memory, flow).release(limit)
         elif head.over_at and head.over_at <= now and (head.info().ended or head.state is FlowState.BUILDING):
             del memory.flows[ref]
             done += 1
@@ -146,6 +178,7 @@ def count_ends(memory: MemoryState) -> None:
                 engine.reopened(member.node, FLOW_STEP)
             else:
                 engine.ended(member.node, end.outcome, end.result, FLOW_STEP)
+            _notify(memory, flow)
 
 
 def _is_job_of(flow: MemoryFlow, index: int, id: str) -> bool:
@@ -159,5 +192,11 @@ def _engine(memory: MemoryState, flow: MemoryFlow) -> FlowEngine:
 
 def _after(memory: MemoryState, flow: MemoryFlow) -> FlowInfo:
     """The flow after the verb, and after the ends that the verb has caused."""
+    _notify(memory, flow)
     count_ends(memory)
     return flow.head.info()
+
+
+def _notify(memory: MemoryState, flow: MemoryFlow) -> None:
+    if flow.head.over:
+        memory.waiters.notify_over(flow.head.spec.ref)

@@ -83,6 +83,7 @@ def info_of(queue: MemoryQueue, now: int) -> QueueInfo:
         rate_limiter.limits,
         rate_limiter.throttled(now),
         layers=rate_limiter.layers,
+        opens=rate_limiter.opens(counts.get(State.RUNNING, 0), now),
     )
 
 

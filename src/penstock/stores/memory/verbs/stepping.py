@@ -22,7 +22,7 @@ from penstock.stores.memory.rows import Row
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.steps import JobSteps, StoredSignal
 
-__all__ = ["await_signals", "record_steps", "send_signals", "steps"]
+__all__ = ["await_signals", "record_steps", "send_signals", "steps", "wake_job"]
 
 _LOST, _FULL = RecordedStep(RecordStatus.LOST), RecordedStep(RecordStatus.FULL)
 _STORED = RecordedStep(RecordStatus.STORED)
@@ -143,8 +143,13 @@ def _deliver(memory: MemoryState, row: Row, step: str, signal: Signal, now: int)
         return False
     known.stored[step] = StoredStep(step, now, signal.data, (signal.name, signal.key))
     known.bytes += len(step.encode()) + len(signal.data)
-    known.woken = True
-    if row.job.state is State.SUSPENDED:
-        known.woken = False
-        transitions.wake(memory, row, now)
+    wake_job(memory, row, now)
     return True
+
+
+def wake_job(memory: MemoryState, row: Row, now: int) -> None:
+    """Make a suspended job available; one that still runs becomes available when it suspends itself."""
+    if row.job.state is State.SUSPENDED:
+        transitions.wake(memory, row, now)
+    elif (known := memory.steps.get(row.generation)) is not None:
+        known.woken = True

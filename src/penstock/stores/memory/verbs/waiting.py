@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from penstock.core.flow import flow_with_end
 from penstock.core.job import Job, Ref
 from penstock.stores.contract import Wake
 from penstock.stores.memory.notifier import MemoryNotifier
@@ -61,9 +62,16 @@ def look(
 
 def watch_ends(memory: MemoryState, refs: Sequence[Ref], notifier: MemoryNotifier, each: bool) -> EndWatch:
     """Notify when all jobs have ended or do not exist; `each`: whenever one ends (see `take_ended`)."""
-    watch = EndWatch(notifier, dict(zip(refs, get(memory, refs), strict=True)), each)
+    flows = {ref for ref in refs if _is_open_flow(memory, ref)}
+    watch = EndWatch(notifier, dict(zip(refs, get(memory, refs), strict=True)), flows, each)
     memory.waiters.watch_ends(watch)
     return watch
+
+
+def _is_open_flow(memory: MemoryState, ref: Ref) -> bool:
+    of = flow_with_end(ref)
+    flow = None if of is None else memory.flows.get(of)
+    return flow is not None and not flow.head.over
 
 
 def unwatch_ends(memory: MemoryState, watch: EndWatch) -> None:

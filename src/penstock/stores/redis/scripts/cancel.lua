@@ -1,7 +1,7 @@
 -- Cancel queued jobs, and ask running jobs to stop.
 -- KEYS: the queue.  ARGV: clock, reason, ids.  Returns {number of running jobs that were asked now, one code per job:
 -- its state, "-" if the job does not exist}. Fewer codes than ids: call again for the rest.
--- include: size_check clock states queue record partitions places lease lookup cancelling
+-- include: size_check clock states state_codes queue record partitions places lease lookup cancelling
 local asked, codes = 0, {}
 for i = 3, #ARGV do
   if work >= 2000 then break end    -- the caller asks again for the rest

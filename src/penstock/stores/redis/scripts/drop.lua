@@ -11,7 +11,7 @@ local entries = redis.call('DEL', KEYS[1] .. ':periodic')
 -- the key of the waiters is not deleted: workers may still wait for the queue's next job, and the key expires
 local NAMES = {
   'meta', 'days', 'profiles', 'unique', 'unique/until', 'watchers', 'tokens', 'partitions', 'partitions/over',
-  'tenants', 'ghosts', 'asides',
+  'tenants', 'ghosts', 'asides', 'errors', 'errors/last',
 }
 for _, name in ipairs(NAMES) do redis.call('DEL', KEYS[1] .. ':' .. name) end
 if m.fair then

@@ -11,10 +11,32 @@
 -- without more to do, its generation.
 -- include: clock states status_codes dispatch
 
--- Append one plain job to the ready list of its queue, or dispatch it. Returns its generation, or nothing if there is
--- more to do: the queue is new or special (see queue.lua), or has a waiter without an offer, its list is full, or the
--- clock was set back.
-local function append(queue, digest, profile, id, form, tail)
+local EXPIRING_FORM = 44    -- the size of a form with its times, and no keys
+
+-- When a job expires that has no other option and is available now; nothing for any other job.
+local function expiry_of(form)
+  if #form ~= EXPIRING_FORM then return nil end
+  local delay, run_at, expires_in, expires_at = struct.unpack('<dddd', form, 3)
+  if delay == 0 and run_at == NONE and expires_in ~= NONE and expires_at == NONE then return now + expires_in end
+end
+
+-- As `put` and `write` in places.lua and record.lua have a job that can expire and is available now.
+local function expiring_record(generation, priority, flags, tail, expires)
+  return struct.pack('>BI7B', AVAILABLE + LONG + flags, generation, priority + 128)
+    .. struct.pack('<I4ddddddI4I4I2', 62, now, now, generation, expires, NONE, NONE, 0, 0, 0) .. tail
+end
+
+local function store_expiring(queue, priority, places, orders)
+  redis.call('ZADD', queue .. ':again/' .. priority, unpack(places))
+  redis.call('ZADD', queue .. ':ready', (100 - priority) * BAND, priority .. '/again')
+  redis.call('ZADD', queue .. ':state/' .. AVAILABLE, unpack(places))
+  redis.call('ZADD', queue .. ':expiring', unpack(orders))
+end
+
+-- Append one job, plain or one that expires, to its queue, or dispatch a plain one. Returns its generation, or nothing if
+-- there is more to do: the queue is new or special (see queue.lua), or has a waiter without an offer, its list is full,
+-- or the clock was set back.
+local function append(queue, digest, profile, id, form, tail, expires)
   local priority = string.byte(form, 2)
   local tail_field = priority == 100 and 'tail0' or 'tail' .. priority - 100
   local stored = redis.call('HMGET', queue .. ':meta', 'counters', tail_field)
@@ -25,22 +47,30 @@ local function append(queue, digest, profile, id, form, tail)
   local generation = math.max(last + 1, ARGV[2] + 1, by_time)
   if special ~= 0 or generation >= by_time + PER_MS then return nil end
   if redis.call('HGET', queue .. ':profiles', digest) ~= profile then return nil end
-  local record = struct.pack('>BI7B', AVAILABLE + FRESH + string.byte(tail), generation, priority + 28)
-    .. string.sub(tail, 2)
-  local channel, offer
-  if redis.call('EXISTS', queue .. ':waiters') == 1 then
-    channel, offer = offer_for(queue, record)
-    if not offer then return nil end
-  elseif not list or list == '' or string.sub(list, -2) == '/m' then
-    return nil
-  end
-  if redis.call('HSETNX', queue .. ':jobs', id, record) == 0 then return nil end
-  if offer then
-    dispatch(queue, id, record, channel, offer)
+  local waited_for = redis.call('EXISTS', queue .. ':waiters') == 1
+  if expires then
+    if waited_for or redis.call('HEXISTS', queue .. ':jobs', id) == 1 then return nil end
+    store_expiring(queue, priority - 100, {generation, id}, {expires, struct.pack('>I7', generation) .. id})
+    redis.call('HSET', queue .. ':jobs', id,
+      expiring_record(generation, priority - 100, string.byte(tail), string.sub(tail, 2), expires))
   else
-    fresh = fresh + 1
-    if redis.call('RPUSH', queue .. ':ready/' .. list, id) >= SEGMENT then
-      redis.call('HSET', queue .. ':meta', tail_field, '')
+    local record = struct.pack('>BI7B', AVAILABLE + FRESH + string.byte(tail), generation, priority + 28)
+      .. string.sub(tail, 2)
+    local channel, offer
+    if waited_for then
+      channel, offer = offer_for(queue, record)
+      if not offer then return nil end
+    elseif not list or list == '' or string.sub(list, -2) == '/m' then
+      return nil
+    end
+    if redis.call('HSETNX', queue .. ':jobs', id, record) == 0 then return nil end
+    if offer then
+      dispatch(queue, id, record, channel, offer)
+    else
+      fresh = fresh + 1
+      if redis.call('RPUSH', queue .. ':ready/' .. list, id) >= SEGMENT then
+        redis.call('HSET', queue .. ':meta', tail_field, '')
+      end
     end
   end
   redis.call('HSET', queue .. ':meta', 'counters',
@@ -48,9 +78,10 @@ local function append(queue, digest, profile, id, form, tail)
   return generation
 end
 
--- Before the other parts, whose functions a plain job would pay for: half of the server's time for a call.
-if #ARGV == 9 and #ARGV[8] == 2 and ARGV[3] == '' then
-  local generation = append(KEYS[1], ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9])
+-- Before the other parts, whose functions such a job would pay for: half of the server's time for a call.
+if #ARGV == 9 and ARGV[3] == '' then
+  local expires = expiry_of(ARGV[8])
+  local generation = (expires or #ARGV[8] == 2) and append(KEYS[1], ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9], expires)
   if generation then return generation end
 end
 
@@ -59,9 +90,9 @@ local floor, places, profiles = tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local first = 5 + 2 * profiles
 local inline_profile = profile_keeper(5, profiles)
 
-local asked, taken, count, fresh, records = {}, {}, {}, {}, {}
+local asked, taken, count, fresh, records, expiring = {}, {}, {}, {}, {}, {}
 for q = 1, #KEYS do
-  asked[q], taken[q], count[q], fresh[q], records[q] = {}, {}, 0, {}, {}
+  asked[q], taken[q], count[q], fresh[q], records[q], expiring[q] = {}, {}, 0, {}, {}, {}
 end
 for i = first, #ARGV, 3 do
   local of_queue = asked[string.byte(ARGV[i + 1])]
@@ -97,15 +128,29 @@ local function keep_fresh(q, id, priority, generation, flags, tail)
     struct.pack('>BI7B', AVAILABLE + FRESH + flags, generation, priority + 128) .. tail
 end
 
+-- Collect a job that can expire and is available now; all of them are stored together.
+local function keep_expiring(q, id, priority, generation, flags, tail, expires)
+  local jobs = expiring[q][priority]
+  if not jobs then
+    jobs = {places = {}, orders = {}, records = {}}
+    expiring[q][priority] = jobs
+  end
+  local places, orders, stored, n = jobs.places, jobs.orders, jobs.records, #jobs.places
+  places[n + 1], places[n + 2] = generation, id
+  orders[n + 1], orders[n + 2] = expires, struct.pack('>I7', generation) .. id
+  stored[n + 1], stored[n + 2] = id, expiring_record(generation, priority, flags, tail, expires)
+end
+
 local statuses, holders = {}, {}
 for i = first, #ARGV, 3 do
   local id, form, tail = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   local q, priority = string.byte(form, 1, 2)
   local queue = KEYS[q]
   local status, has
+  local expires = expiry_of(form)
   if taken[q][id] then
     status = EXISTS
-  elseif #form == 2 then
+  elseif #form == 2 or expires then
     local m = meta(queue)
     has = m.limited and not m.closed and limiting().full(queue, m) or nil
     status = m.closed and CLOSED or has and FULL or NEW
@@ -126,6 +171,8 @@ for i = first, #ARGV, 3 do
     count[q] = count[q] + 1
     if #form == 2 and ms_of(generation) == now and not meta(queue).fair then
       keep_fresh(q, id, priority - 100, generation, flags, stored)
+    elseif expires and not meta(queue).fair then
+      keep_expiring(q, id, priority - 100, generation, flags, stored, expires)
     else
       slow_path().store_new(queue, id, form, generation, flags, stored)
       if places == '' then floor = math.max(floor, minted) end
@@ -156,6 +203,11 @@ for q, queue in ipairs(KEYS) do
     for priority, list in pairs(dispatched and {} or fresh[q]) do
       push_ready(queue, priority, list.first, list)
       m.fresh = m.fresh + #list
+      made_ready[queue] = true
+    end
+    for priority, jobs in pairs(expiring[q]) do
+      store_expiring(queue, priority, jobs.places, jobs.orders)
+      in_steps('HSET', queue .. ':jobs', jobs.records)
       made_ready[queue] = true
     end
   end

@@ -25,8 +25,7 @@ local function slow_path()
   slow = {
     notice_reboot = notice_reboot, under_token = under_token, readable = readable, write = write, order = order,
     end_queued = end_queued, take_parked = take_parked, close_again = close_again,
-    first_segments = first_segments, take = take, put = put, may_enter = may_enter, admit = admit, advance = advance,
-    terms_of = terms_of,
+    take = take, put = put, may_enter = may_enter, admit = admit, advance = advance, terms_of = terms_of,
     started = started, set_aside = set_aside, give_back = give_back, advance_fair_share = advance_fair_share,
     leave_queue = function(queue, id, job) shift_key(queue, id, job, QUEUED_PHASE, RUNNING_PHASE) end,
   }
@@ -155,7 +154,7 @@ end
 
 -- Take jobs of a priority from its lists and from `again`, merged by place.
 local function pick_both(queue, priority, n)
-  local name = slow_path().first_segments(queue, priority, 1)[1]
+  local name = first_segments(queue, priority, 1)[1]
   local places = redis.call('ZRANGE', queue .. ':again/' .. priority, 0, n - 1, 'WITHSCORES')
   local listed = name and redis.call('LRANGE', queue .. ':ready/' .. name, 0, n - 1) or {}
   local listed_records = #listed > 0 and get_many(queue .. ':jobs', listed) or {}
@@ -185,7 +184,7 @@ local function pick_both(queue, priority, n)
     local taken = {unpack(again_ids, 1, a - 1)}
     in_steps('ZREM', queue .. ':again/' .. priority, taken)
     in_steps('ZREM', queue .. ':state/' .. AVAILABLE, taken)
-    slow_path().close_again(queue, priority)
+    if redis.call('EXISTS', queue .. ':again/' .. priority) == 0 then slow_path().close_again(queue, priority) end
   end
   return ids, records
 end
@@ -263,7 +262,7 @@ end
 
 -- Store the leases; cancel expired jobs instead. Returns how many jobs were leased.
 local function lease_jobs(q, queue, ids, records)
-  local ends, held, run, n = {}, {}, {}, 0
+  local ends, held, run, n, unexpiring = {}, {}, {}, 0, {}
   local m = meta(queue)
   local next_start = m.limited and limiting().next_start
   local common = m.limited and limiting().rules_of(m).max_running and charge + LIMITED or charge
@@ -276,7 +275,9 @@ local function lease_jobs(q, queue, ids, records)
       record, expires, has = check_record(queue, id, record)
       if record and has >= ASKED_TO_STOP then flags = flags + ASKED end
       if record and bit.band(has, HAS_SHARED_KEY) ~= 0 then flags = flags + SHARES_KEY end
-      if record and (expires ~= NONE or bit.band(has, RESET_PARTS + UNIQUE + PARTITION) ~= 0) then
+      if record and expires > now and bit.band(has, RESET_PARTS + UNIQUE + PARTITION) == 0 then
+        unexpiring[#unexpiring + 1] = string.sub(record, 2, 8) .. id    -- as `order`: all that its start changes
+      elseif record and (expires ~= NONE or bit.band(has, RESET_PARTS + UNIQUE + PARTITION) ~= 0) then
         if fair and expires ~= NONE and expires <= now and priority then    -- advance the round first
           slow_path().advance_fair_share(queue, priority, place, n / 2)
         end
@@ -301,6 +302,7 @@ local function lease_jobs(q, queue, ids, records)
   end
   n = n / 2
   if fair and priority and place > fair then slow_path().advance_fair_share(queue, priority, place, n) end
+  in_steps('ZREM', queue .. ':expiring', unexpiring)
   if n > 0 then
     in_steps('ZADD', queue .. ':leases', ends)
     in_steps('HSET', queue .. ':held', held)

@@ -1,12 +1,16 @@
 -- Store a change of a flow, unless another change was stored since the caller has read it, and enqueue the jobs of nodes
 -- that start.
 -- KEYS: the queue of the flow, then other queues.  ARGV: clock, floor (as in enqueue), id of the flow, version that the
--- caller has read ('' if there was no flow), time of creation, when to look at the flow again ('' never), `q` that the
+-- caller has read ('' if there was no flow), the new version (random: no number may come twice if the server loses its
+-- last moments), time of creation, when to look at the flow again ('' never, "gone": remove the flow), `q` that the
 -- caller has added to the flow, `s`, 1 if `q` must be the same still, number of profiles, the profiles (digest, profile),
 -- number of nodes to check with the fields and their first bytes, number of fields to set, the fields and values, number of
--- fields to remove, the fields, then the jobs that follow, as in settle.lua.
--- flow/ID is a hash: `v` version, `head` flow, `s` 1 if scripts may count ends without a change of `v` (queue.lua), `q` how
--- many ends they have counted since `head`; and per node N: `nN` its state, `jN` its job, `iN` inputs, `rN` result.
+-- fields to remove, the fields, number of parts of entries of `ends` that this change has counted, the parts (number of the queue, name),
+-- then the jobs that follow, as in settle.lua, the id by which its end is awaited, if it is over now, and the id of a
+-- job of this queue to wake.
+-- flow/ID is a hash: `v` version, `head` flow, `o` 1 if it is over, `s` 1 if scripts may count ends without a change of `v`
+-- (queue.lua), `q` how many ends they have counted since `head`; and per node N: `nN` its state, `jN` its job, `iN` inputs,
+-- `rN` result.
 -- flows: the ids by time of creation. flows/look: the ids by the instant at which `advance_flows` has something to do.
 -- Returns {1 if stored, the highest generation, names of the jobs put into `out`}. A job whose id is taken is not stored;
 -- that ends its node, by an entry of `ends`.
@@ -14,13 +18,20 @@
 local function commit()    -- Lua allows 200 local names per function, and the parts included above use most of them
   -- include: replacing insert
   local home, id = KEYS[1], ARGV[3]
-  local flow, floor, profiles = home .. ':flow/' .. id, tonumber(ARGV[2]), tonumber(ARGV[10])
+  local flow, floor, profiles = home .. ':flow/' .. id, tonumber(ARGV[2]), tonumber(ARGV[11])
   local version = redis.call('HGET', flow, 'v') or ''
   local refused = {0, string.format('%.0f', floor), {}}
-  local more = (tonumber(redis.call('HGET', flow, 'q')) or 0) - tonumber(ARGV[7])    -- ends since the caller has read it
-  if version ~= ARGV[4] or ARGV[9] == '1' and more ~= 0 then return refused end
-  local inline_profile = profile_keeper(11, profiles)
-  local at = 11 + 2 * profiles
+  if version ~= ARGV[4] then return refused end
+  if ARGV[7] == 'gone' then
+    redis.call('UNLINK', flow)
+    redis.call('ZREM', home .. ':flows', id)
+    redis.call('ZREM', home .. ':flows/look', id)
+    return {1, string.format('%.0f', floor), {}}
+  end
+  local more = (tonumber(redis.call('HGET', flow, 'q')) or 0) - tonumber(ARGV[8])    -- ends since the caller has read it
+  if ARGV[10] == '1' and more ~= 0 then return refused end
+  local inline_profile = profile_keeper(12, profiles)
+  local at = 12 + 2 * profiles
 
   local function next_list()
     local n, list = tonumber(ARGV[at]), {}
@@ -37,16 +48,19 @@ local function commit()    -- Lua allows 200 local names per function, and the p
   end
 
   local sets = next_list()
-  sets[#sets + 1], sets[#sets + 2] = 'v', string.format('%.0f', (tonumber(version) or 0) + 1)
-  sets[#sets + 1], sets[#sets + 2] = 's', ARGV[8]
+  sets[#sets + 1], sets[#sets + 2] = 'v', ARGV[5]
+  sets[#sets + 1], sets[#sets + 2] = 's', ARGV[9]
   sets[#sets + 1], sets[#sets + 2] = 'q', more
   in_steps('HSET', flow, sets)
   in_steps('HDEL', flow, next_list())
-  redis.call('ZADD', home .. ':flows', ARGV[5], id)
-  if ARGV[6] == '' then
+  -- in this step: a server that loses its last moments must not lose the count and keep the removal of its entry
+  local counted = next_list()
+  for i = 1, #counted, 2 do redis.call('HDEL', KEYS[tonumber(counted[i])] .. ':ends', counted[i + 1]) end
+  redis.call('ZADD', home .. ':flows', ARGV[6], id)
+  if ARGV[7] == '' then
     redis.call('ZREM', home .. ':flows/look', id)
   else
-    redis.call('ZADD', home .. ':flows/look', ARGV[6], id)
+    redis.call('ZADD', home .. ':flows/look', ARGV[7], id)
   end
 
   -- Store a job. If it is available at once and has no other options, it is one of the fresh jobs, as a plain job is.
@@ -94,6 +108,17 @@ local function commit()    -- Lua allows 200 local names per function, and the p
       meta(to).fresh = meta(to).fresh + #list
     end
     made_ready[to] = true
+  end
+  if ARGV[at + 1] ~= '' then publish_end(home, ARGV[at + 1], '') end
+  local ok, job = pcall(read, ARGV[at + 2] ~= '' and redis.call('HGET', home .. ':jobs', ARGV[at + 2]))
+  if ok then    -- as for a signal that has come (see deliver_signals.lua)
+    if redis.call('HEXISTS', home .. ':held', ARGV[at + 2]) == 1 then
+      if job.steps then redis.call('HSET', steps_of(home, job), 'w', '1') end
+    elseif job.state == SUSPENDED then
+      take(home, ARGV[at + 2], job)
+      job.run = now
+      put_available(home, ARGV[at + 2], job)
+    end
   end
   finish()
   return {1, string.format('%.0f', floor), out}

@@ -1,7 +1,8 @@
 -- Enqueue a job that follows a settled job of another cluster slot. A closed or full queue takes it. The job is not
 -- stored if its id is taken. If its unique key is held, the job is not stored, or replaces the content of the holder.
 -- KEYS: the queue.  ARGV: clock, floor (as in enqueue), number of profiles, the profiles (digest, profile), id, form,
--- tail, and for a node of a flow a name: it is enqueued only once under this name, and if it is not stored, its node ends.
+-- tail, and for a node of a flow a name: it is enqueued only once under this name, and if it is not stored, its node
+-- ends. The name is remembered for 30 days, or until an hour after the delivery was confirmed (see outbox.py).
 -- Returns the highest generation.
 -- include: clock states status_codes queue profiles record partitions places
 local function follow()    -- Lua allows 200 local names per function, and the parts included above use most of them
@@ -10,7 +11,7 @@ local function follow()    -- Lua allows 200 local names per function, and the p
   local id, form, tail = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   local status, has
   local once = ARGV[at + 3]
-  if once and not redis.call('SET', queue .. ':once/' .. once, 1, 'NX', 'EX', 3600) then
+  if once and not redis.call('SET', queue .. ':once/' .. once, 1, 'NX', 'EX', 2592000) then
     return string.format('%.0f', floor)
   end
   if redis.call('HEXISTS', queue .. ':jobs', id) == 0 then status, has = enqueue_status(queue, form, true) end

@@ -1,6 +1,7 @@
 -- Count the jobs of a queue by state, and read its settings.
 -- KEYS: the queue.  ARGV: clock.  Returns {whether the queue exists (1, 0), paused, closed, the earliest run_at of its
--- available jobs ('' if none), limits, those by an operator, those by code, throttled until ('' if not), then the count of each state, by its number}.
+-- available jobs ('' if none), limits, those by an operator, those by code, throttled until ('' if not), when the rate or
+-- the throttle lets the next job start ('' if now, or when a job ends), then the count of each state, by its number}.
 -- include: clock states queue record partitions places listing
 local queue = KEYS[1]
 local m = meta(queue)
@@ -30,6 +31,9 @@ local answer = {
   redis.call('HGET', queue .. ':meta', 'limits_by_code') or '',
   m.throttled_until and m.throttled_until > now and string.format('%.0f', m.throttled_until) or '',
 }
+local room, opens
+if m.limited then room, opens = limiting().room_of(queue, m) end
+answer[#answer + 1] = room == 0 and opens and string.format('%.0f', opens) or ''
 for state = SCHEDULED, PARKED do
   answer[#answer + 1] = redis.call('ZCARD', queue .. ':state/' .. state) + (state == AVAILABLE and m.fresh or 0)
 end

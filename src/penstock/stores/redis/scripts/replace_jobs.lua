@@ -4,7 +4,7 @@
 -- of the new one (as in enqueue).
 -- Returns {the highest generation, 1 in a list if the queue was new, the status code of the new job (as in enqueue),
 -- then for DUPLICATE the id of the holder of the unique key, for FULL the answer of `full` (see limits.lua)}.
--- include: clock states status_codes queue profiles record partitions places lease lookup removing
+-- include: clock states status_codes queue profiles lease_ends record partitions places lease lookup removing
 local function replace_job_by_new()    -- Lua allows 200 local names per function
   -- include: replacing insert
   local queue, floor, old, id, form, tail = KEYS[1], tonumber(ARGV[2]), ARGV[5], ARGV[6], ARGV[7], ARGV[8]

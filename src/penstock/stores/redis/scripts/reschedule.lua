@@ -2,7 +2,7 @@
 -- KEYS: the queue.  ARGV: clock, floor (as in enqueue), delay, run_at ('' : now + delay), ids.
 -- Returns {0, one code per job: its state before, "-" if the job does not exist, the highest generation}. Fewer codes
 -- than ids: call again for the rest.
--- include: size_check clock states queue record partitions places lease lookup
+-- include: size_check clock states state_codes queue record partitions places lease lookup
 local due, codes = ARGV[4] == '' and now + tonumber(ARGV[3]) or tonumber(ARGV[4]), {}
 minted = tonumber(ARGV[2])
 for i = 5, #ARGV do

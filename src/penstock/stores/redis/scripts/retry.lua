@@ -1,9 +1,9 @@
 -- Make ended or queued jobs available now, as if they were new.
 -- KEYS: the queue.  ARGV: clock, floor (as in enqueue), attempts left ('': all), expiry (ms from now, '' for none,
--- "keep" unless it has passed), ids.
+-- "keep" unless it has passed), 1: also completed jobs, ids.
 -- Returns {0, one code per job: its state before, "-" if the job does not exist, the highest generation}. Fewer codes
 -- than ids: call again for the rest.
--- include: size_check clock states queue record partitions places lease lookup
+-- include: size_check clock states state_codes queue record partitions places lease lookup
 local queue, codes = KEYS[1], {}
 minted = tonumber(ARGV[2])
 local left, expires_in, keeps_expiry = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[4] == 'keep'
@@ -22,11 +22,7 @@ local function retry_job(id, job)
   take(queue, id, job)
   job.attempt, job.lost, job.run, job.ended, job.asked = attempts_counted(job), 0, now, nil, false
   job.result, job.reason = nil, nil
-  if ended and job.flow then
-    note_flow(queue, id, job, AVAILABLE)
-    local highest = string.byte(job.flow, 4)    -- its next end is counted after this entry: see RAN_AGAIN in queue.lua
-    job.flow = string.sub(job.flow, 1, 3) .. string.char(highest % 128 + 128) .. string.sub(job.flow, 5)
-  end
+  if ended and job.flow then note_flow(queue, id, job, AVAILABLE) end
   if not keeps_expiry then
     job.expires = expires_in and now + expires_in
   elseif job.expires and job.expires <= now then
@@ -43,7 +39,7 @@ local function retry_job(id, job)
   end
 end
 
-for i = 5, #ARGV do
+for i = 6, #ARGV do
   if work >= 2000 then break end    -- the caller asks again for the rest
   local id = ARGV[i]
   local state, job = look_at(queue, id)
@@ -55,7 +51,7 @@ for i = 5, #ARGV do
       id, state, job = batch, batch_state, batch_job
     end
   end
-  if state and state ~= RUNNING then retry_job(id, job) end
+  if state and state ~= RUNNING and (state ~= COMPLETED or ARGV[5] == '1') then retry_job(id, job) end
 end
 finish()
 return {0, table.concat(codes), string.format('%.0f', minted)}

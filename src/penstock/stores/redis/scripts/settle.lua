@@ -9,7 +9,7 @@
 -- Returns {one status code per settlement (APPLIED, STALE, GONE of status_codes.lua; LATER: not done, call again,
 -- because ending the members of batches has taken long enough), the highest generation, names of the jobs that were
 -- put into `out`, then the names of entries of `ends` (see queue.lua), which have a slash}.
--- include: size_check clock states status_codes queue profiles
+-- include: size_check clock states status_codes queue profiles lease_ends
 local DAY = 86400000
 local HEAD, TAIL, OWN = 0, 1, 2    -- QueuePosition, as layout.py numbers it
 local floor, most_errors, profiles = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -51,12 +51,6 @@ local processed, failed, out = {}, {}, {}
 local function count(q, t, n)
   if t.charge == 1 then processed[q] = (processed[q] or 0) + n end
   if t.has_error == 1 then failed[q] = (failed[q] or 0) + n end
-end
-
--- The token and the flags of a lease; defaults if its bytes are too short.
-local function facts_of(lease)
-  local token_size = string.byte(lease, 8) or 0
-  return string.sub(lease, 9, 8 + token_size), string.byte(lease, 17 + token_size) or SHARES_KEY
 end
 
 local slow
@@ -206,13 +200,7 @@ while at <= #ARGV do
   end
   if done > 0 and t.throttle > 0 then limiting().throttle(queue, meta(queue), t.throttle) end
   if #gone > 0 then
-    in_steps('HDEL', queue .. ':held', gone)
-    in_steps('ZREM', queue .. ':leases', orders)
-    for token, m in pairs(tokens) do
-      if count_on(queue .. ':tokens', token, -m) <= 0 then
-        redis.call('HDEL', queue .. ':tokens', token)
-      end
-    end
+    end_leases(queue, tokens, gone, orders)
     local removed = {}
     for id, how in pairs(seen) do
       if how == 'removed' then removed[#removed + 1] = id end

@@ -5,7 +5,13 @@
 local MOST = 8192    -- bytes of channels for one job
 local channel, wanted = ARGV[2], tonumber(ARGV[3])
 
+-- An id that begins with "flow/" stands for the end of a flow. Ids of 14 or 16 bytes are packed, and of jobs.
 local function is_open(queue, id)
+  local flow = #id ~= 14 and #id ~= 16 and string.match(id, '^%z%z?flow/(.+)$')
+  if flow then
+    local stored = redis.call('HMGET', queue .. ':flow/' .. flow, 'v', 'o')
+    return stored[1] and stored[2] ~= '1'
+  end
   local record = redis.call('HGET', queue .. ':jobs', id)
   if not record then return false end
   return not ended_state(state_of(string.byte(record) or 0)) or redis.call('HEXISTS', queue .. ':held', id) == 1

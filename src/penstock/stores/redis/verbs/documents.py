@@ -20,6 +20,7 @@ from penstock.stores.contract import (
 from penstock.stores.redis.context import CallPlan, Context, command, int_or_zero, raise_errors
 from penstock.stores.redis.layout import NONE
 from penstock.stores.redis.verbs.known_queues import now_of
+from penstock.stores.redis.verbs.wake_counts import notify_all_waiters
 
 __all__ = ["append_log", "change_documents", "document_versions", "documents", "read_log", "take_quota"]
 
@@ -77,9 +78,9 @@ def document_versions(context: Context, kinds: Sequence[str]) -> CallPlan[list[i
 
 
 def change_documents(
-    context: Context, kind: str, changes: Sequence[DocumentChange]
+    context: Context, kind: str, changes: Sequence[DocumentChange], notify: bool
 ) -> CallPlan[list[WrittenDocument]]:
-    """Change documents of one kind in one script."""
+    """Change documents of one kind in one script; then notify the waiters, if asked to."""
     args: list[bytes | str | int] = [MOST_DOCUMENTS]
     for change in changes:
         args.append(_bytes_of(change.name))
@@ -88,10 +89,13 @@ def change_documents(
         args.append("" if change.expires_in is None else change.expires_in)
     call = context.shared_call("change_documents", context.redis_keys.documents(kind), args)
     (answer,) = raise_errors((yield [call._replace(repeatable=False)]))
-    return [
+    written = [
         WrittenDocument(_STATUSES[status], int(revision))
         for status, revision in zip(answer[0::2], answer[1::2], strict=True)
     ]
+    if notify and any(one.status is DocumentStatus.APPLIED for one in written):
+        yield from notify_all_waiters(context, "changes")
+    return written
 
 
 def take_quota(context: Context, requests: Sequence[QuotaRequest]) -> CallPlan[list[QuotaTaken]]:

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from penstock.core.flow import NodeState, outcome_of
 from penstock.core.flow_engine import Sweep
 from penstock.core.job import Ref, State
-from penstock.stores.redis.batching import chunks
 from penstock.stores.redis.context import CallPlan, Context, command
+from penstock.stores.redis.flow_session import FlowChangeSet
 from penstock.stores.redis.isolation import AWAY, alone, each
 from penstock.stores.redis.keys import id_of
 from penstock.stores.redis.layout import STATES
@@ -24,8 +24,6 @@ from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["deliver_ends"]
 
-#: Entries of one command.
-_MOST = 1_000
 #: Added to the number of a node in a job that runs again (RAN_AGAIN in queue.lua).
 _RAN_AGAIN = 2**31
 
@@ -44,38 +42,54 @@ class _End(NamedTuple):
 def deliver_ends(context: Context, entries: Sequence[tuple[str, bytes]]) -> CallPlan[int]:
     """Count ends, given as queue and number, and remove them; return how many were counted.
 
-    Those of a queue, or for a flow, that cannot be used now stay.
+    Those of a queue, or for a flow, that cannot be used now stay. So do those of other slots than that of
+    their flow while too few replicas have confirmed the count.
     """
-    stamps: dict[str, list[bytes]] = {}
+    calls: list[tuple[str, Call]] = []
     for queue, stamp in entries:
-        stamps.setdefault(queue, []).append(stamp)
-    parts = [(queue, part) for queue, some in stamps.items() for part in chunks(some, _MOST)]
-    by_flow: dict[Ref, list[tuple[_End, bytes]]] = {}
-    found = yield from each(context, [_call(context, queue, "HMGET", part) for queue, part in parts])
-    for (queue, part), texts in zip(parts, found, strict=True):
-        for stamp, text in () if texts is AWAY else zip(part, texts, strict=True):
-            if text is not None:
-                end = _read(queue, stamp, text)
-                by_flow.setdefault(end.flow, []).append((end, stamp))
-    counted: dict[str, list[bytes]] = {}
-    for flow, ends in by_flow.items():
-        if (
-            yield from alone(context, flow.queue, _count(context, flow, [end for end, _ in ends]))
-        ) is not AWAY:
-            for end, stamp in ends:
-                counted.setdefault(end.job.queue, []).append(stamp)
-    gone = [
-        _call(context, queue, "HDEL", part) for queue, some in counted.items() for part in chunks(some, _MOST)
-    ]
+        key = context.redis_keys.queue(queue) + b":ends"
+        calls.append((queue, command(key, "HGET", key, stamp)))
+    texts = yield from each(context, calls)
+    by_home: dict[str, dict[Ref, list[_End]]] = {}
+    for (queue, stamp), text in zip(entries, texts, strict=True):
+        if text is not None and text is not AWAY:
+            end = _read(queue, stamp, text)
+            by_home.setdefault(end.flow.queue, {}).setdefault(end.flow, []).append(end)
+    counted = 0
+    gone: list[tuple[str, Call]] = []
+    for home, flows in by_home.items():
+        done, noted = yield from _count_all(context, home, flows)
+        counted += done
+        for end in noted:
+            key = context.redis_keys.queue(end.job.queue) + b":ends"
+            gone.append((end.job.queue, command(key, "HDEL", key, end.stamp)))
     if gone:
         yield from each(context, gone)
-    return sum(len(some) for some in counted.values())
+    return counted + len(gone)
 
 
-def _call(context: Context, queue: str, verb: str, stamps: Sequence[bytes]) -> tuple[str, Call]:
-    """A command on some entries of `ends`."""
-    key = context.redis_keys.queue(queue) + b":ends"
-    return queue, command(key, verb, key, *stamps)
+def _count_all(context: Context, home: str, flows: dict[Ref, list[_End]]) -> CallPlan[tuple[int, list[_End]]]:
+    """Count the ends of flows of one queue.
+
+    Returns how many were counted and removed in one step, and the others that can be removed now.
+    """
+    elsewhere = any(end.job.queue != home for ends in flows.values() for end in ends)
+    wanted = context.replicas_of_noted if elsewhere else 0
+    last, confirmed = next(reversed(flows)), not wanted
+    done = 0
+    noted: list[_End] = []
+    removable: list[_End] = []
+    for flow, ends in flows.items():
+        # replicas that have acknowledged the last write have those before it, too
+        session = yield from alone(context, home, _count(context, flow, ends, wanted if flow is last else 0))
+        if session is None:  # the flow is gone
+            removable += ends
+        elif session is not AWAY:
+            left = [end for end in ends if end.job.queue not in session.removed]
+            done += len(ends) - len(left)
+            noted += left
+            confirmed = confirmed or (flow is last and not session.unconfirmed)
+    return done, removable + (noted if confirmed else [])
 
 
 def _read(queue: str, stamp: bytes, text: bytes) -> _End:
@@ -91,12 +105,14 @@ def _read(queue: str, stamp: bytes, text: bytes) -> _End:
     return _End(int(stamp), flow, node, job, outcome, rest[1:] if rest else None)
 
 
-def _count(context: Context, flow: Ref, ends: list[_End]) -> CallPlan[bool]:
+def _count(context: Context, flow: Ref, ends: list[_End], replicas: int) -> CallPlan[FlowChangeSet | None]:
+    """Count ends of one flow; returns the stored change, or None if the flow is gone."""
     ends.sort()
     while True:
         session = yield from open_flow(context, flow)
         if session is None:
-            return True
+            return None
+        session.counted = [(end.job.queue, end.stamp) for end in ends]
         yield from read_nodes(context, flow, session, [end.node for end in ends])
         cancelled = [end.node for end in ends if end.outcome is NodeState.CANCELLED]
         yield from note_missing(context, session, cancelled)  # a job that its flow cancelled may be retried
@@ -108,8 +124,6 @@ def _count(context: Context, flow: Ref, ends: list[_End]) -> CallPlan[bool]:
                 session.engine.ended(end.node, end.outcome, end.result, 0)
         if session.head.sweep is Sweep.REOPEN:
             yield from note_missing(context, session, [end.node for end in ends])
-        if not session.changed:  # all of them were counted before
-            return True
         yield from proceed(context, flow, session)
-        if (yield from commit(context, flow, session)):
-            return True
+        if (yield from commit(context, flow, session, replicas)):
+            return session

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import msgspec
 
-from penstock.core.flow import NodeState
+from penstock.core.flow import NodeState, end_of_flow, outcome_of
 from penstock.core.flow_engine import Sweep
 from penstock.core.job import Ref
 from penstock.stores.contract import FLOW_STEP
@@ -15,12 +16,23 @@ from penstock.stores.redis.context import CallPlan, Context, command, raise_erro
 from penstock.stores.redis.flow_session import FlowChangeSet, node_fields, read_head
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.script_arguments import form_of, tail_of
-from penstock.stores.redis.verbs.known_queues import now_of, register
+from penstock.stores.redis.verbs.known_queues import now_of, register_for_flows
 from penstock.stores.redis.verbs.operating import retry
 from penstock.stores.redis.verbs.outbox import deliver
 from penstock.stores.redis.verbs.producing import cancel, get
 
-__all__ = ["commit", "flow_key", "note_missing", "open_flow", "proceed", "read_nodes"]
+__all__ = [
+    "commit",
+    "flow_key",
+    "note_ended",
+    "note_missing",
+    "note_missing_jobs",
+    "open_flow",
+    "proceed",
+    "read_nodes",
+    "release",
+    "remove",
+]
 
 
 _FIELDS = 1_000
@@ -75,17 +87,49 @@ def proceed(context: Context, ref: Ref, session: FlowChangeSet, budget: int = FL
             wanted = range(head.cursor, min(head.total, head.cursor + left))
         before = session.unread(wanted)
         yield from read_nodes(context, ref, session, before)
-        if head.sweep in (Sweep.REOPEN, Sweep.RETRY):
+        yield from note_ended(context, session, before)
+        if head.sweep in (Sweep.REOPEN, Sweep.RETRY) or session.has_again(before):
             yield from note_missing(context, session, before)
+
+
+def note_ended(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
+    """Note which of the jobs that others have enqueued for these nodes have ended."""
+    if not (refs := session.externals(indexes)):
+        return
+    for ref, job in zip(refs, (yield from get(context, refs)), strict=True):
+        if job is None or job.ended:
+            session.ended[ref] = NodeState.GONE if job is None else outcome_of(job.state)
+
+
+def release(context: Context, ref: Ref, session: FlowChangeSet, budget: int) -> CallPlan[int]:
+    """Let the engine remove results that no node needs any longer; return the steps done."""
+    done, key = 0, flow_key(context, ref)
+    while session.head.releases and done < budget:
+        index, at, _ = session.head.releases[0]
+        yield from read_nodes(context, ref, session, [index])
+        (inputs,) = raise_errors((yield [command(key, "HGET", key, b"i%d" % index)]))
+        session.read_inputs(index, inputs)
+        yield from read_nodes(context, ref, session, session.inputs(index)[at : at + budget - done])
+        done += session.engine.release(budget - done)
+    return done
 
 
 def note_missing(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
     """Note which jobs of failed or cancelled nodes cannot be retried: they are gone, or unreadable."""
     nodes = [session.node(index) for index in indexes]
     failed = (NodeState.DEAD, NodeState.CANCELLED)
-    refs = [
-        node.ref for node in nodes if node is not None and node.ref and (node.state in failed or node.swept)
+    wanted = [
+        node.index
+        for node in nodes
+        if node is not None and (node.state in failed or node.swept or node.again)
     ]
+    yield from note_missing_jobs(context, session, wanted)
+
+
+def note_missing_jobs(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
+    """Note which of these nodes have a job that cannot be retried."""
+    nodes = [session.node(index) for index in indexes]
+    refs = [node.ref for node in nodes if node is not None and node.ref]
     if refs:
         jobs = yield from get(context, refs)
         session.missing |= {
@@ -93,32 +137,53 @@ def note_missing(context: Context, session: FlowChangeSet, indexes: Sequence[int
         }
 
 
-def commit(context: Context, ref: Ref, session: FlowChangeSet) -> CallPlan[bool]:
+def commit(context: Context, ref: Ref, session: FlowChangeSet, replicas: int = 0) -> CallPlan[bool]:
     """Store the change, and enqueue jobs. False: nothing was stored, because the flow has changed.
 
+    `replicas`: how many must acknowledge it; if fewer do, `session.unconfirmed` says so.
     Jobs are retried and cancelled first, in the order of the passes: if this process dies in between, that
     happens again.
     """
+    if session.cancels and context.apart:
+        yield from _deliver_all(context, ref.queue)  # a job of a node that has started may still be there
     if session.retries:
-        yield from retry(context, session.retries, None, None)
+        yield from retry(context, session.retries, None, None, completed=False)
+    if session.reruns:
+        yield from retry(context, session.reruns, None, None)
     for reason in dict.fromkeys(reason for _, reason in session.cancels):
         yield from cancel(context, [one for one, why in session.cancels if why == reason], reason)
     names = list(dict.fromkeys(job.queue for job in session.jobs))
-    yield from register(context, {ref.queue, *names})
+    yield from register_for_flows(context, {ref.queue, *names})
     numbers = {ref.queue: 1}
     if not context.apart:
-        for name in names[:_QUEUES]:
+        for name in [*names, *(queue for queue, _ in session.counted)][:_QUEUES]:
             numbers.setdefault(name, len(numbers) + 1)
-    call = context.call(
-        "flow_commit", list(numbers), _arguments(context, ref, session, numbers), repeatable=False
-    )
-    ((stored, highest, out),) = raise_errors((yield [call]))
+    args = _arguments(context, ref, session, numbers)
+    call = context.call("flow_commit", list(numbers), args, repeatable=False, replicas=replicas)
+    (answer,) = raise_errors((yield [call]))
+    (stored, highest, out), session.unconfirmed = context.confirmed(answer)
     context.floor = max(context.floor, int(highest))
     if not stored:
         return False
+    session.removed = {queue for queue, _ in session.counted if queue in numbers}
     if out:
         yield from deliver(context, [(ref.queue, name) for name in out])
     return True
+
+
+def _deliver_all(context: Context, queue: str) -> CallPlan[None]:
+    """Deliver what the outbox of this queue has."""
+    key = context.redis_keys.queue(queue) + b":out"
+    (names,) = raise_errors((yield [command(key, "HKEYS", key)]))
+    if names:
+        yield from deliver(context, [(queue, name) for name in names])
+
+
+def remove(context: Context, ref: Ref, session: FlowChangeSet | None) -> CallPlan[None]:
+    """Remove a flow and its nodes, unless it has changed since it was read: it may have been retried."""
+    version = b"" if session is None else session.version
+    args: list[bytes | str | int] = [context.floor, ref.id, version, "", 0, "gone", 0]
+    raise_errors((yield [context.call("flow_commit", [ref.queue], args, repeatable=False)]))
 
 
 def _arguments(
@@ -137,11 +202,21 @@ def _arguments(
         blob.append(bytes((number,)))
         blob += [part for fact in facts for part in (len(fact).to_bytes(4, "little"), fact)]
     sets, dels = session.fields()
+    ends = [part for queue, stamp in session.counted if queue in numbers for part in (numbers[queue], stamp)]
     look = session.look_at
-    args: list[bytes | str | int] = [context.floor, ref.id, session.version, session.head.created_at]
+    args: list[bytes | str | int] = [
+        context.floor,
+        ref.id,
+        session.version,
+        os.urandom(8),
+        session.head.created_at,
+    ]
     args += ["" if look is None else look, session.uncounted]
     args += [int(session.scripts_count), int(session.needs_all_ends), len(profiles)]
     for pair in profiles.items():
         args += pair
+    woken = b"" if session.wakes is None else packed(session.wakes.id)
+    end = packed(end_of_flow(ref).id) if session.is_news_for_waiters else b""
     checks = session.checks()
-    return [*args, len(checks), *checks, len(sets), *sets, len(dels), *dels, b"".join(blob)]
+    lists = [part for some in (checks, sets, dels, ends) for part in (len(some), *some)]
+    return [*args, *lists, b"".join(blob), end, woken]

@@ -6,18 +6,29 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState
-from penstock.core.flow_engine import new_flow
+from penstock.core.errors import NotReplicated
+from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode
+from penstock.core.flow_engine import joins_on, new_flow
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref
 from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage
-from penstock.stores.flow_cursor import flow_cursor, place_of
+from penstock.stores.flow_cursor import FlowPlace, flow_cursor
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
 from penstock.stores.redis.flow_session import FlowChangeSet, node_fields, read_head, shown_node
 from penstock.stores.redis.isolation import AWAY, alone, each, isolated
 from penstock.stores.redis.verbs.flow_ends import deliver_ends
-from penstock.stores.redis.verbs.flow_store import commit, flow_key, open_flow, proceed, read_nodes
-from penstock.stores.redis.verbs.known_queues import known, now_of
+from penstock.stores.redis.verbs.flow_store import (
+    commit,
+    flow_key,
+    note_ended,
+    note_missing_jobs,
+    open_flow,
+    proceed,
+    read_nodes,
+    release,
+    remove,
+)
+from penstock.stores.redis.verbs.known_queues import known_flow_queues, now_of
 from penstock.stores.redis.wire.calls import Call
 
 __all__ = [
@@ -44,18 +55,20 @@ def put_flow(
             now = int((yield from now_of(context)))
             session = FlowChangeSet(new_flow(spec, now), b"", 0, now)
         head = session.head
-        if head.spec.key != spec.key:
+        if head.spec.key != spec.key or not joins_on(head, nodes):
             return None
         if head.state is FlowState.BUILDING:
             for node in nodes:
                 if node.index >= head.total:
                     session.add(node)
-                    head.total += 1
-            head.counts[NodeState.WAITING] = head.total
+                    head.stored(1)
             if start:
+                yield from note_ended(context, session, [node.index for node in nodes])
                 session.engine.start(0)
                 yield from proceed(context, spec.ref, session)
-        if (yield from commit(context, spec.ref, session)):
+        if (yield from commit(context, spec.ref, session, context.replicas)):
+            if session.unconfirmed:
+                raise NotReplicated([spec.id], session.unconfirmed, "flow")
             return (yield from _info(context, spec.ref))
 
 
@@ -69,7 +82,7 @@ def add_to_flow(context: Context, ref: Ref, join: int, jobs: Sequence[NewJob]) -
         first = session.head.total
         members = [replace(job, flow=FlowMember(ref.queue, ref.id, first + n)) for n, job in enumerate(jobs)]
         for n, job in enumerate(members):
-            session.add(NewNode(first + n, job, (join,)))
+            session.add(NewNode(first + n, job, (join,), uses=1))
         if not session.engine.add(join, members):
             return None
         session.inputs_changed(join)
@@ -99,39 +112,62 @@ def flow_nodes(context: Context, ref: Ref, indexes: Sequence[int]) -> CallPlan[l
 
 
 def list_flows(context: Context, after: str | None, limit: int) -> CallPlan[FlowPage]:
-    """List the flows of all queues, newest first."""
+    """List the flows of all queues, newest first; reads no flow that is not on the page."""
     before = None if after is None else flow_cursor(after)
-    queues = yield from known(context)
-    highest = "+inf" if before is None else before[0]
-    calls: list[tuple[str, Call]] = []
-    for queue in queues:
-        key = context.redis_keys.queue(queue) + b":flows"
-        words = (key, highest, "-inf", "LIMIT", 0, limit + FLOW_STEP)
-        calls.append((queue, command(key, "ZREVRANGEBYSCORE", *words)))
+    queues = yield from known_flow_queues(context)
+    rank = (yield from _rank_of(context, before)) if before is not None and before[1] in queues else None
+    calls = [(queue, _newest(context, queue, before, rank, limit + 1)) for queue in queues]
     answers = (yield from each(context, calls)) if calls else []
-    refs = [
-        Ref(queue, id.decode())
-        for queue, ids in zip(queues, answers, strict=True)
-        if ids is not AWAY
-        for id in ids
-    ]
-    found = yield from get_flows(context, refs)
-    infos = sorted((info for info in found if info is not None), key=place_of, reverse=True)
+    places = sorted(
+        (
+            (int(float(at)), queue, id.decode())
+            for queue, found in zip(queues, answers, strict=True)
+            if found is not AWAY
+            for id, at in zip(found[0::2], found[1::2], strict=True)
+        ),
+        reverse=True,
+    )
     if before is not None:
-        infos = [info for info in infos if place_of(info) < before]
-    return FlowPage.of(infos, limit)
+        places = [place for place in places if place < before]
+    infos = yield from get_flows(context, [Ref(queue, id) for _, queue, id in places[:limit]])
+    return FlowPage.of([info for info in infos if info is not None], places, limit)
 
 
-def change_flow(context: Context, ref: Ref, change: FlowChange) -> CallPlan[FlowInfo | None]:
-    """Cancel or retry a flow."""
+def _rank_of(context: Context, place: FlowPlace) -> CallPlan[int | None]:
+    """The rank of a flow among those of its queue; None if it is not there any more."""
+    key = context.redis_keys.queue(place[1]) + b":flows"
+    (rank,) = yield from each(context, [(place[1], command(key, "ZREVRANK", key, place[2]))])
+    return None if rank is None or rank is AWAY else int(rank)
+
+
+def _newest(context: Context, queue: str, before: FlowPlace | None, rank: int | None, most: int) -> Call:
+    """Read the ids and times of the flows of a queue that come after a place in the list."""
+    key = context.redis_keys.queue(queue) + b":flows"
+    if before is not None and queue == before[1] and rank is not None:
+        return command(key, "ZREVRANGE", key, rank + 1, rank + most, "WITHSCORES")
+    highest: str | int = "+inf"
+    if before is not None:  # those of the same time come after it if their queue does
+        highest = before[0] if queue <= before[1] else f"({before[0]}"
+        most += FLOW_STEP if queue == before[1] else 0  # of the same time, some may come before it
+    return command(key, "ZREVRANGEBYSCORE", key, highest, "-inf", "WITHSCORES", "LIMIT", 0, most)
+
+
+def change_flow(
+    context: Context, ref: Ref, change: FlowChange, node: int | None = None
+) -> CallPlan[FlowInfo | None]:
+    """Cancel or retry a flow, or run it again from a node."""
     while True:
         session = yield from open_flow(context, ref)
         if session is None:
             return None
         if change is FlowChange.CANCEL:
             session.engine.cancel(0)
-        else:
+        elif node is None:
             session.engine.retry(0)
+        else:
+            yield from read_nodes(context, ref, session, [node])
+            yield from note_missing_jobs(context, session, [node])
+            session.engine.rerun(node, 0)
         yield from proceed(context, ref, session)
         if (yield from commit(context, ref, session)):
             break
@@ -142,7 +178,9 @@ def change_flow(context: Context, ref: Ref, change: FlowChange) -> CallPlan[Flow
 @isolated
 def advance_flows(context: Context, limit: int) -> CallPlan[int]:
     """Continue what is left over."""
-    queues = yield from known(context)
+    queues = yield from known_flow_queues(context)
+    if not queues:
+        return 0
     done = yield from _count_ends(context, queues)
     now = int((yield from now_of(context)))
     calls: list[tuple[str, Call]] = []
@@ -161,17 +199,13 @@ def advance_flows(context: Context, limit: int) -> CallPlan[int]:
 
 def _advance(context: Context, ref: Ref, limit: int) -> CallPlan[int]:
     session = yield from open_flow(context, ref)
-    key = flow_key(context, ref)
-    if session is None or not session.head.busy:
-        prefix = context.redis_keys.queue(ref.queue)
+    if session is None or not session.head.unfinished:
         if session is None or (session.look_at is not None and session.look_at <= session.now):
-            calls = [command(key, "UNLINK", key)]
-            calls += [
-                command(prefix + name, "ZREM", prefix + name, ref.id) for name in (b":flows", b":flows/look")
-            ]
-            raise_errors((yield calls))
+            yield from remove(context, ref, session)
         return 1
     done = yield from proceed(context, ref, session, limit)
+    if not session.head.busy:
+        done += yield from release(context, ref, session, limit)
     yield from commit(context, ref, session)  # if the flow was changed meanwhile, the next call continues
     return max(1, done)
 

@@ -11,7 +11,16 @@ from penstock.stores.redis.layout import counters_of
 from penstock.stores.redis.outages import SHARED
 from penstock.stores.redis.wire.calls import Call
 
-__all__ = ["highest", "known", "now_of", "probes", "register", "register_call"]
+__all__ = [
+    "highest",
+    "known",
+    "known_flow_queues",
+    "now_of",
+    "probes",
+    "register",
+    "register_call",
+    "register_for_flows",
+]
 
 #: Matches valid names of queues.
 _NAME = re.compile(rb"[A-Za-z0-9._:@+=~-]{1,255}").fullmatch
@@ -19,7 +28,18 @@ _NAME = re.compile(rb"[A-Za-z0-9._:@+=~-]{1,255}").fullmatch
 
 def known(context: Context) -> CallPlan[list[str]]:
     """Return the names of all queues, sorted; while the list is away, those used by this store object."""
-    key = context.redis_keys.queues
+    return (yield from _names_on(context, context.redis_keys.queues))
+
+
+def known_flow_queues(context: Context) -> CallPlan[list[str]]:
+    """Return the names of the queues with flows, or jobs of flows, as `known` does for all.
+
+    So maintenance of flows costs one command where there are none.
+    """
+    return (yield from _names_on(context, context.redis_keys.flow_queues))
+
+
+def _names_on(context: Context, key: bytes) -> CallPlan[list[str]]:
     (names,) = yield from each(context, [(SHARED, command(key, "SMEMBERS", key))])
     if names is AWAY:
         met = (context.met | context.listed) - {SHARED}
@@ -53,6 +73,16 @@ def register(context: Context, queues: set[str]) -> CallPlan[None]:
     """Put names on the list of all queues; if the list is away, the prober does it once the list is back."""
     (done,) = yield from each(context, [(SHARED, register_call(context, queues))])
     if done is AWAY:
+        context.met |= queues
+    else:
+        context.listed |= queues
+
+
+def register_for_flows(context: Context, queues: set[str]) -> CallPlan[None]:
+    """Put names on the lists of all queues and of those with flows, before a flow is changed."""
+    key = context.redis_keys.flow_queues
+    calls = [register_call(context, queues), command(key, "SADD", key, *sorted(queues))]
+    if AWAY in (yield from each(context, [(SHARED, call) for call in calls])):
         context.met |= queues
     else:
         context.listed |= queues

@@ -153,7 +153,7 @@ def infos_of(context: Context, names: Sequence[str]) -> CallPlan[list[QueueInfo 
 
 def _info(name: str, answer: list[Any]) -> QueueInfo | None:
     """Read the answer of info.lua."""
-    there, paused, closed, oldest, limits, by_operator, by_code, held, *numbers = answer
+    there, paused, closed, oldest, limits, by_operator, by_code, held, opens, *numbers = answer
     if not there:
         return None
     counts = {state: n for state, n in zip(STATES, numbers, strict=True) if n}
@@ -167,6 +167,7 @@ def _info(name: str, answer: list[Any]) -> QueueInfo | None:
         in_effect,
         int(held) if held else None,
         layers=layers_of(by_operator, by_code, in_effect),
+        opens=int(opens) if opens else None,
     )
 
 

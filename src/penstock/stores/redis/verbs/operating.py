@@ -18,6 +18,7 @@ from penstock.stores.redis.outages import SHARED
 from penstock.stores.redis.stored_limits import limit_values
 from penstock.stores.redis.verbs.known_queues import register
 from penstock.stores.redis.verbs.listing import infos_of
+from penstock.stores.redis.verbs.measuring import drop_stats
 from penstock.stores.redis.verbs.producing import states_of
 from penstock.stores.redis.verbs.wake_counts import notify_all_waiters
 
@@ -42,12 +43,17 @@ def settings(
 
 
 def retry(
-    context: Context, refs: Sequence[Ref], attempts: int | None, expires_in: int | UnsetType | None
+    context: Context,
+    refs: Sequence[Ref],
+    attempts: int | None,
+    expires_in: int | UnsetType | None,
+    *,
+    completed: bool = True,
 ) -> CallPlan[list[State | None]]:
-    """Make ended or queued jobs available now, as if they were new."""
+    """Make ended or queued jobs available now, as if they were new; `completed`: also completed ones."""
     left = "" if attempts is None else max(1, attempts)
     expires = "keep" if expires_in is UNSET else "" if expires_in is None else expires_in
-    found, _ = yield from states_of(context, "retry", refs, [context.floor, left, expires])
+    found, _ = yield from states_of(context, "retry", refs, [context.floor, left, expires, int(completed)])
     return found
 
 
@@ -86,8 +92,9 @@ def drop(context: Context, queue: str) -> CallPlan[bool]:
     (answer,) = raise_errors((yield [context.call("drop", [queue], [])]))
     if answer < 0:
         return False
-    key = context.redis_keys.queues
-    yield from each(context, [(SHARED, command(key, "SREM", key, queue))])
+    yield from drop_stats(context, queue)
+    lists = (context.redis_keys.queues, context.redis_keys.flow_queues)
+    yield from each(context, [(SHARED, command(key, "SREM", key, queue)) for key in lists])
     context.listed.discard(queue)
     context.met.discard(queue)
     meta = context.redis_keys.queue(queue) + b":meta"

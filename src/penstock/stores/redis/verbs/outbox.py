@@ -19,6 +19,8 @@ from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["deliver"]
 
+#: How long (s) another process may take to deliver an entry that it read before the entry was removed.
+_STILL_READ = 3_600
 _GENERATION = struct.Struct("<d")
 _read_new = msgspec.msgpack.Decoder(NewJob).decode
 
@@ -30,7 +32,7 @@ def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[No
     """
     keys = [(queue, context.redis_keys.queue(queue) + b":out", name) for queue, name in lying]
     texts = yield from each(context, [(queue, command(key, "HGET", key, name)) for queue, key, name in keys])
-    found: list[tuple[str, bytes, bytes]] = []
+    found: list[tuple[str, bytes, bytes, NewJob, int]] = []
     calls: list[tuple[str, Call]] = []
     for (queue, key, name), text in zip(keys, texts, strict=True):
         if text is None or text is AWAY:
@@ -43,16 +45,36 @@ def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[No
                 context, queue, name, text, f"a job that follows another one cannot be read ({error})"
             )
             continue
-        found.append((queue, key, name))
+        found.append((queue, key, name, new, generation))
     if found:
         yield from register(context, {queue for queue, _ in calls})
         gone: list[tuple[str, Call]] = []
+        once: list[tuple[str, Call] | None] = []
         answers = yield from each(context, calls)
-        for (queue, key, name), highest in zip(found, answers, strict=True):
-            if highest is not AWAY:  # else the entry stays until its queue is back
+        for (queue, key, name, new, generation), highest in zip(found, answers, strict=True):
+            highest, unconfirmed = context.confirmed(highest)
+            if highest is not AWAY and not unconfirmed:  # else the entry stays for another process
                 context.floor = max(context.floor, int(highest))
                 gone.append((queue, command(key, "HDEL", key, name)))
-        yield from each(context, gone)
+                once.append(_confirmation(context, new, generation))
+        removed = yield from each(context, gone)
+        confirmed = [one for one, answer in zip(once, removed, strict=True) if one and answer is not AWAY]
+        if confirmed:
+            yield from each(context, confirmed)
+
+
+def _once(new: NewJob, generation: int) -> str | None:
+    """The name under which a node of a flow is enqueued only once; see follow.lua."""
+    return None if new.flow is None else f"{new.flow.id}/{new.flow.node}/{generation}"
+
+
+def _confirmation(context: Context, new: NewJob, generation: int) -> tuple[str, Call] | None:
+    """Let the name be forgotten when no other process can still be about to deliver the job."""
+    name = _once(new, generation)
+    if name is None:
+        return None
+    key = context.redis_keys.queue(new.queue) + f":once/{name}".encode()
+    return new.queue, command(key, "EXPIRE", key, _STILL_READ)
 
 
 def _keep_unread(context: Context, queue: str, name: bytes, text: bytes, cause: str) -> CallPlan[None]:
@@ -69,6 +91,7 @@ def _follower_call(context: Context, new: NewJob, generation: int) -> Call:
     digest, text = context.profiles.write(new)
     args: list[bytes | str | int] = [generation - 1, 1, digest, text]
     args += (packed(new.id), form_of(new, 1), tail_of(new, digest))
-    if new.flow is not None:
-        args.append(f"{new.flow.id}/{new.flow.node}/{generation}")
-    return context.call("follow", [new.queue], args)
+    name = _once(new, generation)
+    if name is not None:
+        args.append(name)
+    return context.call("follow", [new.queue], args, replicas=context.replicas_of_noted)

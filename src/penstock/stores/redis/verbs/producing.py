@@ -17,7 +17,7 @@ from penstock.stores.redis.reading import shown
 from penstock.stores.redis.script_arguments import form_of, tail_of
 from penstock.stores.redis.verbs.known_queues import highest, register
 from penstock.stores.redis.verbs.wake_counts import notify_all_waiters
-from penstock.stores.redis.wire.calls import Acked, Call
+from penstock.stores.redis.wire.calls import Call
 from penstock.stores.redis.wire.faults import ReplyLost
 from penstock.stores.text_encoding import storable
 
@@ -210,11 +210,7 @@ def _answers(context: Context, jobs: Sequence[NewJob], answer: Any, new: set[str
     if isinstance(answer, Exception):
         status = EnqueueStatus.UNKNOWN if isinstance(answer, ReplyLost) else EnqueueStatus.FAILED
         return [Enqueued(status, job.id, cause=str(answer)) for job in jobs]
-    kept, cause = True, ""
-    if isinstance(answer, Acked):
-        kept = answer.replicas >= context.replicas
-        cause = f"{answer.replicas} of {context.replicas} replicas have confirmed it in time"
-        answer = answer.reply
+    answer, cause = context.confirmed(answer)
     if isinstance(answer, int):  # the generation of a plain job
         highest, new_queues, codes, holders = answer, (), b"n", []
     else:
@@ -227,7 +223,7 @@ def _answers(context: Context, jobs: Sequence[NewJob], answer: Any, new: set[str
         Enqueued(_NEW, job.id) if code == _N else _answer(job, code, holders)
         for job, code in zip(jobs, codes, strict=True)
     ]
-    if kept:
+    if not cause:
         return answers
     written = (_NEW, EnqueueStatus.REPLACED)
     return [

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from penstock.core.errors import NotReplicated
 from penstock.core.job import Lease, Ref
 from penstock.stores.contract import (
     LARGEST_MEMORY,
@@ -167,7 +168,9 @@ def await_signals(context: Context, waits: Sequence[SignalWait]) -> CallPlan[lis
             wait, since = waits[n], int(enqueued[n][0]) - SIGNAL_GRACE
             signal = (_bytes(wait.name), _bytes(wait.key), _bytes(wait.lease.id))
             args += (*signal, since, wait.keep, _wait(wait.lease, wait.step))
-        (found,) = raise_errors((yield [_shared(context, "await_signals", args)]))
+        call = _shared(context, "await_signals", args)._replace(replicas=context.replicas_of_noted)
+        (answer,) = raise_errors((yield [call]))
+        found, _ = context.confirmed(answer)  # a wait that is lost in a failover is noted again in a day
         came = [
             (n, _delivery(number, text))
             for n, number, text in zip(part, found[0::2], found[1::2], strict=True)
@@ -186,6 +189,7 @@ def await_signals(context: Context, waits: Sequence[SignalWait]) -> CallPlan[lis
 def send_signals(context: Context, signals: Sequence[Signal]) -> CallPlan[list[SignalStatus]]:
     """Send signals, and deliver those that a job waits for."""
     statuses = [SignalStatus.RECEIVED] * len(signals)
+    few: dict[str, str] = {}
     sizes = [len(signal.data) for signal in signals]
     parts = [
         lighter for some in chunks(range(len(signals)), HEAVY) for lighter in in_bytes(list(some), sizes)
@@ -203,17 +207,26 @@ def send_signals(context: Context, signals: Sequence[Signal]) -> CallPlan[list[S
                 one.most,
                 one.data,
             )
-        yield from _send(context, list(part), args, statuses)
+        cause = yield from _send(context, list(part), args, statuses)
+        few |= {signals[n].name: cause for n in part if cause}
+    if few:
+        raise NotReplicated(list(few), next(iter(few.values())), "signal")
     return statuses
 
 
 def _send(
     context: Context, places: list[int], args: list[bytes | str | int], statuses: list[SignalStatus]
-) -> CallPlan[None]:
-    """Run send_signals.lua, until each signal has been received by a job or stored."""
+) -> CallPlan[str]:
+    """Run send_signals.lua, until each signal has been received by a job or stored.
+
+    Returns why too few replicas have one, or nothing.
+    """
+    few = ""
     while places:
-        call = _shared(context, "send_signals", args)._replace(repeatable=False)
+        call = _shared(context, "send_signals", args)._replace(repeatable=False, replicas=context.replicas)
         (answer,) = raise_errors((yield [call]))
+        answer, unconfirmed = context.confirmed(answer)
+        few = few or unconfirmed
         going: list[tuple[int, _Delivery]] = []
         for n, code, number, text in zip(places, answer[0::3], answer[1::3], answer[2::3], strict=True):
             statuses[n] = _SENT.get(code, SignalStatus.RECEIVED)
@@ -228,6 +241,7 @@ def _send(
         for _, delivery in going:
             if delivery.number in refused:
                 args += (delivery.number, b"", b"", b"", 0, 0, b"")
+    return few
 
 
 def prune_signals(context: Context) -> CallPlan[None]:
@@ -302,13 +316,15 @@ def _refused(context: Context, deliveries: Sequence[_Delivery]) -> CallPlan[set[
         args: list[bytes | str | int] = []
         for one in here:
             args += (packed(one.ref.id), one.generation, one.step, one.number, one.name, one.key, one.data)
-        calls.append((queue, context.call("deliver_signals", [queue], args)))
+        replicas = context.replicas_of_noted
+        calls.append((queue, context.call("deliver_signals", [queue], args, replicas=replicas)))
         parts.append(here)
     answers = (yield from each(context, calls)) if calls else []
     for here, answer in zip(parts, answers, strict=True):
-        for one, code in zip(here, answer if answer is not AWAY else (), strict=False):
+        codes, unconfirmed = context.confirmed(answer)
+        for one, code in zip(here, codes if codes is not AWAY else (), strict=False):
             if code == ord("a"):
-                taken.append(one.number)
+                taken += [] if unconfirmed else [one.number]  # prune repeats an unconfirmed delivery
             else:
                 refused.add(one.number)
     if taken:

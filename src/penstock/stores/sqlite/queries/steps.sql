@@ -23,6 +23,10 @@ SELECT number, value, signal, key FROM penstock_step WHERE job = ?1 AND name = ?
 -- ?1 seq  ?2 name  ?3 now  ?4 value  ?5 namespace  ?6 signal  ?7 key (all three NULL unless it is a wait)
 INSERT INTO penstock_step (job, name, at, value, namespace, signal, key) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 
+-- name: state
+-- ?1 qid  ?2 id
+SELECT seq, state FROM penstock_job WHERE queue = ?1 AND id = ?2
+
 -- name: fill
 -- The signal of a wait has come.  ?1 number  ?2 now  ?3 value
 UPDATE penstock_step SET at = ?2, value = ?3 WHERE number = ?1

@@ -79,7 +79,7 @@ class Completions:
         return True
 
     def _keep(self, cx: sqlite3.Connection, look_first: bool) -> bool:
-        """Keep the jobs. `look_first`: there are jobs of flows, which the first attempt would miss."""
+        """Keep the jobs. `look_first`: the last call had jobs of flows, which a first attempt would miss."""
         if not self.kept:
             return True
         done = 0

@@ -58,20 +58,21 @@ def _version(tx: TransactionContext, kind: str) -> int:
 
 
 def change_documents(
-    tx: TransactionContext, kind: str, changes: Sequence[DocumentChange]
+    tx: TransactionContext, kind: str, changes: Sequence[DocumentChange], notify: bool
 ) -> list[WrittenDocument]:
     before = version = _version(tx, kind)
-    answers = []
+    answers, room = [], _FreePlaces(tx, kind)
     for change in changes:
-        answer, version = _change(tx, kind, change, version)
+        answer, version = _change(tx, kind, change, version, room)
         answers.append(answer)
     if version != before:
         tx.execute(_SET_VERSION, (tx.namespace, kind, version))
+        tx.changes += notify
     return answers
 
 
 def _change(
-    tx: TransactionContext, kind: str, change: DocumentChange, version: int
+    tx: TransactionContext, kind: str, change: DocumentChange, version: int, room: _FreePlaces
 ) -> tuple[WrittenDocument, int]:
     """Apply one change; return its answer, and the version of the kind after it."""
     key = (tx.namespace, kind, _bytes_of(change.name))
@@ -81,20 +82,38 @@ def _change(
         return WrittenDocument(DocumentStatus.CONFLICT, revision), version
     if change.body is None:
         removed = tx.execute(_REMOVE, key).rowcount
+        room.left = None
         return WrittenDocument(DocumentStatus.APPLIED, 0), version + removed
-    if row is None and not _has_room(tx, kind):
+    if row is None and not room.take():
         return WrittenDocument(DocumentStatus.FULL, 0), version
     expires_at = None if change.expires_in is None else tx.now + change.expires_in
     tx.execute(_PUT, (*key, version + 1, tx.now, expires_at, change.body))
     return WrittenDocument(DocumentStatus.APPLIED, version + 1), version + 1
 
 
-def _has_room(tx: TransactionContext, kind: str) -> bool:
-    of = (tx.namespace, kind)
-    (count,) = tx.execute(_COUNT, of).fetchone()
-    if count >= MOST_DOCUMENTS:
-        count -= tx.execute(_REMOVE_EXPIRED, (*of, tx.now)).rowcount
-    return bool(count < MOST_DOCUMENTS)
+class _FreePlaces:
+    """The number of documents that a kind may still get. Counting takes a while: one call counts once."""
+
+    def __init__(self, tx: TransactionContext, kind: str) -> None:
+        self._tx = tx
+        self._of = (tx.namespace, kind)
+        #: None: to be counted.
+        self.left: int | None = None
+
+    def take(self) -> bool:
+        """Take room for one document; False if there is none."""
+        if not self.left:
+            self.left = self._counted()
+        if self.left <= 0:
+            return False
+        self.left -= 1
+        return True
+
+    def _counted(self) -> int:
+        (count,) = self._tx.execute(_COUNT, self._of).fetchone()
+        if count >= MOST_DOCUMENTS:
+            count -= self._tx.execute(_REMOVE_EXPIRED, (*self._of, self._tx.now)).rowcount
+        return MOST_DOCUMENTS - int(count)
 
 
 def _bytes_of(name: str) -> bytes:

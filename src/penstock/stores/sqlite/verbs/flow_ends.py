@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from operator import itemgetter
 
-from penstock.core.flow import NodeState
+from penstock.core.flow import NodeState, outcome_of
 from penstock.core.job import NewJob, Ref, State
 from penstock.stores.contract import FLOW_STEP, EnqueueStatus
 from penstock.stores.sqlite.flow_session import FlowSession, decode_head
@@ -14,6 +14,7 @@ from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.operating import retry
 from penstock.stores.sqlite.verbs.producing import cancel, enqueue_one, get
+from penstock.stores.sqlite.verbs.stepping import wake_job
 
 __all__ = ["count_ends", "host_of"]
 
@@ -42,6 +43,18 @@ class _JobVerbs:
         retry(tx, [ref], None, None)
         (job,) = get(tx, [ref])
         return job is not None and job.state not in _ENDED  # an unreadable job stays as it is
+
+    def adopt(self, tx: TransactionContext, ref: Ref, nid: int) -> NodeState | None:
+        (job,) = get(tx, [ref])
+        if job is None:
+            return NodeState.GONE
+        if job.ended:
+            return outcome_of(job.state)
+        tx.execute(_OWN, (tx.some_queue(ref.queue).qid, ref.id, nid))
+        return None
+
+    def wake(self, tx: TransactionContext, ref: Ref) -> None:
+        wake_job(tx, ref)
 
 
 _VERBS = _JobVerbs()
@@ -85,7 +98,10 @@ def _load(
         session = sessions.get(fid)
         if session is None:
             _, head, _ = tx.execute(_FLOW_OF, (row[0],)).fetchone()
-            session = sessions[fid] = FlowSession(tx, fid, decode_head(head), host_of)
+            flow = decode_head(head)
+            if not flow.total:  # it is being removed
+                continue
+            session = sessions[fid] = FlowSession(tx, fid, flow, host_of)
         session.add_row(index, row)
         places[row[0]] = fid, index
     return places

@@ -7,12 +7,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState
-from penstock.core.flow_engine import new_flow
+from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode
+from penstock.core.flow_engine import joins_on, new_flow
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref
 from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage
-from penstock.stores.flow_cursor import flow_cursor
+from penstock.stores.flow_cursor import flow_cursor, place_of
 from penstock.stores.sqlite.flow_session import (
     FlowSession,
     decode_head,
@@ -47,6 +47,7 @@ _ANY_BUSY = SQL["flows.any_busy"]
 _BUSY = SQL["flows.busy"]
 _OVER = SQL["flows.over"]
 _DROP_SOME_NODES = SQL["flows.drop_some_nodes"]
+_HIDE_FLOW = SQL["flows.hide_flow"]
 _DROP_FLOW = SQL["flows.drop_flow"]
 
 _LAST = (2**63 - 1, "", "")
@@ -56,18 +57,19 @@ def put_flow(tx: TransactionContext, spec: NewFlow, nodes: Sequence[NewNode], st
     session = _session(tx, spec.ref)
     if session is None:
         head = new_flow(spec, tx.now)
+        if not joins_on(head, nodes):
+            return None
         row = (tx.namespace, spec.queue, spec.id, tx.now, head.over_at, encode_head(head))
         tx.execute(_NEW_FLOW, row)
         session = _session(tx, spec.ref)
         assert session is not None
     head = session.head
-    if head.spec.key != spec.key:
+    if head.spec.key != spec.key or not joins_on(head, nodes):
         return None
     if head.state is FlowState.BUILDING:
         new = [node_row(session.fid, node) for node in nodes if node.index >= head.total]
         tx.cx.executemany(_NEW_NODE, new)
-        head.total += len(new)
-        head.counts[NodeState.WAITING] = head.total
+        head.stored(len(new))
         if start:
             session.engine.start(FLOW_STEP)
     return _after(tx, session)
@@ -80,7 +82,7 @@ def add_to_flow(tx: TransactionContext, ref: Ref, join: int, jobs: Sequence[NewJ
     first = session.head.total
     members = [replace(job, flow=FlowMember(ref.queue, ref.id, first + n)) for n, job in enumerate(jobs)]
     session.load_inputs(join)
-    rows = [node_row(session.fid, NewNode(first + n, job, (join,))) for n, job in enumerate(members)]
+    rows = [node_row(session.fid, NewNode(first + n, job, (join,), uses=1)) for n, job in enumerate(members)]
     tx.cx.executemany(_NEW_NODE, rows)
     if not session.engine.add(join, members):
         tx.execute(_DROP_NODES, (session.fid, first))
@@ -105,17 +107,22 @@ def flow_nodes(tx: TransactionContext, ref: Ref, indexes: Sequence[int]) -> list
 def list_flows(tx: TransactionContext, after: str | None, limit: int) -> FlowPage:
     before = _LAST if after is None else flow_cursor(after)
     rows = tx.execute(_PAGE, (tx.namespace, *before, limit + 1)).fetchall()
-    return FlowPage.of([decode_head(head).info() for (head,) in rows], limit)
+    infos = [decode_head(head).info() for (head,) in rows]
+    return FlowPage.of(infos[:limit], [place_of(info) for info in infos], limit)
 
 
-def change_flow(tx: TransactionContext, ref: Ref, change: FlowChange) -> FlowInfo | None:
+def change_flow(
+    tx: TransactionContext, ref: Ref, change: FlowChange, node: int | None = None
+) -> FlowInfo | None:
     session = _session(tx, ref)
     if session is None:
         return None
     if change is FlowChange.CANCEL:
         session.engine.cancel(FLOW_STEP)
-    else:
+    elif node is None:
         session.engine.retry(FLOW_STEP)
+    else:
+        session.engine.rerun(node, FLOW_STEP)
     return _after(tx, session)
 
 
@@ -130,12 +137,18 @@ def advance_flows(tx: TransactionContext, limit: int) -> int:
     for fid, head in tx.execute(_BUSY, (tx.namespace, 10)).fetchall():
         session = FlowSession(tx, fid, decode_head(head), host_of)
         done += session.engine.advance(limit)
+        if session.head.releases and not session.head.busy:
+            done += session.engine.release(limit)
         session.save()
         count_ends(tx)
-    for (fid,) in tx.execute(_OVER, (tx.namespace, tx.now)).fetchall():
+    for fid, head in tx.execute(_OVER, (tx.namespace, tx.now)).fetchall():
         gone = tx.execute(_DROP_SOME_NODES, (fid, limit)).rowcount
+        flow = decode_head(head)
         if gone < limit:
             tx.execute(_DROP_FLOW, (fid,))
+        elif flow.total:
+            flow.total = 0  # see flow_ends.py: the rest of its nodes is not counted
+            tx.execute(_HIDE_FLOW, (fid, encode_head(flow)))
         done += gone + 1
     return done
 

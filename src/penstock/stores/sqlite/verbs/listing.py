@@ -49,6 +49,7 @@ __all__ = [
     "parked",
     "partition",
     "queues",
+    "statement_of",
     "stats",
     "unreadable_settings",
 ]
@@ -161,11 +162,13 @@ def cheaper_to_gather(tx: TransactionContext, matches: int, limit: int) -> bool:
 
 def gather(tx: TransactionContext, qid: int, code: int | None) -> list[int]:
     """Return the generations of a queue's jobs, all or those in one state, in any order."""
-    if code is None:
-        found = tx.execute(_QUEUE, (qid,))
-    else:
-        found = tx.execute(_IN_STATE[code], (qid, code))
+    found = tx.execute(statement_of(code), (qid,) if code is None else (qid, code))
     return [seq for (seq,) in found]
+
+
+def statement_of(code: int | None) -> str:
+    """The statement for the generations of a queue's jobs, in a state or any, by an index."""
+    return _QUEUE if code is None else _IN_STATE[code]
 
 
 def _matching(row: QueueRow, code: int | None) -> int:
@@ -258,7 +261,11 @@ def _info(tx: TransactionContext, row: QueueRow) -> QueueInfo:
     limits = limits_of(row.limits)
     layers = layers_of(row.limit_layers, limits)
     paused, closed = row.paused == 1, row.closed == 1
-    return QueueInfo(row.name, counts, paused, closed, oldest, limits, held, layers=layers)
+    opens = held
+    queue = tx.queue(row.name) if limits.rate is not None else None
+    if queue is not None and queue.rate_limiter is not None:
+        opens = queue.rate_limiter.opens(counts.get(State.RUNNING, 0), tx.now)
+    return QueueInfo(row.name, counts, paused, closed, oldest, limits, held, layers=layers, opens=opens)
 
 
 def parked(tx: TransactionContext) -> list[Parked]:

@@ -33,6 +33,7 @@ from penstock.stores.sqlite.verbs.keys import (
     shift_key,
 )
 from penstock.stores.sqlite.verbs.listing import info
+from penstock.stores.sqlite.verbs.measuring import drop_stats
 
 __all__ = ["drop", "reschedule", "retry", "settings"]
 
@@ -196,6 +197,7 @@ def drop(tx: TransactionContext, name: str) -> bool:
         return False
     tx.execute(_DROP, (queue.qid,))
     tx.execute(_DROP_DAYS, (queue.qid,))
+    drop_stats(tx, queue.qid)
     drop_keys(tx, queue)
     partitions.drop(tx, queue)
     entries = tx.execute(_DROP_ENTRIES, (queue.qid,)).rowcount

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.core.flow import flow_with_end
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import first_state
 from penstock.core.unique import WHILE_QUEUED
 from penstock.stores.contract import Enqueued, EnqueueStatus
 from penstock.stores.sqlite import partitions
+from penstock.stores.sqlite.flow_session import decode_head
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, RowBefore, check_state, spec_blob
 from penstock.stores.sqlite.sql import SQL
@@ -28,6 +30,7 @@ _INSERT_WITH_KEY = SQL["enqueue.insert_with_key"]
 _EXISTS = SQL["enqueue.exists"]
 _GET = SQL["get.one"]
 _OPEN = SQL["get.open"]
+_FLOW = SQL["flows.flow"]
 _LOOK = SQL["cancel.look"]
 _ASK = SQL["cancel.ask"]
 
@@ -184,7 +187,11 @@ def find_ended(tx: TransactionContext, refs: Sequence[Ref]) -> dict[Ref, Job | N
 
 
 def is_open(tx: TransactionContext, ref: Ref) -> bool:
-    """Return True if the job exists and has not ended."""
+    """Return True if the job exists and has not ended, or the flow whose end the ref stands for."""
+    flow = flow_with_end(ref)
+    if flow is not None:
+        row = tx.execute(_FLOW, (tx.namespace, flow.queue, flow.id)).fetchone()
+        return row is not None and not decode_head(row[1]).over
     return tx.execute(_OPEN, (tx.namespace, ref.queue, ref.id)).fetchone() is not None
 
 

@@ -23,7 +23,15 @@ from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.states import AVAILABLE, SUSPENDED
 from penstock.stores.sqlite.transaction_context import TransactionContext
 
-__all__ = ["await_signals", "forget_steps", "record_steps", "send_signals", "state_after", "steps"]
+__all__ = [
+    "await_signals",
+    "forget_steps",
+    "record_steps",
+    "send_signals",
+    "state_after",
+    "steps",
+    "wake_job",
+]
 
 _HOLDER = SQL["steps.holder"]
 _MEMORY = SQL["steps.memory"]
@@ -36,6 +44,7 @@ _END_WAIT = SQL["steps.end_wait"]
 _ALL = SQL["steps.all"]
 _WAITING = SQL["steps.waiting"]
 _WAITING_ONE = SQL["steps.waiting_one"]
+_STATE = SQL["steps.state"]
 _WAKE = SQL["steps.wake"]
 _WOKEN = SQL["steps.woken"]
 _STARTED_IN_TIME = SQL["steps.started_in_time"]
@@ -198,6 +207,16 @@ def _store(tx: TransactionContext, signal: Signal, stored: list[int]) -> SignalS
     stored[0] += 1
     tx.execute(_STORE_SIGNAL, (*name, tx.now, tx.now + signal.keep, signal.data))
     return SignalStatus.STORED
+
+
+def wake_job(tx: TransactionContext, ref: Ref) -> None:
+    """Make a suspended job available; one that still runs becomes available when it suspends itself."""
+    queue = tx.queue(ref.queue)
+    row = None if queue is None else tx.execute(_STATE, (queue.qid, ref.id)).fetchone()
+    if row is not None and row[1] == SUSPENDED:
+        _resume(tx, ref.queue, row[0])
+    elif row is not None:
+        tx.execute(_WAKE, (row[0],))
 
 
 def _resume(tx: TransactionContext, name: str, seq: int) -> None:

@@ -21,6 +21,10 @@ from penstock.verify.ledger.facts import (
     Ended,
     Fact,
     Fault,
+    FlowAnswered,
+    FlowChanged,
+    FlowExpected,
+    FlowPut,
     Healed,
     JobFact,
     Leased,
@@ -31,12 +35,16 @@ from penstock.verify.ledger.facts import (
     OperationAsked,
     SettleAnswered,
     Settling,
+    SignalSent,
     Stalled,
     Started,
+    StepRan,
+    StepRecorded,
     TickAnswered,
     Ticking,
     decoder,
 )
+from penstock.verify.ledger.reading.flow_story import FlowStory
 from penstock.verify.ledger.reading.story import TERMINAL_STATES, Act, OperatorAction, Run, Story
 
 __all__ = [
@@ -69,6 +77,8 @@ class History:
     limits: dict[str, list[Limited]] = field(default_factory=dict)  # by queue
     ticks: list[Ticking | TickAnswered] = field(default_factory=list)
     stalls: list[Stalled] = field(default_factory=list)
+    flows: dict[Ref, FlowStory] = field(default_factory=dict)
+    signals: list[SignalSent] = field(default_factory=list)
     #: Difference between the monotonic clock and the wall clock of most processes (ns).
     offset: int | None = None
 
@@ -153,12 +163,15 @@ def build_history(facts: Iterable[Fact], torn: int = 0, *, _in_order: bool = Tru
         ref = Ref(*address)
         # pop frees the facts that have been processed
         history.stories += [_story(ref, life) for life in _lives(of_job.pop(address))]
+    for story in history.stories:
+        _correct_due(history, story.offer)
     _bind_batches(history)
     return history
 
 
 def _add_outside_facts(history: History, facts: Iterable[Fact]) -> None:
     offsets: dict[int, int] = {}
+    expected: dict[str, FlowExpected] = {}
     for fact in facts:
         match fact:
             case Opened():
@@ -174,7 +187,23 @@ def _add_outside_facts(history: History, facts: Iterable[Fact]) -> None:
                 history.limits.setdefault(fact.queue, []).append(fact)
             case Ticking() | TickAnswered():
                 history.ticks.append(fact)
+            case FlowExpected():
+                expected[fact.id] = fact
+            case FlowPut() | FlowAnswered() | FlowChanged():
+                ref = Ref(fact.queue, fact.id)
+                flow = history.flows.get(ref)
+                if flow is None:
+                    flow = history.flows[ref] = FlowStory(ref, expected.get(fact.id))
+                flow.add(fact)
+            case SignalSent():
+                history.signals.append(fact)
     history.offset = median_low(offsets.values()) if offsets else None
+
+
+def _correct_due(history: History, offer: Offered | None) -> None:
+    """Correct the due time of a job that a process with a clock ahead of time has enqueued."""
+    if offer is not None and history.at(offer) < offer.at:
+        share(offer, "due", offer.due - offer.at + history.at(offer))
 
 
 def _heal(faults: list[Fault], healed: Healed) -> None:
@@ -238,6 +267,9 @@ def _story(ref: Ref, facts: list[JobFact]) -> Story:
                 story.calls.append((sent.pop(0) if sent else story.began or fact.mono, fact.mono))
             case Leased():
                 story.leases.append(fact)
+            case StepRan() | StepRecorded():
+                story.steps = story.steps or []
+                story.steps.append(fact)
             case Started():
                 _add_start(story, runs, fact)
             case Ended():

@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.core.job import TERMINAL, Ref
-from penstock.verify.ledger.facts import Answered, Ended, Leased, Offered, OperationAsked, Settling, Started
+from penstock.verify.ledger.facts import (
+    Answered,
+    Ended,
+    Leased,
+    Offered,
+    OperationAsked,
+    Settling,
+    Started,
+    StepRan,
+    StepRecorded,
+)
 
 __all__ = ["TERMINAL_STATES", "Act", "OperatorAction", "Run", "Story"]
 
@@ -118,6 +128,13 @@ class Story:
     #: The batches into which the job was collected; and for a batch the ids of its members.
     batches: list[Story] = field(default_factory=list)
     members: tuple[str, ...] = ()
+    #: Its durable steps: how their functions ran, and what was stored. Most jobs have none.
+    steps: list[StepRan | StepRecorded] | None = None
+
+    @property
+    def of_flow(self) -> bool:
+        """Whether the store enqueues the job, when its node in a flow starts."""
+        return self.offer is not None and bool(self.offer.flow)
 
     @property
     def acknowledged(self) -> bool:

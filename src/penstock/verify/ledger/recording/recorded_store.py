@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -31,8 +31,9 @@ from penstock.stores.contract import (
     WorkerOffer,
 )
 from penstock.verify.ledger import facts
-from penstock.verify.ledger.facts import Fact
 from penstock.verify.ledger.recording import store_calls
+from penstock.verify.ledger.recording.fact_writer import FactWriter
+from penstock.verify.ledger.recording.flow_calls import FlowCallRecorder, FlowVerbs, SyncFlowVerbs
 from penstock.verify.ledger.recording.store_calls import timestamp
 
 __all__ = ["recorded_store"]
@@ -44,28 +45,20 @@ T = TypeVar("T")
 _OFFERS = 64
 
 
-class FactWriter(Protocol):
-    """Writes facts to a ledger."""
-
-    @property
-    def self_recorded(self) -> Container[str]: ...
-
-    def write_all(self, facts: Iterable[Fact]) -> None: ...
-
-
 def recorded_store(store: Store, writer: FactWriter) -> Store:
     """A wrapper that records every enqueue, lease, settlement and operation of this store."""
     return cast(Store, _RecordedStore(store, writer))
 
 
-class _RecordedStore:
+class _RecordedStore(FlowVerbs):
     """A store whose recorded verbs are below; all others are passed to the wrapped store."""
 
     def __init__(self, store: Store, writer: FactWriter) -> None:
         self._store = store
         self._writer = writer
         self._recorder = _CallRecorder(writer)
-        self.sync = cast(SyncStore, _RecordedSyncStore(store.sync, self._recorder))
+        self._flow_recorder = FlowCallRecorder(writer)
+        self.sync = cast(SyncStore, _RecordedSyncStore(store.sync, self._recorder, self._flow_recorder))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -153,12 +146,13 @@ class _RecordedStore:
             return answer(await self._store.tick(ticks))
 
 
-class _RecordedSyncStore:
+class _RecordedSyncStore(SyncFlowVerbs):
     """The synchronous verbs of a recorded store."""
 
-    def __init__(self, sync: SyncStore, recorder: _CallRecorder) -> None:
+    def __init__(self, sync: SyncStore, recorder: _CallRecorder, flow_recorder: FlowCallRecorder) -> None:
         self._sync = sync
         self._recorder = recorder
+        self._flow_recorder = flow_recorder
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sync, name)

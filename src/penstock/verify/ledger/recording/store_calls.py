@@ -70,6 +70,7 @@ def offered(
         entry=entry,
         timeout=job.timeout or 0,
         self_recorded=job.task in self_recorded,
+        flow="" if job.flow is None else job.flow.id,
     )
 
 
@@ -84,7 +85,7 @@ def start_of(job: NewJob, at: int) -> int:
 
 
 def leased(now: Now, job: Job, by: str, sent: int, lease: int, offered: int = 0) -> facts.Leased:
-    token, worker = job.token or "", job.worker or ""
+    token, worker, place = job.token or "", job.worker or "", job.spec.flow
     return facts.Leased(
         *now,
         job.queue,
@@ -97,6 +98,7 @@ def leased(now: Now, job: Job, by: str, sent: int, lease: int, offered: int = 0)
         lease,
         members=job.members,
         offered=offered,
+        flow=None if place is None else (place.queue, place.id, place.node),
     )
 
 

@@ -17,7 +17,7 @@ __all__ = ["SecondRun", "cause_of", "effective", "reruns", "was_read_late"]
 #: Errors that mean the death of a process, not a failure of the function.
 _CRASH_ERRORS = {"WorkerLost", "LeaseLost", "ChildDied"}
 #: Causes of intended runs: the lifecycle or an operator wanted them.
-_WANTED = frozenset({"operator", "failure", "timeout", "snooze", "release"})
+_WANTED = frozenset({"operator", "failure", "timeout", "snooze", "release", "resume"})
 
 
 class SecondRun(NamedTuple):
@@ -64,9 +64,9 @@ def _cause_of(
 ) -> _Cause:
     """The cause of the run `after`.
 
-    One of: failure, timeout, crash (of the process of the run), snooze, release, operator, undone (the store
-    may have lost the job's end, or the lease of this run), or the type of the fault (kill, stop, store …)
-    that cost the lease.
+    One of: failure, timeout, crash (of the process of the run), snooze, resume, release, operator, undone
+    (the store may have lost the job's end, or the lease of this run), or the type of the fault (kill, stop,
+    store …) that cost the lease.
     """
     if story.operated("retry", before.granted, after.start.mono):
         return _Cause("operator")
@@ -108,6 +108,8 @@ def was_read_late(story: Story, before: Run, after: Run, forgiven: ForgivenSpans
 def _of_outcome(act: Act) -> str:
     if act.asked.state == "scheduled":
         return "snooze"
+    if act.asked.state == "suspended":
+        return "resume"
     if not act.asked.error:
         return "release"
     if act.asked.error == "Timeout":

@@ -73,7 +73,9 @@ def _was_new(story: Story, forgiven: Callable[[int, int], bool]) -> bool:
     told = zip(story.verdicts, story.calls, strict=True)
     if any(v.verdict == "new" and not forgiven(*call) for v, call in told):
         return True
-    return story.acknowledged and any(not forgiven(*story.call_of(lease)) for lease in story.leases)
+    return (story.acknowledged or story.of_flow) and any(
+        not forgiven(*story.call_of(lease)) for lease in story.leases
+    )
 
 
 def _unsaid(story: Story) -> int:

@@ -19,7 +19,7 @@ _ABOUT = 1_000
 def end_of(story: Story, case: Case) -> tuple[str, list[Violation]]:
     """How the job ended (a terminal state, deleted, unfinished, lost, forgiven, never), and its findings."""
     job = case.job(story)
-    if not _taken(story):
+    if not _taken(story) and not (story.of_flow and job is not None):
         return "never", _there_though_refused(story, job)
     batches = [batch for batch in story.batches if not _was_left_out(story, batch, case)]
     if batches and not _ends(story) and not _cancels(story):
@@ -31,6 +31,8 @@ def end_of(story: Story, case: Case) -> tuple[str, list[Violation]]:
         (perhaps if case.forgiven(*cancel.call) else told).add("cancelled")
     wrong = _ended_twice(story, ends, told)
     if job is not None:
+        if story.of_flow and case.forgiven:
+            perhaps.add("cancelled")  # its flow has lost another end, run this job again, and stopped it
         return _kept_end(story, job, told, perhaps, wrong)
     if _deleted(story):
         return "deleted", wrong
@@ -182,6 +184,9 @@ def _presumed(story: Story, case: Case) -> str | None:
         over = case.clock_skewed or act.asked.keep == 0 or case.now >= act.asked.at + act.asked.keep
         if act.terminal and act.perhaps and over and act.asked.mono >= since:
             return act.asked.state
+    node = case.nodes.get(story.ref) if case.is_last(story) else None
+    if node is not None and node.state.value in TERMINAL_STATES:
+        return node.state.value  # its flow has counted its end
     expires = story.offer.expires if story.offer else None
     return "cancelled" if expires is not None and expires <= case.now else None
 

@@ -1,7 +1,5 @@
--- Find the state of a job by its id, and encode a state as one character of an answer.
+-- Find the state of a job by its id.
 -- needs: states queue record partitions places
-
-local NOT_THERE = '-'
 
 -- Returns the state (nil: the job does not exist), the job, the lease.
 local function look_at(queue, id)
@@ -15,8 +13,4 @@ local function look_at(queue, id)
   end
   local job = readable(queue, id, record)
   return job.state, job
-end
-
-local function status_code(state)
-  return state and string.char(48 + state) or NOT_THERE    -- 10 is ':'
 end

@@ -5,13 +5,6 @@ local function first_place_of(name)
   return tonumber(string.match(name, '^[^/]+/[^/]+/([^/]+)'))
 end
 
--- The first n segments of this priority.
-local function first_segments(queue, priority, n)
-  local low = (100 - priority) * BAND
-  return redis.call('ZRANGEBYSCORE', queue .. ':ready', string.format('(%.0f', low),
-    string.format('(%.0f', low + BAND), 'LIMIT', 0, n)
-end
-
 -- The ranks in `ready` of the first and the last segment of a priority; without segments, last is first - 1.
 local function segment_ranks(queue, priority)
   local ready, low = queue .. ':ready', (100 - priority) * BAND

@@ -1,6 +1,7 @@
 -- Promotion where jobs join collecting batches, or batches are due: one by one over all queues, in the order of their
 -- due times, because a joining member may postpone or fill its batch.
 -- needs: clock states queue record partitions places
+-- Also needs promote_single of promote.lua.
 
 local function promote_one(queue, id, member)
   if string.sub(member, 1, 7) == NOBODY then return advance(queue, id) end    -- a partition
@@ -9,18 +10,7 @@ local function promote_one(queue, id, member)
     forget_traces(queue, id, member)
     return 0
   end
-  local job, gone = readable(queue, id, record)
-  if gone or order(job, id) ~= member or (job.state ~= SCHEDULED and job.state ~= RETRYABLE) then
-    redis.call('ZREM', queue .. ':due', member)
-    return 0
-  end
-  take(queue, id, job)
-  if job.expires and job.expires <= now then
-    end_queued(queue, id, job, EXPIRED)
-    return 0
-  end
-  put_available(queue, id, job)
-  return 1
+  return promote_single(queue, id, record, member)
 end
 
 -- Returns how many were promoted, how much of the limit was used, and whether some had become due later meanwhile.

@@ -1,8 +1,6 @@
 -- The counters of a queue, its ready lists, and waking its waiters: included by every script that changes jobs.
 -- needs: clock states
 
-local BAND = 2 ^ 40    -- the most segments of one priority
-
 local function in_steps(command, key, arguments)
   for i = 1, #arguments, 4000 do
     redis.call(command, key, unpack(arguments, i, math.min(i + 3999, #arguments)))
@@ -153,6 +151,13 @@ local function close_segment(queue, name)
   if priority and tail_of_ready(queue, m, priority) == name then set_tail(m, priority, false) end
 end
 
+-- The first n segments of this priority.
+local function first_segments(queue, priority, n)
+  local low = (100 - priority) * BAND
+  return redis.call('ZRANGEBYSCORE', queue .. ':ready', string.format('(%.0f', low),
+    string.format('(%.0f', low + BAND), 'LIMIT', 0, n)
+end
+
 -- ── waking ──
 
 -- The kinds of messages to waiters, which subscriber.py reads: there is work; a job is due soon.
@@ -261,15 +266,17 @@ end
 
 -- Note the end of a job that is a node of a flow, or with the state AVAILABLE that it runs again, for the flow's home:
 -- `ends` maps a number, which grows, to the state, the stored id, the node (see script_arguments.py), "r" and the result. Scripts
--- that return the names of new entries take them from here. The usual end leaves no entry: see `counted`.
+-- that return the names of new entries take them from here. The usual end leaves no entry: see `counted`. The caller stores
+-- a job that runs again, whose `flow` changes.
 local new_ends = {}
 
 local note_flow
 do
-  -- A node, as flow_session.py writes it, has its state in byte 1, pending in 3 to 6, its only successor in 11 to 14 (or from
-  -- NO_ONE on), and from 23 on stored id and queue of its job, each after its size.
-  local NO_ONE, WAITS, ACTIVE, DONE = 4294967294, 0, 1, 2
-  local RAN_AGAIN = 2147483648    -- added by retry.lua to the number of the node in its job: `ends` has an entry of it
+  -- A node, as flow_session.py writes it, has its state in byte 1, pending in 3 to 6, its only successor in 11 to 14 (NO_ONE:
+  -- its end has other consequences, too), and from 23 on stored id and queue of its job, each after its size.
+  local NO_ONE, WAITS, ACTIVE, DONE = 4294967295, 0, 1, 2
+  local RAN_AGAIN = 2147483648    -- added to the number of the node in a job that runs again: its next end is counted
+                                  -- after the entries that `ends` may have of it
   local flows = {}    -- by queue and flow: its key, `q`, and its waiting nodes; nothing else changes them during a script
 
   -- The flow of a node, if scripts may count ends in it: it is on this server, and runs (`s`).
@@ -297,7 +304,7 @@ do
     if not text or string.byte(text) ~= ACTIVE then return false end
     if string.sub(text, 23, 23 + #id + #flow.name) ~= string.char(#id) .. id .. flow.name then return false end
     local successor = struct.unpack('<I4', text, 11)
-    if successor >= NO_ONE then return false end
+    if successor == NO_ONE then return false end
     local after = flow[successor] or redis.call('HGET', flow.key, 'n' .. successor)
     local pending = struct.unpack('<i4', after, 3)
     if string.byte(after) ~= WAITS or pending < 2 then return false end
@@ -321,6 +328,9 @@ do
     redis.call('HSET', queue .. ':ends', stamp,
       struct.pack('<BBc0I2c0', state, #id, id, #job.flow, job.flow) .. (job.result and 'r' .. job.result or ''))
     new_ends[#new_ends + 1] = stamp .. '/' .. name_of(queue)
+    if state == AVAILABLE then
+      job.flow = struct.pack('<I4', struct.unpack('<I4', job.flow) % RAN_AGAIN + RAN_AGAIN) .. string.sub(job.flow, 5)
+    end
   end
 end
 

@@ -1,5 +1,5 @@
 -- Remove a job on request, in any state.
--- needs: clock states queue record partitions places lease lookup
+-- needs: clock states queue lease_ends record partitions places lease lookup
 
 local attempts_ended, room_was_made = 0, false
 
@@ -36,7 +36,5 @@ end
 
 -- Count the attempts that have ended, after all jobs are removed.
 local function count_ended(queue)
-  if attempts_ended == 0 then return end
-  count_on(queue .. ':meta', 'processed', attempts_ended)
-  count_on(queue .. ':days', math.floor(now / 86400000) .. '/processed', attempts_ended)
+  if attempts_ended > 0 then count_processed(queue, attempts_ended) end
 end

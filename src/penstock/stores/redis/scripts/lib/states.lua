@@ -18,6 +18,7 @@ local function state_of(flags)
   return flags >= HIGH and flags % 8 + 8 or flags % 8
 end
 
+local BAND = 2 ^ 40    -- the most segments of one priority
 local SEGMENT = 1000   -- ids per list of the ready index; bounds the cost of removing one from the middle
 local EXPIRED = 'expired: not started in time'    -- lifecycle.EXPIRED
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 
 import msgspec
 
 from penstock.core.errors import StoreError
 from penstock.core.formats import instant
+from penstock.core.job import Ref
 from penstock.stores.contract import Store
 
-__all__ = ["AuditEntry", "AuditLog", "ShownEntry"]
+__all__ = ["LOOKED_AT", "AuditEntry", "AuditLog", "ShownEntry"]
 
-_log = logging.getLogger("penstock.web")
+_log = logging.getLogger("penstock.audit")
 
 _LOG = "audit"
 #: The newest entries that are kept.
 _KEPT = 10_000
 _PAGE = 500
+#: The newest entries among which the acts on one job are looked for.
+LOOKED_AT = 2_000
 _LONGEST = 500
 
 
@@ -79,6 +83,23 @@ class AuditLog:
             await self._store.append_log(_LOG, [msgspec.json.encode(entry)], keep=_KEPT)
         except StoreError as error:
             _log.error("not in the audit log (%s): %s %s %s from %s", error, who, act, entry.to, address)
+
+    async def of_job(self, ref: Ref, *, most: int = 100) -> list[ShownEntry]:
+        """The newest acts on this job, newest first, among the newest `LOOKED_AT` entries of the log.
+
+        An act names a job by its id, or by queue/id. Acts on all jobs of a filter name none.
+        """
+        names = {ref.id, f"{ref.queue}/{ref.id}"}
+        found: list[ShownEntry] = []
+        seen = 0
+        async with aclosing(self.newest_first()) as entries:
+            async for one in entries:
+                seen += 1
+                if not names.isdisjoint(one.entry.to.split(", ")):
+                    found.append(one)
+                if len(found) == most or seen == LOOKED_AT:
+                    break
+        return found
 
     async def newest_first(self, *, who: str = "", act: str = "") -> AsyncGenerator[ShownEntry, None]:
         """Yield the entries, newest first; only those whose `who` or `act` begins with these texts."""

@@ -1,0 +1,90 @@
+"""`penstock bulk`: see and abort acts on all jobs that match a filter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.audited_acts import acting_user
+from penstock.cli.faults import Exit, not_found
+from penstock.cli.job_acts import bulk_line, bulk_row
+from penstock.cli.session import Command, Session
+from penstock.cli.show import age, emit, facts, say, table
+from penstock.core.formats import iso
+
+if TYPE_CHECKING:
+    from penstock.inspector import BulkAct
+
+__all__ = ["command"]
+
+
+@click.group("bulk")
+def command() -> None:
+    """See and abort bulk acts, as of `jobs retry --all`.
+
+    A bulk act is kept in the store. If the process that started it ends, workers continue it.
+    """
+
+
+@command.command("list", cls=Command)
+def list_() -> None:
+    """List bulk acts that run, or have ended in the last 7 days."""
+    session = Session.current()
+    acts = session.run(lambda inspector: inspector.bulk.all())
+    if session.json:
+        emit({"bulk": [bulk_row(bulk) for bulk in acts]})
+        return
+    head = ("ID", "ACT", "STATE", "DONE", "ASKED", "REFUSED", "BY", "STARTED", "PROGRESS")
+    table(head, [_line(bulk) for bulk in acts], empty="no bulk acts")
+
+
+def _line(bulk: BulkAct) -> tuple[str, ...]:
+    counts = (f"{bulk.done}", f"{bulk.asked}", f"{bulk.refused}")
+    started = age(iso(bulk.created_at))
+    progress = bulk.error or bulk_line(bulk).partition(": ")[2]
+    return bulk.id, bulk.act.value, bulk.state.value, *counts, bulk.by, started, progress
+
+
+@command.command("show", cls=Command)
+@click.argument("id", metavar="ID")
+def show(id: str) -> None:
+    """Show a bulk act: its filter, progress and result."""
+    session = Session.current()
+    bulk = session.run(lambda inspector: inspector.bulk.get(id))
+    if bulk is None:
+        raise not_found(f"there is no bulk act {id!r}")
+    row = bulk_row(bulk)
+    if session.json:
+        emit({"bulk": row})
+        return
+    filter = ", ".join(f"{name}={value}" for name, value in row["filter"].items())
+    facts(
+        [
+            ("id", bulk.id),
+            ("act", bulk.act.value),
+            ("filter", filter),
+            ("state", bulk.state.value),
+            ("error", bulk.error or None),
+            ("by", bulk.by),
+            ("started", iso(bulk.created_at)),
+            ("ended", iso(bulk.ended_at)),
+            ("progress", bulk_line(bulk).partition(": ")[2]),
+            *((name, f"{row[name]:,}") for name in ("done", "asked", "refused", "missing")),
+        ]
+    )
+
+
+@command.command("abort", cls=Command)
+@click.argument("id", metavar="ID")
+def abort(id: str) -> Exit:
+    """Stop a bulk act after the step in progress. What it has changed stays changed."""
+    session = Session.current()
+    bulk = session.run(lambda inspector: inspector.bulk.abort(id, by=acting_user()))
+    if bulk is None:
+        raise not_found(f"there is no bulk act {id!r}")
+    if session.json:
+        emit({"bulk": bulk_row(bulk)})
+    else:
+        say(f"{bulk.id}: {bulk.state.value}, {bulk.changed:,} jobs were reached")
+    return Exit.OK

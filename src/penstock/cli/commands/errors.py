@@ -1,0 +1,42 @@
+"""`penstock errors`: list the groups of errors."""
+
+from __future__ import annotations
+
+import click
+
+from penstock.cli.completing import complete_queue
+from penstock.cli.options import limit_option
+from penstock.cli.session import Command, Session
+from penstock.cli.show import age, emit, note, table
+
+__all__ = ["command"]
+
+
+@click.command("errors", cls=Command, short_help="List errors by task, class and message.")
+@click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Filter by queue.")
+@click.option("--task", "-t", metavar="TASK", help="Filter by task.")
+@limit_option("groups")
+def command(queue: str | None, task: str | None, limit: int) -> None:
+    """List the errors of the last 90 days, grouped by queue, task, class and message, latest first.
+
+    Numbers, ids and quoted text of a message are replaced, so that like errors are in one group.
+    """
+    session = Session.current()
+    groups = session.run(lambda i: i.statistics.errors(queue=queue, task=task, limit=limit))
+    if session.json:
+        emit({"errors": groups})
+        return
+    table(
+        ("COUNT", "LAST", "FIRST", "TASK", "ERROR"),
+        [
+            (f"{g.count:,}", age(g.last_at), age(g.first_at), f"{g.queue}/{g.task}", _text(g.kind, g.message))
+            for g in groups
+        ],
+        empty="no errors",
+    )
+    if groups:
+        note(f"the latest job with the first error: penstock jobs show {groups[0].queue}/{groups[0].job}")
+
+
+def _text(kind: str, message: str) -> str:
+    return ": ".join(filter(None, (kind, message))) or "groups that were removed"

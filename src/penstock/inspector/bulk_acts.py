@@ -1,0 +1,292 @@
+"""Acts on all jobs that match a filter, as objects in the store.
+
+A bulk act survives the process that started it: any worker continues it. Its record is a document of the kind
+`bulk-acts`, and each step compares the record's revision, so that one process at a time works on it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncGenerator
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.core.errors import ConfigError
+from penstock.core.ids import mint
+from penstock.inspector.audit import AuditLog
+from penstock.inspector.job_acts import JobAct, JobActs
+from penstock.stores.contract import (
+    Document,
+    DocumentChange,
+    DocumentStatus,
+    JobFilter,
+    JobOrder,
+    Store,
+    TimeRange,
+    check_search,
+)
+from penstock.stores.worker_commands import BULK_ACTS
+
+__all__ = ["PAUSES", "BulkAct", "BulkActs", "BulkState"]
+
+#: The most jobs that one step changes.
+_STEP = 200
+#: How long (ms) a process holds a bulk act after each of its steps.
+_HELD = 15_000
+#: How long (ms) an ended bulk act is kept.
+_KEPT = 7 * 86_400_000
+_PAGE = 200
+#: A step is followed by a pause of this many times its length, so that jobs keep nearly all of the store.
+PAUSES = 9.0
+
+
+class BulkState(enum.StrEnum):
+    """The state of a bulk act. Only RUNNING continues."""
+
+    RUNNING = "running"
+    DONE = "done"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+    __hash__ = str.__hash__
+
+
+class BulkAct(msgspec.Struct, frozen=True, kw_only=True):
+    """A bulk act and its progress.
+
+    - `filter`: the jobs, of which those count that were enqueued before `created_at`.
+    - `delay` (ms), `queue`: arguments of RESCHEDULE and MOVE. `by`: who started it. `limit`: the most jobs.
+    - `total`: about how many jobs the search looks at; `seen`: how many it has looked at.
+    - `done`, `asked`, `refused`, `missing`: the jobs by outcome (see `Change`). If the process of a step
+      died, its jobs may be missing here.
+    - `error`: why it failed.
+    """
+
+    id: str
+    act: JobAct
+    filter: JobFilter
+    delay: int = 0
+    queue: str = ""
+    by: str = ""
+    limit: int | None = None
+    created_at: int = 0
+    ended_at: int | None = None
+    state: BulkState = BulkState.RUNNING
+    total: int = 0
+    seen: int = 0
+    done: int = 0
+    asked: int = 0
+    refused: int = 0
+    missing: int = 0
+    error: str = ""
+    after: str | None = None
+    holder: str = ""
+    lease_until: int = 0
+
+    @property
+    def changed(self) -> int:
+        """The number of jobs that the act has been tried on."""
+        return self.done + self.asked + self.refused + self.missing
+
+
+class BulkActs:
+    """Starts, lists, aborts and runs the bulk acts of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._audit = AuditLog(store)
+
+    # ── the operator ─────────────────────────────────────────────────────────────────────────────
+
+    async def dry_run(self, filter: JobFilter, *, limit: int | None = None) -> AsyncGenerator[int, None]:
+        """Count the jobs that match, changing nothing: the number so far, after each step of the search."""
+        found, after = 0, None
+        while limit is None or found < limit:
+            page = await self._store.search_jobs(filter, after=after, limit=500)
+            found, after = found + len(page.hits), page.next
+            yield found if limit is None else min(found, limit)
+            if after is None:
+                return
+
+    async def start(
+        self,
+        act: JobAct,
+        filter: JobFilter,
+        *,
+        by: str,
+        delay: int = 0,
+        queue: str = "",
+        limit: int | None = None,
+    ) -> BulkAct:
+        """Start an act on all jobs that match; workers run it, and so may the caller (`run`).
+
+        Raises ConfigError for a filter that matches every job, and while one with the same filter runs.
+        """
+        check_search(filter, JobOrder.ENQUEUED)
+        if filter == JobFilter():
+            raise ConfigError("the filter matches every job: name a queue, a state, a task, a text or a time")
+        JobActs(self._store, queue=queue).check(act)
+        listed, now = await self._all()
+        self._refuse_second(filter, [one for _, one in listed])
+        bulk = BulkAct(
+            id=mint(),
+            act=act,
+            filter=filter,
+            delay=delay,
+            queue=queue,
+            by=by,
+            limit=limit,
+            created_at=now,
+            total=await self._total(filter),
+        )
+        change = DocumentChange(bulk.id, msgspec.json.encode(bulk), 0)
+        (written,) = await self._store.change_documents(BULK_ACTS, [change], notify=True)
+        if written.status is not DocumentStatus.APPLIED:
+            raise ConfigError("too many bulk acts are kept: those that have ended are removed after 7 days")
+        await self._refuse_racing(bulk)
+        await self._audit.write(by, f"bulk.{act.value}", bulk.id, facts=_facts(bulk))
+        return bulk
+
+    async def all(self) -> list[BulkAct]:
+        """The bulk acts that run, and those that ended in the last 7 days; the newest first."""
+        listed, _ = await self._all()
+        return [one for _, one in listed][::-1]
+
+    async def get(self, id: str) -> BulkAct | None:
+        """The bulk act with this id; None if there is none."""
+        return next((one for one in await self.all() if one.id == id), None)
+
+    async def abort(self, id: str, *, by: str) -> BulkAct | None:
+        """Stop a bulk act after the step in progress; changed jobs stay changed. None: no such act."""
+        while True:
+            listed, now = await self._all()
+            found = next(((revision, one) for revision, one in listed if one.id == id), None)
+            if found is None:
+                return None
+            revision, bulk = found
+            if bulk.state is not BulkState.RUNNING:
+                return bulk
+            ended = replace(bulk, state=BulkState.ABORTED, ended_at=now)
+            if await self._write(ended, revision):
+                await self._audit.write(by, "bulk.abort", id)
+                return ended
+
+    # ── who runs it ──────────────────────────────────────────────────────────────────────────────
+
+    async def next_free(self) -> tuple[BulkAct | None, int | None]:
+        """A running bulk act that nobody holds; else in how many ms one may be free, None if none runs."""
+        listed, now = await self._all()
+        running = [one for _, one in listed if one.state is BulkState.RUNNING]
+        free = [one for one in running if one.lease_until <= now]
+        if free:
+            return free[0], 0
+        return None, min((one.lease_until - now for one in running), default=None)
+
+    async def step(self, id: str, holder: str) -> BulkAct | None:
+        """Do the next step of a bulk act for `holder`; None if it has ended, or another process holds it."""
+        listed, now = await self._all()
+        found = next(((revision, one) for revision, one in listed if one.id == id), None)
+        if found is None or found[1].state is not BulkState.RUNNING:
+            return None
+        revision, bulk = found
+        if bulk.holder != holder:
+            if bulk.lease_until > now:
+                return None
+            bulk = replace(bulk, holder=holder, lease_until=now + _HELD)
+            if not await self._write(bulk, revision):
+                return None
+            return bulk  # held from here on: the next step changes jobs
+        try:
+            after = replace(await self._changed(bulk), lease_until=now + _HELD)
+        except ConfigError as error:
+            after = replace(bulk, state=BulkState.FAILED, error=str(error))
+        if after.state is not BulkState.RUNNING:
+            after = replace(after, ended_at=now)
+        if not await self._write(after, revision):
+            return None  # it was aborted meanwhile
+        if after.state is not BulkState.RUNNING:
+            await self._audit.write(after.by, "bulk.end", after.id, facts=_facts(after))
+        return after
+
+    async def _changed(self, bulk: BulkAct) -> BulkAct:
+        """Change the next jobs; return the bulk act with its new progress."""
+        room = _STEP if bulk.limit is None else min(_STEP, bulk.limit - bulk.changed)
+        if room <= 0:
+            return replace(bulk, state=BulkState.DONE)
+        # a copy may be enqueued within the millisecond of the start, and must not be copied again
+        end = bulk.created_at + (bulk.act is not JobAct.DUPLICATE)
+        filter = replace(bulk.filter, enqueued=_before(bulk.filter.enqueued, end))
+        page = await self._store.search_jobs(filter, descending=False, after=bulk.after, limit=room)
+        refs = [job.ref for job in page.jobs if not job.in_batch]  # members of a batch end with it
+        acts = JobActs(self._store, delay=bulk.delay, queue=bulk.queue)
+        counts = {"done": bulk.done, "asked": bulk.asked, "refused": bulk.refused, "missing": bulk.missing}
+        for change in await acts.apply(bulk.act, refs):
+            counts[change.outcome] += 1
+        state = BulkState.DONE if page.next is None else BulkState.RUNNING
+        return replace(bulk, after=page.next, seen=bulk.seen + page.seen, state=state, **counts)
+
+    # ── records ──────────────────────────────────────────────────────────────────────────────────
+
+    async def _all(self) -> tuple[list[tuple[int, BulkAct]], int]:
+        """All bulk acts with their revisions, the oldest first, and the store's clock."""
+        found: list[tuple[int, BulkAct]] = []
+        after: str | None = None
+        while True:
+            page = await self._store.documents(BULK_ACTS, after=after, limit=_PAGE)
+            found += [(one.revision, bulk) for one in page.documents if (bulk := _read(one)) is not None]
+            after = page.next
+            if after is None:
+                return found, page.now
+
+    async def _write(self, bulk: BulkAct, revision: int) -> bool:
+        """Store the bulk act if its record still has this revision."""
+        expires = None if bulk.state is BulkState.RUNNING else _KEPT
+        change = DocumentChange(bulk.id, msgspec.json.encode(bulk), revision, expires)
+        (written,) = await self._store.change_documents(BULK_ACTS, [change])
+        return written.status is DocumentStatus.APPLIED
+
+    async def _total(self, filter: JobFilter) -> int:
+        queues = await self._store.queues(filter.queues or None)
+        counts = [(state, n) for queue in queues for state, n in queue.counts.items()]
+        return sum(n for state, n in counts if not filter.states or state in filter.states)
+
+    async def _refuse_racing(self, bulk: BulkAct) -> None:
+        """Remove this bulk act and raise, if another one with its filter was started at the same time."""
+        earlier = [one for _, one in (await self._all())[0] if one.id < bulk.id]
+        try:
+            self._refuse_second(bulk.filter, earlier)
+        except ConfigError:
+            await self._store.change_documents(BULK_ACTS, [DocumentChange(bulk.id, None)])
+            raise
+
+    def _refuse_second(self, filter: JobFilter, others: list[BulkAct]) -> None:
+        for one in others:
+            if one.state is BulkState.RUNNING and one.filter == filter:
+                raise ConfigError(
+                    f"the bulk act {one.id} ({one.act.value} by {one.by}) runs on the same jobs: "
+                    "wait for its end, or abort it"
+                )
+
+
+def _before(range: TimeRange, instant: int) -> TimeRange:
+    return replace(range, until=instant if range.until is None else min(range.until, instant))
+
+
+def _facts(bulk: BulkAct) -> dict[str, str]:
+    facts = {
+        "act": bulk.act.value,
+        "filter": msgspec.json.encode(bulk.filter).decode(),
+        "state": bulk.state.value,
+    }
+    if bulk.state is not BulkState.RUNNING:
+        facts |= {"done": str(bulk.done), "refused": str(bulk.refused)}
+    return facts
+
+
+def _read(document: Document) -> BulkAct | None:
+    """The bulk act of a document; None if a newer version wrote it, or it is damaged."""
+    try:
+        return msgspec.json.decode(document.body, type=BulkAct)
+    except msgspec.MsgspecError:
+        return None

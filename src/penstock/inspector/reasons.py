@@ -1,0 +1,245 @@
+"""Why a job does not run now: every rule of the store that keeps it, found by reading only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.core.formats import instant
+from penstock.core.job import TERMINAL, Job, Ref, State
+from penstock.inspector.audit import AuditLog
+from penstock.stores.contract import QueueInfo, Store, WorkerInfo
+
+__all__ = ["Reason", "WhyView", "why"]
+
+#: Jobs ahead of an available job are counted up to this number: a job may have a megabyte of arguments.
+_MOST_COUNTED = 1_000
+_PAGE = 200
+#: Jobs that hold a place which this job waits for: how many are named.
+_NAMED = 3
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """One rule that keeps a job. `kind` is stable: paused, throttled, limited, rated, delayed, ahead …"""
+
+    kind: str
+    says: str
+
+
+class WhyView(msgspec.Struct, frozen=True):
+    """Why a job does not run now: its state, since when, and the reasons, the decisive one first.
+
+    A running or ended job has one reason, which says so.
+    """
+
+    queue: str
+    id: str
+    state: str
+    since: str
+    reasons: list[Reason]
+
+
+async def why(store: Store, job: Job) -> WhyView:
+    """Read why this job does not run now."""
+    return await _Question(store, job).answer()
+
+
+class _Question:
+    """The reads for one answer."""
+
+    def __init__(self, store: Store, job: Job) -> None:
+        self._store = store
+        self._job = job
+
+    async def answer(self) -> WhyView:
+        job = self._job
+        asked = {
+            State.AVAILABLE: self._available,
+            State.SCHEDULED: self._later,
+            State.RETRYABLE: self._later,
+            State.PARKED: self._parked,
+            State.WAITING: self._waiting,
+            State.COLLECTING: self._collecting,
+            State.SUSPENDED: self._suspended,
+            State.RUNNING: self._running,
+        }
+        reasons = [_ended(job)] if job.state in TERMINAL else await asked[job.state]()
+        return WhyView(job.queue, job.id, job.state.value, instant(_since(job)), reasons)
+
+    # ── states ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _available(self) -> list[Reason]:
+        (info,) = await self._store.queues([self._job.queue])
+        if info.away:
+            return [Reason("away", f"this part of the store does not answer: {info.away}")]
+        workers = await self._serving()
+        found = [
+            *await self._paused(info),
+            *await self._limited(info),
+            *self._no_worker(workers),
+            *await self._ahead(),
+        ]
+        return found or [self._next(workers)]
+
+    async def _later(self) -> list[Reason]:
+        job = self._job
+        if job.state is State.RETRYABLE and job.errors:
+            last = job.errors[-1]
+            failed = f"attempt {last.attempt} failed ({last.kind}); it is retried"
+        else:
+            failed = "it is scheduled"
+        found = [Reason("delayed", f"{failed} at {instant(job.run_at)}")]
+        if not await self._serving():
+            found.append(Reason("no worker", f"no live worker serves the queue {job.queue!r} then"))
+        return found
+
+    async def _parked(self) -> list[Reason]:
+        job, serving = self._job, await self._serving()
+        if job.reason:
+            return [Reason("parked", job.reason)]
+        knowing = [w.id for w in serving if job.task in w.tasks or job.queue in w.handled]
+        if knowing:
+            return [Reason("next", f"worker {knowing[0]} knows the task {job.task!r} and takes it next")]
+        return [Reason("unknown task", f"no live worker knows the task {job.task!r}")]
+
+    async def _waiting(self) -> list[Reason]:
+        info = await self._store.partition(self._job.ref)
+        if info is None:
+            return [Reason("next", "its partition is free: it is admitted next")]
+        named = ", ".join(f"{one.id} ({one.state.value})" for one in info.admitted[:_NAMED])
+        more = len(info.admitted) - _NAMED
+        also = f" and {more} more" if more > 0 else ""
+        found = [Reason("partition", f"its partition {info.key!r} is held by {named}{also}")] if named else []
+        if info.due is not None:
+            found.append(Reason("rated", f"the rate of its partition opens at {instant(info.due)}"))
+        if info.before:
+            found.append(Reason("ahead", f"{_jobs(info.before)} ahead of it in its partition"))
+        return found or [Reason("next", f"its partition {info.key!r} admits it next")]
+
+    async def _collecting(self) -> list[Reason]:
+        job = self._job
+        if job.batch is not None:
+            (batch,) = await self._store.get([Ref(job.queue, job.batch)])
+            state = "gone" if batch is None else batch.state.value
+            return [Reason("batch", f"it is part of the batch {job.batch}, which is {state}")]
+        terms = job.spec.batch_terms
+        key = "" if terms is None else terms.key
+        for info in await self._store.batches(job.queue):
+            if (info.task, info.key) == (job.task, key):
+                due = "is full" if info.due is None else f"is full, or at {instant(info.due)}"
+                return [Reason("batch", f"its batch starts when it {due}; its size is {info.size:,}")]
+        return [Reason("batch", "its batch starts next")]
+
+    async def _suspended(self) -> list[Reason]:
+        waits = [step for step in await self._store.steps(self._job.ref) if step.value is None]
+        found = []
+        for step in waits:
+            if step.signal is not None:
+                name, key = step.signal
+                with_key = f" with the key {key!r}" if key else ""
+                found.append(Reason("signal", f"its flow waits for the signal {name!r}{with_key}"))
+        found.append(Reason("timer", f"it goes on at {instant(self._job.run_at)} in any case"))
+        return found
+
+    async def _running(self) -> list[Reason]:
+        job = self._job
+        says = f"worker {job.worker} runs it (attempt {job.attempt})"
+        if not job.started:
+            says = f"worker {job.worker} has leased it, and is not known to have started it"
+        found = [Reason("running", says)]
+        holder = next((w for w in await self._store.workers() if w.id == job.worker), None)
+        if holder is None:
+            lost = "its worker is not in the list of workers: another one takes it when the lease has run out"
+            found.append(Reason("lost worker", lost))
+        if job.cancel_asked:
+            found.append(Reason("cancelled", "it was asked to stop"))
+        return found
+
+    # ── rules of the queue ───────────────────────────────────────────────────────────────────────
+
+    async def _paused(self, info: QueueInfo) -> list[Reason]:
+        if not info.paused:
+            return []
+        async for shown in AuditLog(self._store).newest_first(act="queue.pause"):
+            if info.name in shown.entry.to.split(", "):
+                by = f" by {shown.entry.who} at {instant(shown.at)}"
+                return [Reason("paused", f"the queue was paused{by}")]
+        return [Reason("paused", "the queue is paused")]
+
+    async def _limited(self, info: QueueInfo) -> list[Reason]:
+        if info.throttled_until is not None:
+            return [Reason("throttled", f"the queue is throttled until {instant(info.throttled_until)}")]
+        most, running = info.limits.max_running, info.counts.get(State.RUNNING, 0)
+        if most is not None and running >= most:
+            page = await self._store.list_jobs(queue=info.name, state=State.RUNNING, limit=_NAMED)
+            named = ", ".join(job.id for job in page.jobs)
+            held = f", held by {named}{' and others' if running > len(page.jobs) else ''}" if named else ""
+            return [Reason("limited", f"{running} of {most} jobs of the queue run (max_running){held}")]
+        if info.opens is not None:
+            opens = instant(info.opens)
+            return [Reason("rated", f"the rate of the queue ({info.limits.rate}) opens at {opens}")]
+        return []
+
+    async def _serving(self) -> list[WorkerInfo]:
+        """The live workers that serve the job's queue."""
+        return [w for w in await self._store.workers() if self._job.queue in w.queues]
+
+    def _no_worker(self, serving: Sequence[WorkerInfo]) -> list[Reason]:
+        job = self._job
+        if not serving:
+            return [Reason("no worker", f"no live worker serves the queue {job.queue!r}")]
+        fetching = [w for w in serving if w.state == "running"]
+        if not fetching:
+            states = ", ".join(sorted({w.state for w in serving}))
+            return [Reason("no worker", f"no worker of the queue fetches jobs now ({states})")]
+        if not any(job.task in w.tasks or job.queue in w.handled for w in fetching):
+            return [Reason("unknown task", f"no live worker knows the task {job.task!r}: it will be parked")]
+        slots, running = sum(w.concurrency for w in fetching), sum(w.running for w in fetching)
+        if running >= slots:
+            return [Reason("busy", f"all {slots} slots of the {_workers(fetching)} of the queue are taken")]
+        return []
+
+    async def _ahead(self) -> list[Reason]:
+        """How many jobs of the queue are fetched before this one."""
+        ahead, after = 0, None
+        while ahead < _MOST_COUNTED:
+            page = await self._store.list_next(self._job.queue, after=after, limit=_PAGE)
+            ids = [job.id for job in page.jobs]
+            if self._job.id in ids:
+                ahead += ids.index(self._job.id)
+                return [Reason("ahead", f"{_jobs(ahead)} ahead of it")] if ahead else []
+            ahead, after = ahead + len(ids), page.next
+            if after is None:
+                return []  # it has just been fetched
+        return [Reason("ahead", f"more than {_MOST_COUNTED:,} jobs are ahead of it")]
+
+    def _next(self, workers: Sequence[WorkerInfo]) -> Reason:
+        who = f"worker {workers[0].id}" if len(workers) == 1 else f"one of {len(workers)} workers"
+        return Reason("next", f"it is the next of its queue: {who} takes it")
+
+
+def _jobs(n: int) -> str:
+    return "1 job is" if n == 1 else f"{n:,} jobs are"
+
+
+def _workers(workers: Sequence[WorkerInfo]) -> str:
+    return "only worker" if len(workers) == 1 else f"{len(workers)} workers"
+
+
+def _ended(job: Job) -> Reason:
+    if job.state is State.COMPLETED:
+        return Reason("ended", "it has completed")
+    why = job.reason
+    if not why and job.errors:
+        why = f"{job.errors[-1].kind}: {job.errors[-1].message}".partition("\n")[0]
+    return Reason("ended", f"it is {job.state.value}{f': {why}' if why else ''}")
+
+
+def _since(job: Job) -> int:
+    """The instant at which the job's state began, as far as the store keeps it."""
+    if job.state in TERMINAL and job.ended_at is not None:
+        return job.ended_at
+    if job.state is State.RUNNING and job.fetched_at is not None:
+        return job.fetched_at
+    return job.run_at if job.state is State.AVAILABLE else job.enqueued_at

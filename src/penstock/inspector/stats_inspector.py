@@ -1,0 +1,72 @@
+"""Queries of an operator for statistics and groups of errors."""
+
+from __future__ import annotations
+
+from penstock.core.task_stats import TaskStats, sum_of
+from penstock.inspector.stats_views import (
+    ErrorGroupView,
+    PeriodStatsView,
+    TaskStatsView,
+    error_group_view,
+    period_stats_view,
+    task_stats_view,
+)
+from penstock.stores.contract import QueueSize, Resolution, Store
+
+__all__ = ["StatsInspector"]
+
+_TWO_HOURS = 2 * 3_600_000
+
+
+class StatsInspector:
+    """The operator's methods for statistics. `span` is in ms, up to now."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def tasks(
+        self, *, queue: str | None = None, task: str | None = None, span: int = _TWO_HOURS
+    ) -> list[TaskStatsView]:
+        """The statistics of each task of each queue over this span, by queue and task."""
+        page = await self._store.read_stats(resolution_for(span), span=span, queue=queue, task=task)
+        found: dict[tuple[str, str], list[TaskStats]] = {}
+        for row in page.rows:
+            found.setdefault((row.queue, row.task), []).append(row.stats)
+        return [task_stats_view(*names, sum_of(stats)) for names, stats in sorted(found.items())]
+
+    async def periods(
+        self,
+        by: Resolution | None = None,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        span: int = _TWO_HOURS,
+    ) -> list[PeriodStatsView]:
+        """The statistics of all these tasks together by minute, hour or day, the latest period first.
+
+        A period without attempts is left out. Without `by`, the shortest periods that cover the span.
+        """
+        page = await self._store.read_stats(by or resolution_for(span), span=span, queue=queue, task=task)
+        found: dict[int, list[TaskStats]] = {}
+        for row in page.rows:
+            found.setdefault(row.at, []).append(row.stats)
+        return [period_stats_view(at, sum_of(stats)) for at, stats in sorted(found.items(), reverse=True)]
+
+    async def errors(
+        self, *, queue: str | None = None, task: str | None = None, limit: int = 50
+    ) -> list[ErrorGroupView]:
+        """Groups of errors, the latest error first."""
+        groups = await self._store.read_errors(queue=queue, task=task)
+        return [error_group_view(group) for group in groups[:limit]]
+
+    async def sizes(self) -> list[QueueSize]:
+        """An estimate of the space that each queue takes, by name."""
+        return await self._store.queue_sizes()
+
+
+def resolution_for(span: int) -> Resolution:
+    """The shortest periods that are kept for this span (ms)."""
+    for one in Resolution:
+        if span <= one.length * one.kept:
+            return one
+    return Resolution.DAY

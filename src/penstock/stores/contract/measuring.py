@@ -1,0 +1,183 @@
+"""The verbs of statistics: what workers report of tasks and errors, and how much space queues take.
+
+docs/statistics.md explains them with examples.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from penstock.core.task_stats import TaskStats
+
+__all__ = [
+    "ERRORS_KEPT",
+    "MOST_ERROR_GROUPS",
+    "MOST_STATS_TASKS",
+    "REPORTS_REMEMBERED",
+    "SIZE_SAMPLE",
+    "ErrorCount",
+    "ErrorGroup",
+    "Measuring",
+    "QueueSize",
+    "Resolution",
+    "StatsPage",
+    "StatsReport",
+    "StatsRow",
+    "TaskCount",
+]
+
+#: The most tasks of a queue with statistics of their own in one period; the rest is counted as `other`.
+MOST_STATS_TASKS = 200
+#: The most groups of errors of a queue. The group whose last error is the oldest goes first, into `other`.
+MOST_ERROR_GROUPS = 1_000
+#: Number of jobs of a queue whose size is measured, at most.
+SIZE_SAMPLE = 100
+#: How long a group of errors is kept after its last error (ms).
+ERRORS_KEPT = 90 * 86_400_000
+#: How long a store remembers the last report of a source (ms), to count a repeated report once.
+REPORTS_REMEMBERED = 3_600_000
+
+
+class Resolution(enum.StrEnum):
+    """The length of the periods by which statistics are kept."""
+
+    MINUTE = "minute"  # for two hours
+    HOUR = "hour"  # for four days
+    DAY = "day"  # for ninety days
+
+    __hash__ = str.__hash__
+
+    @property
+    def length(self) -> int:
+        """The length of a period (ms)."""
+        return _PERIODS[self][0]
+
+    @property
+    def kept(self) -> int:
+        """The number of periods that are kept, with the current one."""
+        return _PERIODS[self][1]
+
+    def oldest(self, now: int) -> int:
+        """The number of the oldest period that is kept. Periods are numbered since 1970."""
+        return now // self.length - self.kept + 1
+
+
+_PERIODS = {
+    Resolution.MINUTE: (60_000, 120),
+    Resolution.HOUR: (3_600_000, 96),
+    Resolution.DAY: (86_400_000, 90),
+}
+
+
+class TaskCount(msgspec.Struct, frozen=True):
+    """What a worker adds to the statistics of one task."""
+
+    task: str
+    stats: TaskStats
+
+
+class ErrorCount(msgspec.Struct, frozen=True):
+    """What a worker adds to one group of errors. `group`: its name, unique in the queue; `job`: an example.
+
+    `message` is normalised: without what differs from job to job.
+    """
+
+    group: str
+    task: str
+    kind: str
+    message: str
+    count: int
+    job: str
+
+
+class StatsReport(msgspec.Struct, frozen=True):
+    """What a worker reports of one queue: attempts that ended since its last report.
+
+    `number` rises with each report that the source sends of any queue, so that a repeated report counts once.
+    """
+
+    queue: str
+    source: str
+    number: int
+    tasks: Sequence[TaskCount] = ()
+    errors: Sequence[ErrorCount] = ()
+
+
+class StatsRow(msgspec.Struct, frozen=True):
+    """The statistics of one task of one queue in the period that begins at `at`."""
+
+    queue: str
+    task: str
+    at: int
+    stats: TaskStats
+
+
+class StatsPage(msgspec.Struct, frozen=True):
+    """Statistics by queue, period and task; `now` is the store's clock."""
+
+    rows: list[StatsRow]
+    now: int
+
+
+class ErrorGroup(msgspec.Struct, frozen=True):
+    """Errors of one task with one class and one message; `job` is the id of the latest job that had one.
+
+    The group without a name has the errors of groups that were removed.
+    """
+
+    queue: str
+    group: str
+    task: str
+    kind: str
+    message: str
+    count: int
+    first: int
+    last: int
+    job: str
+
+
+class QueueSize(msgspec.Struct, frozen=True):
+    """An estimate of the space that a queue takes (bytes). `sampled`: from some of its jobs, not all."""
+
+    queue: str
+    bytes: int
+    sampled: bool
+
+
+class Measuring(Protocol):
+    """The verbs of statistics."""
+
+    async def add_stats(self, reports: Sequence[StatsReport]) -> list[bool]:
+        """Add reports to the statistics of the current minute, hour and day, and to the groups of errors.
+
+        - A report with the number of an earlier one of the same source and queue, or a lower one, is not
+          added again: repeating a call whose reply was lost is safe for an hour.
+        - Reports of a queue that does not exist are dropped.
+
+        Answer: one value per report, in order; False: its part of the store is unreachable. Repeat it.
+        """
+        ...
+
+    async def read_stats(
+        self, resolution: Resolution, *, span: int, queue: str | None = None, task: str | None = None
+    ) -> StatsPage:
+        """Read the statistics of all periods that end less than `span` ms ago, of one queue or task or all.
+
+        Answer: rows by queue, period and task. A record that cannot be read is left out.
+        """
+        ...
+
+    async def read_errors(self, *, queue: str | None = None, task: str | None = None) -> list[ErrorGroup]:
+        """List the groups of errors of one queue or task or all, the latest error first."""
+        ...
+
+    async def queue_sizes(self, names: Sequence[str] | None = None) -> list[QueueSize]:
+        """Estimate the space that these queues take in memory or in the file, or all queues, by name.
+
+        The time of the call does not depend on the number of jobs.
+        """
+        ...

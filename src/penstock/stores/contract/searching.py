@@ -1,0 +1,159 @@
+"""The verb that searches for jobs: by any of their facts, in order of a time, in bounded steps."""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol
+
+import msgspec
+
+from penstock.core.errors import ConfigError
+from penstock.core.job import TERMINAL, Job, Ref, State
+
+__all__ = [
+    "DUE_LATER",
+    "MOST_FOUND",
+    "SEARCH_BYTES",
+    "SEARCH_STEP",
+    "JobFilter",
+    "JobOrder",
+    "SearchHit",
+    "SearchPage",
+    "Searching",
+    "TimeRange",
+    "check_search",
+]
+
+#: The most jobs that one call of `search_jobs` reads, and the bytes of their records at which it stops: what
+#: a Redis server reads within 5 ms. (On Redis: of one queue, and as many of all others together.)
+SEARCH_STEP, SEARCH_BYTES = 500, 1 << 20
+#: The most jobs that one call of `search_jobs` finds.
+MOST_FOUND = 500
+#: States of jobs that wait for their due time.
+DUE_LATER = frozenset({State.SCHEDULED, State.RETRYABLE, State.SUSPENDED})
+
+
+class TimeRange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Instants from `since` on and before `until`; None: without this end."""
+
+    since: int | None = None
+    until: int | None = None
+
+    def has(self, instant: int | None) -> bool:
+        """Whether this instant is in the range; None, for what has not happened, is in none but the whole."""
+        if instant is None:
+            return self.since is None and self.until is None
+        return (self.since is None or self.since <= instant) and (self.until is None or instant < self.until)
+
+
+_ALWAYS = TimeRange()
+
+
+class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which jobs: those for which all of this is true. The default matches every job.
+
+    - `queues`, `states`: the job is in one of them; empty: in any.
+    - `task`: the name of its task.
+    - `worker`: this worker holds the job now.
+    - `flow`: the job is a node of this flow.
+    - `headers`: it has each of these headers, with this value.
+    - `text`: its payload (the stored JSON), its id, its reason or one of its errors as `Kind: message`
+      contains this text. The case of ASCII letters makes no difference.
+    - `enqueued`, `due`, `ended`: when it was enqueued, is or was due (`run_at`), and ended.
+    """
+
+    queues: tuple[str, ...] = ()
+    states: tuple[State, ...] = ()
+    task: str | None = None
+    worker: str | None = None
+    flow: Ref | None = None
+    headers: dict[str, str] = {}
+    text: str = ""
+    enqueued: TimeRange = _ALWAYS
+    due: TimeRange = _ALWAYS
+    ended: TimeRange = _ALWAYS
+
+
+class JobOrder(enum.StrEnum):
+    """The time by which jobs are ordered; equal times: by order of enqueue."""
+
+    ENQUEUED = "enqueued"  # of all jobs
+    DUE = "due"  # `run_at`: of scheduled, retryable and suspended jobs
+    ENDED = "ended"  # of completed, cancelled and dead jobs
+
+    __hash__ = str.__hash__
+
+
+class SearchHit(msgspec.Struct, frozen=True, gc=False):
+    """A job that matches. `after`: the cursor of the search behind this job."""
+
+    job: Job
+    after: str
+
+
+class SearchPage(msgspec.Struct, frozen=True):
+    """What one step of a search found.
+
+    - `next`: the `after` of the next step; None: the search is complete.
+    - `seen`: about how many jobs of the filter's queues and states the step has passed.
+    """
+
+    hits: list[SearchHit]
+    next: str | None
+    seen: int
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The jobs that match."""
+        return [hit.job for hit in self.hits]
+
+
+_ORDERED = {JobOrder.ENQUEUED: frozenset(State), JobOrder.DUE: DUE_LATER, JobOrder.ENDED: TERMINAL}
+
+
+def check_search(filter: JobFilter, order: JobOrder) -> JobFilter:
+    """Return the filter with the states that a search in this order looks at. Raises ConfigError.
+
+    Without states in the filter, these are all that have this order.
+    """
+    wrong = sorted(set(filter.states) - _ORDERED[order])
+    if wrong:
+        known = ", ".join(sorted(_ORDERED[order]))
+        raise ConfigError(
+            f"{wrong[0].value} jobs have no order by {order.value} time: "
+            f"order them by enqueued time, or give states of {known}"
+        )
+    states = tuple(dict.fromkeys(filter.states))
+    if not states and order is not JobOrder.ENQUEUED:
+        states = tuple(sorted(_ORDERED[order]))
+    if not states and filter.worker is not None:
+        states = (State.RUNNING,)
+    return msgspec.structs.replace(filter, states=states, queues=tuple(sorted(set(filter.queues))))
+
+
+class Searching(Protocol):
+    """The verb of searches."""
+
+    async def search_jobs(
+        self,
+        filter: JobFilter,
+        *,
+        order: JobOrder = JobOrder.ENQUEUED,
+        descending: bool = True,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> SearchPage:
+        """Look for jobs that match, in this order, for one bounded step.
+
+        - A step passes a bounded number of jobs and bytes (`SEARCH_STEP`, `SEARCH_BYTES`), so it may find few
+          jobs or none: only `next` is None tells the end.
+        - `after`: the `next` of the previous step, or the `after` of a hit, of a search in the same order and
+          direction. Jobs that keep their place in the order are found exactly once, also if others are added,
+          moved or removed between the steps. In order of enqueue, every job keeps its place.
+        - `limit`: the most jobs that the step finds, from 1 to `MOST_FOUND`.
+        - Exception: if the store's clock was set back by more than 5 s, jobs of different queues may be in
+          the order of that clock (docs/concepts/order.md).
+
+        Errors: ConfigError if `after` is not a cursor of this verb, or a state has no place in the order.
+        """
+        ...

@@ -1,0 +1,62 @@
+"""Decide whether a job matches a filter: exactly, and for stored bytes quickly and roughly."""
+
+from __future__ import annotations
+
+from penstock.core.job import Job
+from penstock.stores.contract import JobFilter
+
+__all__ = ["JobMatcher", "text_bytes"]
+
+
+def text_bytes(text: str) -> bytes:
+    """The bytes of a text as searches compare them: UTF-8 with ASCII letters in lower case."""
+    return text.encode("utf-8", "backslashreplace").lower()
+
+
+class JobMatcher:
+    """A filter, prepared for many jobs.
+
+    `needle`: bytes that the stored form of every job that matches contains, if ASCII letters are compared
+    without case; b"" if nothing is known. An error is found as `Kind: message`, which are stored apart: the
+    longest part between such colons is in one of them.
+    """
+
+    def __init__(self, filter: JobFilter) -> None:
+        self._filter = filter
+        self._text = text_bytes(filter.text)
+        self._queues, self._states = frozenset(filter.queues), frozenset(filter.states)
+        parts = self._text.split(b": ") if self._text else map(text_bytes, filter.headers.values())
+        self.needle = max(parts, key=len, default=b"")
+
+    def matches(self, job: Job) -> bool:
+        """Whether the job matches the whole filter."""
+        filter = self._filter
+        return (
+            (not self._queues or job.queue in self._queues)
+            and (not self._states or job.state in self._states)
+            and (filter.task is None or job.task == filter.task)
+            and (filter.worker is None or job.worker == filter.worker)
+            and filter.enqueued.has(job.enqueued_at)
+            and filter.due.has(job.run_at)
+            and filter.ended.has(job.ended_at)
+            and (not filter.headers or self._has_headers(job))
+            and (filter.flow is None or self._in_flow(job))
+            and (not self._text or self._has_text(job))
+        )
+
+    def _has_headers(self, job: Job) -> bool:
+        headers = job.spec.headers or {}
+        return all(headers.get(name) == value for name, value in self._filter.headers.items())
+
+    def _in_flow(self, job: Job) -> bool:
+        flow, wanted = job.spec.flow, self._filter.flow
+        return flow is not None and wanted is not None and (flow.queue, flow.id) == (wanted.queue, wanted.id)
+
+    def _has_text(self, job: Job) -> bool:
+        text = self._text
+        return (
+            text in job.spec.payload.lower()
+            or text in text_bytes(job.id)
+            or (job.reason is not None and text in text_bytes(job.reason))
+            or any(text in text_bytes(f"{error.kind}: {error.message}") for error in job.errors)
+        )

@@ -1,0 +1,196 @@
+"""Acts on all jobs that match a filter: bounded steps, one process at a time, continued by any other."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.core.clock import ManualClock
+from penstock.core.errors import ConfigError
+from penstock.core.job import Ref, State
+from penstock.inspector import BulkAct, BulkActs, BulkState, Inspector, JobAct
+from penstock.inspector import bulk_acts as module
+from penstock.inspector.audit import AuditLog
+from penstock.stores.contract import JobFilter, Store
+from tests.store.facts import DEAD, MINUTE, OpenStore, add, counts, end, in_state, new, some, take, the
+
+ALL_DEAD = JobFilter(states=(State.DEAD,))
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_STEP", 3)
+
+
+async def run(store: Store, id: str, *, holder: str = "w1", steps: int = 100) -> BulkAct | None:
+    """Do steps until the act has ended or is held elsewhere; the last answer."""
+    acts, last = BulkActs(store), None
+    for _ in range(steps):
+        stepped = await acts.step(id, holder)
+        if stepped is None:
+            return last
+        last = stepped
+    return last
+
+
+async def dead(store: Store, n: int) -> None:
+    await add(store, *some(n))
+    for job in await take(store, n):
+        await end(store, job, DEAD)
+
+
+async def test_all_matching_jobs_are_changed_and_nothing_else(store: Store) -> None:
+    await dead(store, 7)
+    await add(store, new("queued"))
+    bulk = await BulkActs(store).start(JobAct.RETRY, ALL_DEAD, by="cli:ann")
+    await dead(store, 0)
+    ended = await run(store, bulk.id)
+    assert ended is not None
+    assert (ended.state, ended.done, ended.refused, ended.total) == (BulkState.DONE, 7, 0, 7)
+    assert await counts(store) == {State.AVAILABLE: 8}
+    assert await BulkActs(store).get(bulk.id) == ended
+    acts = [(one.entry.who, one.entry.act) async for one in AuditLog(store).newest_first()]
+    assert acts == [("cli:ann", "bulk.end"), ("cli:ann", "bulk.retry")]
+
+
+async def test_jobs_that_were_enqueued_after_the_start_are_left_alone(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, *some(4))
+    clock.advance(2)
+    filter = JobFilter(states=(State.AVAILABLE,))
+    bulk = await BulkActs(store).start(JobAct.DUPLICATE, filter, by="me")
+    ended = await run(store, bulk.id)
+    assert ended is not None
+    assert (ended.done, await counts(store)) == (4, {State.AVAILABLE: 8})
+
+
+async def test_another_process_continues_an_act_whose_process_died(store: Store, clock: ManualClock) -> None:
+    await dead(store, 7)
+    bulk = await BulkActs(store).start(JobAct.RETRY, ALL_DEAD, by="me")
+    assert await run(store, bulk.id, holder="w1", steps=2) is not None
+    assert await BulkActs(store).step(bulk.id, "w2") is None
+    assert (await BulkActs(store).next_free())[0] is None
+    clock.advance(MINUTE)
+    free, _ = await BulkActs(store).next_free()
+    assert free is not None
+    ended = await run(store, free.id, holder="w2")
+    assert ended is not None
+    assert (ended.state, ended.done) == (BulkState.DONE, 7)
+    assert await run(store, bulk.id, holder="w1") is None
+
+
+async def test_two_processes_never_do_the_same_step(
+    open_store: OpenStore, store: Store, clock: ManualClock
+) -> None:
+    await add(store, *some(12))
+    clock.advance(1)
+    bulk = await BulkActs(store).start(JobAct.DUPLICATE, JobFilter(task="t"), by="me")
+    other = open_store()
+    await asyncio.gather(run(store, bulk.id, holder="w1"), run(other, bulk.id, holder="w2"))
+    assert sum((await counts(store)).values()) == 24
+
+
+async def test_an_aborted_act_stops_and_keeps_what_it_did(store: Store) -> None:
+    await dead(store, 7)
+    acts = BulkActs(store)
+    bulk = await acts.start(JobAct.RETRY, ALL_DEAD, by="me")
+    await run(store, bulk.id, steps=2)
+    ended = await acts.abort(bulk.id, by="you")
+    assert ended is not None
+    assert (ended.state, ended.done) == (BulkState.ABORTED, 3)
+    assert await acts.step(bulk.id, "w1") is None
+    assert (await counts(store))[State.DEAD] == 4
+    assert await acts.abort(bulk.id, by="you") == ended
+    assert await acts.abort("nobody", by="you") is None
+
+
+async def test_a_limit_is_kept(store: Store) -> None:
+    await dead(store, 7)
+    bulk = await BulkActs(store).start(JobAct.DELETE, ALL_DEAD, by="me", limit=5)
+    ended = await run(store, bulk.id)
+    assert ended is not None
+    assert (ended.done, await counts(store)) == (5, {State.DEAD: 2})
+
+
+async def test_a_dry_run_counts_and_changes_nothing(store: Store) -> None:
+    await dead(store, 7)
+    assert [n async for n in BulkActs(store).dry_run(ALL_DEAD)][-1] == 7
+    assert [n async for n in BulkActs(store).dry_run(ALL_DEAD, limit=4)][-1] == 4
+    assert await counts(store) == {State.DEAD: 7}
+
+
+async def test_what_cannot_be_done_is_refused_and_nothing_is_stored(store: Store) -> None:
+    acts = BulkActs(store)
+    with pytest.raises(ConfigError, match="matches every job"):
+        await acts.start(JobAct.DELETE, JobFilter(), by="me")
+    with pytest.raises(ConfigError, match="queue"):
+        await acts.start(JobAct.MOVE, ALL_DEAD, by="me")
+    first = await acts.start(JobAct.RETRY, ALL_DEAD, by="ann")
+    with pytest.raises(ConfigError, match=f"the bulk act {first.id} .retry by ann. runs on the same jobs"):
+        await acts.start(JobAct.DELETE, ALL_DEAD, by="me")
+    assert await acts.all() == [first]
+
+
+# ── acts on single jobs ──
+
+
+async def act(store: Store, act: JobAct, *refs: Ref, **arguments: object) -> list[tuple[str, str]]:
+    changes = await Inspector(store).act(act, refs, **arguments)  # type: ignore[arg-type]
+    return [(one.outcome, one.says) for one in changes]
+
+
+async def test_run_now_is_for_jobs_that_wait_for_their_time(store: Store) -> None:
+    later, available = await in_state(store, State.RETRYABLE), await in_state(store, State.AVAILABLE)
+    assert await act(store, JobAct.RUN_NOW, later.ref, available.ref, Ref("default", "nobody")) == [
+        ("done", "made available (was retryable)"),
+        ("refused", "not made available: it is available"),
+        ("missing", "no such job"),
+    ]
+    assert (await the(store, later)).state is State.AVAILABLE
+
+
+@pytest.mark.parametrize("state", [State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PARKED])
+async def test_a_queued_job_is_moved_with_its_due_time(store: Store, state: State) -> None:
+    job = await in_state(store, state, payload=b"[7]")
+    assert await act(store, JobAct.MOVE, job.ref, queue="other") == [
+        ("done", f"moved to other (was {state.value})")
+    ]
+    moved = await the(store, Ref("other", job.id))
+    assert (moved.spec.payload, moved.attempt) == (b"[7]", 0)
+    assert moved.state is (state if state is State.SCHEDULED else moved.state)
+    assert moved.run_at == job.run_at or moved.state is State.AVAILABLE
+    assert await store.get([job.ref]) == [None]
+
+
+async def test_a_move_that_was_cut_off_is_continued(store: Store) -> None:
+    job = await in_state(store, State.AVAILABLE)
+    acts = module.JobActs(store, queue="other")
+    await store.enqueue([acts._copy(job)])
+    assert (await the(store, Ref("other", job.id))).state is State.SCHEDULED
+    assert await act(store, JobAct.MOVE, job.ref, queue="other") == [
+        ("done", "moved to other (was available)")
+    ]
+    assert (await the(store, Ref("other", job.id))).state is State.AVAILABLE
+
+
+async def test_what_runs_is_not_moved_and_leaves_no_copy(store: Store) -> None:
+    job = await in_state(store, State.RUNNING)
+    assert await act(store, JobAct.MOVE, job.ref, queue="other") == [("refused", "not moved: it is running")]
+    await add(store, new(job.id, queue="taken"))
+    available = await in_state(store, State.AVAILABLE)
+    await add(store, new(available.id, queue="other"))
+    assert await act(store, JobAct.MOVE, available.ref, queue="other") == [
+        ("refused", "not moved: the queue 'other' answered exists")
+    ]
+    assert (await the(store, available)).state is State.AVAILABLE
+
+
+async def test_a_copy_has_the_same_arguments_and_its_own_id(store: Store) -> None:
+    job = await in_state(store, State.DEAD, payload=b"[7]", headers={"a": "b"})
+    ((outcome, says),) = await act(store, JobAct.DUPLICATE, job.ref)
+    assert (outcome, says[:14]) == ("done", "duplicated as ")
+    copy = await the(store, Ref("default", says.removeprefix("duplicated as ")))
+    assert (copy.spec.payload, copy.spec.headers, copy.state) == (b"[7]", {"a": "b"}, State.AVAILABLE)
+    assert (await the(store, job)).state is State.DEAD
