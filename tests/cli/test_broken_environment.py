@@ -58,7 +58,7 @@ def test_a_worker_whose_streams_are_closed_runs_its_jobs(store, tasks, redirect)
 
 def test_a_question_that_nobody_can_answer_is_answered_with_no(store):
     put(store, "a")
-    ran = run(store, "jobs", "delete", "--all", redirect="<&-")
+    ran = run(store, "jobs", "delete", "--all", "-q", "default", redirect="<&-")
     assert ran.returncode == 1
     assert ran.stderr.decode().splitlines()[-1] == "penstock: aborted"
     assert b"Traceback" not in ran.stderr

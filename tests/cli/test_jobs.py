@@ -361,13 +361,13 @@ def test_a_bulk_operation_asks_first_and_says_how_many(penstock, store):
 
 def test_without_an_answer_nothing_is_done(penstock, store):
     put(store, "a")
-    assert penstock("jobs", "delete", "--all", input="").exit_code == 1
+    assert penstock("jobs", "delete", "--all", "-q", "default", input="").exit_code == 1
     assert states(store, "a") == [State.AVAILABLE]
 
 
 def test_a_bulk_operation_keeps_to_its_limit(penstock, store):
     put(store, *(f"j{n}" for n in range(5)))
-    result = penstock("jobs", "delete", "--all", "--limit", "3", "-y")
+    result = penstock("jobs", "delete", "--all", "-q", "default", "--limit", "3", "-y")
     assert (result.stdout, result.stderr) == ("3 deleted\n", "limit reached: more jobs may match\n")
 
 
@@ -386,10 +386,8 @@ def test_a_dry_run_counts_and_a_detached_act_is_left_to_workers(penstock, store)
     assert states(store, "j0") == [State.AVAILABLE]
 
 
-def test_jobs_are_moved_and_duplicated(penstock, store):
+def test_jobs_are_duplicated_and_rescheduled(penstock, store):
     put(store, "a", "b")
-    assert penstock.ok("jobs", "move", "a", "--to", "other") == "default/a: moved to other (was available)\n"
-    assert states(store, "a", queue="other") == [State.AVAILABLE]
     assert penstock.ok("jobs", "duplicate", "b").startswith("default/b: duplicated as ")
     assert (
         penstock.ok("jobs", "reschedule", "b", "--delay", "1h") == "default/b: rescheduled (was available)\n"

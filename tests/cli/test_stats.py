@@ -45,6 +45,8 @@ def test_statistics_are_filtered_by_queue_and_task(penstock, store):
     assert [one["task"] for one in penstock.json("stats", "--queue", "mail")["tasks"]] == ["other"]
     assert [one["name"] for one in penstock.json("stats", "--queue", "mail")["queues"]] == ["mail"]
     assert "no attempts in this time" in penstock("stats", "--task", "none").stderr
+    for words in ((), ("--sizes",)):
+        assert "there is no queue 'nosuch'" in penstock("stats", "-q", "nosuch", *words).stderr
     assert "since" in penstock.says(2, "stats", "--since", "never")
 
 
@@ -58,6 +60,15 @@ def test_statistics_are_shown_by_period(penstock, store):
     heads, line = penstock.ok("stats", "--by", "day").splitlines()
     assert heads.split()[:5] == ["DAY", "DONE", "FAILED", "RETRIED", "DEAD"]
     assert line.split()[1:5] == ["200", "4", "2", "2"]
+
+
+def test_what_is_no_longer_kept_is_said(penstock, store):
+    kept = {"minute": ("2h", "3h"), "hour": ("4d", "5d"), "day": ("90d", "100d")}
+    for by, (all, more) in kept.items():
+        assert "kept" not in penstock("stats", "--by", by, "--since", all).stderr
+        assert f"statistics by {by} are kept for" in penstock("stats", "--by", by, "--since", more).stderr
+    assert "by day are kept for 90 days" in penstock("stats", "--since", "100d").stderr
+    assert "kept" not in penstock("stats", "--since", "90d").stderr
 
 
 def test_groups_of_errors_are_listed(penstock, store):

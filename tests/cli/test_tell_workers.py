@@ -56,7 +56,7 @@ def test_stacks_are_printed_whole(penstock: Cli, store: Store) -> None:
 def test_a_worker_that_does_not_answer_is_named_and_never_obeys_later(penstock: Cli, store: Store) -> None:
     told = penstock("workers", "stop", "0b2", "--wait", "0s")
     assert told.exit_code == 4
-    assert told.stderr == "0b2: no answer; the command is withdrawn\n"
+    assert told.stderr == "0b2: no answer; it may still obey\n"
     assert asyncio.run(CommandChannel(store).commands("0b2")) == []
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.errors import ConfigError
-from penstock.core.job import Ref, State
+from penstock.core.job import TERMINAL, Ref, State
 from penstock.inspector import BulkAct, BulkActs, BulkState, Inspector, JobAct
 from penstock.inspector import bulk_acts as module
 from penstock.inspector.audit import AuditLog
@@ -92,6 +92,17 @@ async def test_two_processes_never_do_the_same_step(
     assert sum((await counts(store)).values()) == 24
 
 
+async def test_a_repeated_step_duplicates_nothing_twice(store: Store) -> None:
+    jobs = some(3)
+    await add(store, *jobs)
+    acts = module.JobActs(store, once="bulk-1")
+    for _ in range(2):
+        assert {one.outcome for one in await acts.apply(JobAct.DUPLICATE, [job.ref for job in jobs])} == {
+            "done"
+        }
+    assert await counts(store) == {State.AVAILABLE: 6}
+
+
 async def test_an_aborted_act_stops_and_keeps_what_it_did(store: Store) -> None:
     await dead(store, 7)
     acts = BulkActs(store)
@@ -125,8 +136,9 @@ async def test_what_cannot_be_done_is_refused_and_nothing_is_stored(store: Store
     acts = BulkActs(store)
     with pytest.raises(ConfigError, match="matches every job"):
         await acts.start(JobAct.DELETE, JobFilter(), by="me")
-    with pytest.raises(ConfigError, match="queue"):
-        await acts.start(JobAct.MOVE, ALL_DEAD, by="me")
+    unfinished = tuple(state for state in State if state not in TERMINAL)
+    with pytest.raises(ConfigError, match="matches every job"):
+        await acts.start(JobAct.CANCEL, JobFilter(states=unfinished), by="me")
     first = await acts.start(JobAct.RETRY, ALL_DEAD, by="ann")
     with pytest.raises(ConfigError, match=f"the bulk act {first.id} .retry by ann. runs on the same jobs"):
         await acts.start(JobAct.DELETE, ALL_DEAD, by="me")
@@ -149,42 +161,6 @@ async def test_run_now_is_for_jobs_that_wait_for_their_time(store: Store) -> Non
         ("missing", "no such job"),
     ]
     assert (await the(store, later)).state is State.AVAILABLE
-
-
-@pytest.mark.parametrize("state", [State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.PARKED])
-async def test_a_queued_job_is_moved_with_its_due_time(store: Store, state: State) -> None:
-    job = await in_state(store, state, payload=b"[7]")
-    assert await act(store, JobAct.MOVE, job.ref, queue="other") == [
-        ("done", f"moved to other (was {state.value})")
-    ]
-    moved = await the(store, Ref("other", job.id))
-    assert (moved.spec.payload, moved.attempt) == (b"[7]", 0)
-    assert moved.state is (state if state is State.SCHEDULED else moved.state)
-    assert moved.run_at == job.run_at or moved.state is State.AVAILABLE
-    assert await store.get([job.ref]) == [None]
-
-
-async def test_a_move_that_was_cut_off_is_continued(store: Store) -> None:
-    job = await in_state(store, State.AVAILABLE)
-    acts = module.JobActs(store, queue="other")
-    await store.enqueue([acts._copy(job)])
-    assert (await the(store, Ref("other", job.id))).state is State.SCHEDULED
-    assert await act(store, JobAct.MOVE, job.ref, queue="other") == [
-        ("done", "moved to other (was available)")
-    ]
-    assert (await the(store, Ref("other", job.id))).state is State.AVAILABLE
-
-
-async def test_what_runs_is_not_moved_and_leaves_no_copy(store: Store) -> None:
-    job = await in_state(store, State.RUNNING)
-    assert await act(store, JobAct.MOVE, job.ref, queue="other") == [("refused", "not moved: it is running")]
-    await add(store, new(job.id, queue="taken"))
-    available = await in_state(store, State.AVAILABLE)
-    await add(store, new(available.id, queue="other"))
-    assert await act(store, JobAct.MOVE, available.ref, queue="other") == [
-        ("refused", "not moved: the queue 'other' answered exists")
-    ]
-    assert (await the(store, available)).state is State.AVAILABLE
 
 
 async def test_a_copy_has_the_same_arguments_and_its_own_id(store: Store) -> None:

@@ -136,6 +136,16 @@ async def test_periods_follow_each_other_and_are_removed(store: Store, clock: Ma
         assert [row.stats.started for row in await rows(store, resolution)] == [5]
 
 
+async def test_periods_of_a_clock_that_was_set_back_are_not_shown(store: Store, clock: ManualClock) -> None:
+    clock.advance(200 * DAY)
+    await report(store, 1, t=stats(5))
+    clock.set_wall(NOON)
+    assert [await rows(store, resolution) for resolution in Resolution] == [[], [], []]
+    await report(store, 2, t=stats())
+    for resolution in Resolution:
+        assert [row.stats.started for row in await rows(store, resolution)] == [1]
+
+
 async def test_tasks_beyond_the_most_are_counted_together(store: Store) -> None:
     names = [f"task{n:03}" for n in range(MOST_STATS_TASKS + 5)]
     await report(store, 1, **{name: stats() for name in names})

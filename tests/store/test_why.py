@@ -71,6 +71,8 @@ async def test_a_paused_queue_names_who_paused_it(store: Store) -> None:
     kind, says = (await reasons(store, "a"))[0]
     assert kind == "paused"
     assert says.startswith("the queue was paused by cli:ann@box at 20")
+    await AuditLog(store).write("cli:bob@box", "queue.resume", "default")
+    assert (await reasons(store, "a"))[0] == ("paused", "the queue is paused")
 
 
 async def test_a_throttled_queue(store: Store) -> None:

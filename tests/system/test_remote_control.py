@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 
 import pytest
 
@@ -98,3 +100,44 @@ def test_a_restart_whose_replacement_cannot_start_changes_nothing(place):
     place.until(lambda: "has not started" in worker.log, "the supervisor says that it failed")
     place.until_ended([place.tasks.quick.enqueue(1)])
     assert [info.id for info in place.workers()] == [first.id]
+
+
+def test_a_stop_signal_leaves_a_replaced_process_its_drain_time(place):
+    worker = place.worker("--drain-timeout", "20s")
+    (first,) = place.workers()
+    running = place.tasks.held.enqueue("go")
+    place.until_started(1)
+    _tell(place, "restart")
+    place.until(lambda: "draining" in {i.state for i in place.workers() if i.id == first.id}, "it drains")
+    worker.signal(signal.SIGTERM)
+    place.until(lambda: {info.id for info in place.workers()} == {first.id}, "its replacement has ended")
+    place.open("go")
+    assert worker.wait(10) == 0
+    (job,) = place.jobs([running])
+    assert (job.state, job.attempt) == (State.COMPLETED, 1)
+
+
+def test_a_replacement_that_dies_is_replaced_while_its_predecessor_drains(place):
+    place.worker("--drain-timeout", "20s")
+    (first,) = place.workers()
+    running = place.tasks.held.enqueue("go")
+    place.until_started(1)
+    _tell(place, "restart")
+    place.until(lambda: "draining" in {i.state for i in place.workers() if i.id == first.id}, "it drains")
+    (second,) = [info for info in place.workers() if info.id != first.id]
+    os.kill(second.pid, signal.SIGKILL)
+    place.until_ended([place.tasks.quick.enqueue(1)])
+    assert place.jobs([running])[0].state is State.RUNNING
+    place.open("go")
+    place.until_ended([running])
+
+
+def test_a_release_whose_startup_fails_replaces_nobody(place):
+    worker = place.worker("--processes", "2", ready=2)
+    before = {info.id for info in place.workers()}
+    with (place.folder / "tasks.py").open("a") as file:
+        file.write("\n\n@app.on_startup\ndef broken(app):\n    raise SystemExit(78)\n")
+    _tell(place, "restart", min(before))
+    place.until(lambda: "has not started" in worker.log, "the supervisor says that it failed")
+    place.until_ended([place.tasks.quick.enqueue(1)])
+    assert {info.id for info in place.workers()} == before

@@ -174,6 +174,18 @@ async def test_a_job_shows_its_attempts_and_what_operators_did(store, inspector,
     ]
 
 
+async def test_an_act_on_many_jobs_is_in_the_audit_log_with_all_of_them(store):
+    log, names = AuditLog(store), [f"default/{n:036}" for n in range(50)]
+    await log.write("cli:ann@host", "jobs.retry", [*names, "x" * 600], facts={"x": "y"})
+    entries = [one.entry async for one in log.newest_first()][::-1]
+    assert ", ".join(entry.to for entry in entries).split(", ") == [*names, "x" * 500]
+    assert {(entry.act, entry.facts["x"], len(entry.to) <= 500) for entry in entries} == {
+        ("jobs.retry", "y", True)
+    }
+    (found,) = await log.of_job(Ref(*names[-1].split("/")))
+    assert names[-1] in found.entry.to
+
+
 async def test_queues_show_their_counts_in_the_order_of_the_lifecycle(store, inspector, clock):
     await store.enqueue([NewJob("a", "t"), NewJob("b", "t"), NewJob("c", "t", delay=9_000)])
     await kill(store)

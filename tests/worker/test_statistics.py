@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
 from penstock.app.app import App
 from penstock.core.job import State
+from penstock.core.task_stats import TaskStats
 from penstock.errors import StoreCorrupt
-from penstock.stores.contract import Resolution, StatsRow, Store
+from penstock.stores.contract import Resolution, StatsReport, StatsRow, Store
 from penstock.testing import FaultyStore
 from penstock.worker import stats_reporter
+from penstock.worker.attempt_recorder import AttemptRecorder, QueueRecord
+from penstock.worker.stats_reporter import StatsReporter
 from tests.worker.conftest import at_work, in_a_burst, until
 
 
@@ -99,3 +104,51 @@ async def test_an_idle_worker_reports_nothing(app: App, faults: FaultyStore) -> 
     app.task(name="never")(lambda: None)
     await in_a_burst(app)
     assert faults.calls["add_stats"] == 0
+
+
+class Calls:
+    """A store that notes the reports of each call; those of queues that are away are not taken."""
+
+    def __init__(self) -> None:
+        self.made: list[list[tuple[str, int]]] = []
+        self.away: set[str] = set()
+
+    async def add_stats(self, reports: Sequence[StatsReport]) -> list[bool]:
+        self.made.append([(one.queue, one.number) for one in reports])
+        return [one.queue not in self.away for one in reports]
+
+
+def reporter_of(calls: Calls, tasks: dict[str, int]) -> StatsReporter:
+    """A reporter that has to report of so many tasks of each queue."""
+    recorder = AttemptRecorder()
+    for queue, number in tasks.items():
+        record = recorder._queues[queue] = QueueRecord()
+        for n in range(number):
+            record.add(f"task {n}", TaskStats(started=1))
+    return StatsReporter(cast(Store, calls), recorder)
+
+
+async def test_a_call_has_few_reports_and_one_of_each_queue() -> None:
+    calls = Calls()
+    await reporter_of(calls, {"a": 25, **{f"q{n}": 1 for n in range(5)}}).report()
+    numbers = [number for call in calls.made for _, number in call]
+    assert sorted(numbers) == list(range(1, 9)), "each is sent once"
+    assert [number for call in calls.made for queue, number in call if queue == "a"] == [1, 2, 3]
+    assert all(len({queue for queue, _ in call}) == len(call) <= 4 for call in calls.made)
+
+
+async def test_a_report_that_is_not_taken_delays_those_of_its_queue_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls = Calls()
+    calls.away = {"a"}
+    reporter = reporter_of(calls, {"a": 15, "b": 15})
+    await reporter.report()
+    assert calls.made == [[("a", 1), ("b", 3)], [("b", 4)]]
+    with caplog.at_level(logging.WARNING, "penstock.worker"):
+        await reporter.report_last()
+    assert calls.made[2:] == [[("a", 1)], [("a", 1)]], "a second try"
+    assert "the last statistics of this worker are lost: a part of the store is unreachable" in caplog.text
+    calls.away.clear()
+    await reporter.report()
+    assert calls.made[4:] == [[("a", 1)], [("a", 2)]]

@@ -97,13 +97,15 @@ def test_outcomes_are_counted_by_task(page: MetricsPage) -> None:
         (leased("b"), Transition(State.DEAD), Settled.APPLIED),
         (leased("b"), Transition(State.SCHEDULED, throttle=1_000), Settled.APPLIED),
         (leased("b", started=False), Transition(State.AVAILABLE), Settled.APPLIED),
+        (leased("b", started=False), Transition(State.CANCELLED), Settled.APPLIED),
+        (leased("b", started=False), Transition(State.DEAD), Settled.APPLIED),
         (leased("b"), completed(0), Settled.STALE),
         (leased("b"), completed(0), Settled.UNKNOWN),
         (leased("b", started=False), Transition(State.AVAILABLE), Settled.STALE),
     )
     a, b = metrics.figures.tasks["a"], metrics.figures.tasks["b"]
     assert a.outcomes == {"completed": 1, "retried": 1}
-    assert b.outcomes == {"dead": 1, "throttled": 1, "released": 1}
+    assert b.outcomes == {"dead": 2, "throttled": 1, "released": 1, "cancelled": 1}
     assert sum(b.durations.buckets) == 2, "what was not started has no duration"
     assert metrics.figures.leases_lost == 1
 

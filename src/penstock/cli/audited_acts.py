@@ -24,11 +24,11 @@ class AuditedAct:
     facts: Mapping[str, object] = field(default_factory=dict)
 
     async def write(self, store: Store) -> None:
-        """Write the entry."""
+        """Write the entry; several if it names many."""
         from penstock.inspector.audit import AuditLog
 
         facts = {name: str(value) for name, value in self.facts.items()}
-        await AuditLog(store).write(acting_user(), self.act, ", ".join(self.to), facts=facts)
+        await AuditLog(store).write(acting_user(), self.act, self.to, facts=facts)
 
 
 def acting_user() -> str:

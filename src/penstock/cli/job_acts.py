@@ -49,8 +49,6 @@ _ACTS = (
          _UNFINISHED, "unfinished", "cancelled"),
     _Act("delete", "Delete jobs that are not running.",
          tuple(state for state in State if state is not State.RUNNING), "queued and ended", "deleted"),
-    _Act("move", "Move queued jobs to another queue. Their attempts count from 0 there.",
-         tuple(sorted(QUEUED)), "queued", "moved"),
     _Act("duplicate", "Enqueue a copy of each job under a new id, without its unique key and its flow.",
          (), "selected", "duplicated"),
 )  # fmt: skip
@@ -92,7 +90,6 @@ def _add(group: click.Group, act: _Act) -> None:
         detach: bool,
         yes: bool,
         delay: str = "0s",
-        to: str = "",
         **filters: Any,
     ) -> Exit:
         of_all = any(filters.values()) or limit or dry_run or detach
@@ -101,9 +98,11 @@ def _add(group: click.Group, act: _Act) -> None:
         if bool(addresses) == all_:
             problem = "ids and --all exclude each other" if all_ else "no jobs given"
             raise click.UsageError(f"{problem}: name jobs by id, or select them with --all and filters")
-        arguments = {"delay": milliseconds(delay, what="--delay"), "queue": to}
+        arguments = {"delay": milliseconds(delay, what="--delay")}
         if not all_:
             return _some(act, addresses, arguments)
+        if act.name in ("cancel", "delete", "duplicate") and not any(filters.values()):
+            raise click.UsageError(f"{act.name} --all needs a filter, e.g. --queue or --state")
         return _all(act, filters, arguments, limit=limit, dry_run=dry_run, detach=detach, yes=yes)
 
     if act.name == "reschedule":
@@ -111,10 +110,6 @@ def _add(group: click.Group, act: _Act) -> None:
             click.Option(
                 ["--delay"], metavar="DURATION", default="0s", help="Time until they are due, e.g. 5m."
             )
-        )
-    if act.name == "move":
-        command.params.append(
-            click.Option(["--to"], metavar="QUEUE", required=True, help="The queue to move the jobs to.")
         )
 
 
@@ -219,7 +214,7 @@ async def _count(inspector: Inspector, filter: JobFilter, limit: int | None) -> 
 
 async def _run(inspector: Inspector, started: BulkAct) -> BulkAct:
     """Run a bulk act here, with its progress at a terminal, until it has ended. Ctrl-C aborts it."""
-    from penstock.inspector.bulk_acts import PAUSES
+    from penstock.inspector.bulk_acts import pause_after_step
 
     holder, shows = f"{acting_user()} {started.id}", sys.stderr is not None and sys.stderr.isatty()
     try:
@@ -227,7 +222,7 @@ async def _run(inspector: Inspector, started: BulkAct) -> BulkAct:
         while bulk is None or bulk.state.value == "running":
             began = time.monotonic()
             stepped = await inspector.bulk.step(started.id, holder)
-            await asyncio.sleep((time.monotonic() - began) * PAUSES)
+            await asyncio.sleep(pause_after_step(time.monotonic() - began))
             if stepped is None:  # a worker was quicker, or it has ended
                 stepped = await inspector.bulk.get(started.id)
             if stepped is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -32,7 +32,7 @@ class AuditEntry(msgspec.Struct, frozen=True):
     - `who`: the name of a token, an account or a user, after its kind: `token:deploy`, `cli:ann@host`.
     - `address`: the client's IP address; "" for the command line and unix sockets.
     - `act`: what was done: `queue.destroy`, `tokens.create`.
-    - `to`: the name of the queue, token or job.
+    - `to`: the name of the queue, token or job; several are separated by ", ".
     - `status`: the status of the HTTP answer; None for the command line.
     - `facts`: the arguments of the act, as text; never a secret.
     """
@@ -70,19 +70,23 @@ class AuditLog:
         self,
         who: str,
         act: str,
-        to: str,
+        to: str | Sequence[str],
         *,
         address: str = "",
         status: int | None = None,
         facts: Mapping[str, str] | None = None,
     ) -> None:
-        """Append an entry. An error of the store is logged with the entry, because the act is done."""
+        """Append an entry; several if the names in `to` are too long for one.
+
+        An error of the store is logged with the first entry, because the act is done.
+        """
         cut = {name: _short(text) for name, text in list((facts or {}).items())[:20]}
-        entry = AuditEntry(_short(who), address, act, _short(to), status, cut)
+        lines = _lines([to] if isinstance(to, str) else to)
+        entries = [AuditEntry(_short(who), address, act, line, status, cut) for line in lines]
         try:
-            await self._store.append_log(_LOG, [msgspec.json.encode(entry)], keep=_KEPT)
+            await self._store.append_log(_LOG, [msgspec.json.encode(one) for one in entries], keep=_KEPT)
         except StoreError as error:
-            _log.error("not in the audit log (%s): %s %s %s from %s", error, who, act, entry.to, address)
+            _log.error("not in the audit log (%s): %s %s %s from %s", error, who, act, lines[0], address)
 
     async def of_job(self, ref: Ref, *, most: int = 100) -> list[ShownEntry]:
         """The newest acts on this job, newest first, among the newest `LOOKED_AT` entries of the log.
@@ -120,6 +124,17 @@ def _read(body: bytes) -> AuditEntry:
         return _DECODER.decode(body)
     except msgspec.MsgspecError:  # of a newer version, or damaged
         return AuditEntry("", "", "unreadable", "")
+
+
+def _lines(names: Sequence[str]) -> list[str]:
+    """The names, separated by ", ", in lines of at most `_LONGEST` characters: no name is in two lines."""
+    lines: list[str] = []
+    for name in map(_short, names):
+        if lines and len(lines[-1]) + 2 + len(name) <= _LONGEST:
+            lines[-1] += f", {name}"
+        else:
+            lines.append(name)
+    return lines or [""]
 
 
 def _short(text: str) -> str:

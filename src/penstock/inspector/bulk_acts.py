@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from penstock.core.errors import ConfigError
 from penstock.core.ids import mint
 from penstock.inspector.audit import AuditLog
-from penstock.inspector.job_acts import JobAct, JobActs
+from penstock.inspector.job_acts import JobAct, JobActs, every_state
 from penstock.stores.contract import (
     Document,
     DocumentChange,
@@ -28,7 +28,7 @@ from penstock.stores.contract import (
 )
 from penstock.stores.worker_commands import BULK_ACTS
 
-__all__ = ["PAUSES", "BulkAct", "BulkActs", "BulkState"]
+__all__ = ["BulkAct", "BulkActs", "BulkState", "pause_after_step"]
 
 #: The most jobs that one step changes.
 _STEP = 200
@@ -38,7 +38,9 @@ _HELD = 15_000
 _KEPT = 7 * 86_400_000
 _PAGE = 200
 #: A step is followed by a pause of this many times its length, so that jobs keep nearly all of the store.
-PAUSES = 9.0
+_PAUSES = 9.0
+#: The longest pause (s): shorter than `_HELD`, so that no other process takes the act over.
+_LONGEST_PAUSE = 5.0
 
 
 class BulkState(enum.StrEnum):
@@ -56,7 +58,7 @@ class BulkAct(msgspec.Struct, frozen=True, kw_only=True):
     """A bulk act and its progress.
 
     - `filter`: the jobs, of which those count that were enqueued before `created_at`.
-    - `delay` (ms), `queue`: arguments of RESCHEDULE and MOVE. `by`: who started it. `limit`: the most jobs.
+    - `delay` (ms): argument of RESCHEDULE. `by`: who started it. `limit`: the most jobs.
     - `total`: about how many jobs the search looks at; `seen`: how many it has looked at.
     - `done`, `asked`, `refused`, `missing`: the jobs by outcome (see `Change`). If the process of a step
       died, its jobs may be missing here.
@@ -67,7 +69,6 @@ class BulkAct(msgspec.Struct, frozen=True, kw_only=True):
     act: JobAct
     filter: JobFilter
     delay: int = 0
-    queue: str = ""
     by: str = ""
     limit: int | None = None
     created_at: int = 0
@@ -116,7 +117,6 @@ class BulkActs:
         *,
         by: str,
         delay: int = 0,
-        queue: str = "",
         limit: int | None = None,
     ) -> BulkAct:
         """Start an act on all jobs that match; workers run it, and so may the caller (`run`).
@@ -124,9 +124,8 @@ class BulkActs:
         Raises ConfigError for a filter that matches every job, and while one with the same filter runs.
         """
         check_search(filter, JobOrder.ENQUEUED)
-        if filter == JobFilter():
+        if _is_everything(act, filter):
             raise ConfigError("the filter matches every job: name a queue, a state, a task, a text or a time")
-        JobActs(self._store, queue=queue).check(act)
         listed, now = await self._all()
         self._refuse_second(filter, [one for _, one in listed])
         bulk = BulkAct(
@@ -134,7 +133,6 @@ class BulkActs:
             act=act,
             filter=filter,
             delay=delay,
-            queue=queue,
             by=by,
             limit=limit,
             created_at=now,
@@ -219,8 +217,14 @@ class BulkActs:
         filter = replace(bulk.filter, enqueued=_before(bulk.filter.enqueued, end))
         page = await self._store.search_jobs(filter, descending=False, after=bulk.after, limit=room)
         refs = [job.ref for job in page.jobs if not job.in_batch]  # members of a batch end with it
-        acts = JobActs(self._store, delay=bulk.delay, queue=bulk.queue)
-        counts = {"done": bulk.done, "asked": bulk.asked, "refused": bulk.refused, "missing": bulk.missing}
+        acts = JobActs(self._store, delay=bulk.delay, once=bulk.id)
+        members = len(page.jobs) - len(refs)
+        counts = {
+            "done": bulk.done,
+            "asked": bulk.asked,
+            "refused": bulk.refused + members,
+            "missing": bulk.missing,
+        }
         for change in await acts.apply(bulk.act, refs):
             counts[change.outcome] += 1
         state = BulkState.DONE if page.next is None else BulkState.RUNNING
@@ -253,9 +257,9 @@ class BulkActs:
 
     async def _refuse_racing(self, bulk: BulkAct) -> None:
         """Remove this bulk act and raise, if another one with its filter was started at the same time."""
-        earlier = [one for _, one in (await self._all())[0] if one.id < bulk.id]
+        others = [one for _, one in (await self._all())[0] if one.id != bulk.id]
         try:
-            self._refuse_second(bulk.filter, earlier)
+            self._refuse_second(bulk.filter, others)
         except ConfigError:
             await self._store.change_documents(BULK_ACTS, [DocumentChange(bulk.id, None)])
             raise
@@ -267,6 +271,18 @@ class BulkActs:
                     f"the bulk act {one.id} ({one.act.value} by {one.by}) runs on the same jobs: "
                     "wait for its end, or abort it"
                 )
+
+
+def _is_everything(act: JobAct, filter: JobFilter) -> bool:
+    """Whether the filter selects all jobs that the act can change."""
+    if replace(filter, states=()) != JobFilter():
+        return False
+    return not filter.states or set(filter.states) >= set(every_state(act))
+
+
+def pause_after_step(seconds: float) -> float:
+    """Seconds to pause after a step that took so many seconds."""
+    return min(_LONGEST_PAUSE, seconds * _PAUSES)
 
 
 def _before(range: TimeRange, instant: int) -> TimeRange:

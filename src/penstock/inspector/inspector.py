@@ -111,14 +111,12 @@ class Inspector:
         found = parse_address(address)
         return [found] if isinstance(found, Ref) else [job.ref for job in await self._store.find(found)]
 
-    async def act(self, act: JobAct, refs: Sequence[Ref], *, delay: int = 0, queue: str = "") -> list[Change]:
-        """Do an act to jobs. `delay` (ms) is for RESCHEDULE, `queue` for MOVE.
+    async def act(self, act: JobAct, refs: Sequence[Ref], *, delay: int = 0) -> list[Change]:
+        """Do an act to jobs. `delay` (ms) is for RESCHEDULE.
 
         Acts on all jobs that match a filter are in `bulk`.
         """
-        acts = JobActs(self._store, delay=delay, queue=queue)
-        acts.check(act)
-        return await acts.apply(act, refs)
+        return await JobActs(self._store, delay=delay).apply(act, refs)
 
     async def retry(self, refs: Sequence[Ref]) -> list[Change]:
         """Make ended or queued jobs available now, with all their attempts."""

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
 
 from msgspec.structs import replace
 
 from penstock.core.errors import ConfigError, did_you_mean
-from penstock.core.ids import check_queue, mint
-from penstock.core.job import QUEUED, TERMINAL, Job, NewJob, Ref, State
+from penstock.core.ids import mint
+from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
 from penstock.core.lifecycle import OPERATOR_CANCELLED
 from penstock.inspector.requests import Change
 from penstock.stores.contract import EnqueueStatus, Store
+from penstock.stores.encrypted import unreadable_check
 
-__all__ = ["JobAct", "JobActs", "parse_job_act"]
-
-#: The header of a moved job: the queue that it comes from.
-MOVED_FROM = "penstock-moved-from"
-#: The copy of a moved job is due this long (ms) after the move began, if the process that moves it dies in
-#: the middle. Otherwise it has the due time of the original by then.
-_MOVE_GRACE = 3_600_000
-_MOVED = QUEUED - {State.COLLECTING}
+__all__ = ["JobAct", "JobActs", "every_state", "parse_job_act"]
 
 
 class JobAct(enum.StrEnum):
@@ -34,7 +29,6 @@ class JobAct(enum.StrEnum):
     | RESCHEDULE | queued | due at another time |
     | CANCEL | unfinished | cancelled; running ones are asked to stop |
     | DELETE | not running | gone |
-    | MOVE | queued | in another queue, with all attempts |
     | DUPLICATE | in any state | as before, and a copy of each is available |
     """
 
@@ -43,19 +37,33 @@ class JobAct(enum.StrEnum):
     RESCHEDULE = "reschedule"
     CANCEL = "cancel"
     DELETE = "delete"
-    MOVE = "move"
     DUPLICATE = "duplicate"
 
     __hash__ = str.__hash__
 
 
-class JobActs:
-    """Acts on jobs of a store. `delay` (ms) is for RESCHEDULE, `queue` for MOVE."""
+def every_state(act: JobAct) -> tuple[State, ...]:
+    """The states of all jobs that an act can change: a filter by them alone selects everything."""
+    return _EVERY.get(act, tuple(State))
 
-    def __init__(self, store: Store, *, delay: int = 0, queue: str = "") -> None:
+
+_EVERY = {
+    JobAct.CANCEL: tuple(state for state in State if state not in TERMINAL),
+    JobAct.DELETE: tuple(state for state in State if state is not State.RUNNING),
+}
+
+
+class JobActs:
+    """Acts on jobs of a store.
+
+    `delay` (ms) is for RESCHEDULE. `once`: a name under which each job is duplicated at most once.
+    """
+
+    def __init__(self, store: Store, *, delay: int = 0, once: str = "") -> None:
         self._store = store
         self._delay = delay
-        self._queue = queue
+        self._once = once
+        self._why_unreadable = unreadable_check(store)
 
     async def apply(self, act: JobAct, refs: Sequence[Ref]) -> list[Change]:
         """Do it, and return what became of each job. What is done already is refused or changes nothing."""
@@ -67,15 +75,9 @@ class JobActs:
             JobAct.RESCHEDULE: self._reschedule,
             JobAct.CANCEL: self._cancel,
             JobAct.DELETE: self._delete,
-            JobAct.MOVE: self._move,
             JobAct.DUPLICATE: self._duplicate,
         }
         return await acts[act](refs)
-
-    def check(self, act: JobAct) -> None:
-        """Raise ConfigError if the act lacks an argument."""
-        if act is JobAct.MOVE:
-            check_queue(self._queue)
 
     # ── acts ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -115,9 +117,9 @@ class JobActs:
         """Enqueue a copy of each job under a new id, without its unique key and its flow."""
         jobs = await self._store.get(refs)
         copies = {
-            job.ref: replace(job.spec, id=mint(), unique=None, flow=None, delay=0, run_at=None)
+            job.ref: replace(job.spec, id=self._new_id(job), unique=None, flow=None, delay=0, run_at=None)
             for job in jobs
-            if job is not None and not job.spec.unreadable and not job.members
+            if job is not None and self._why_not_copied(job) is None
         }
         answers = dict(zip(copies, await self._store.enqueue(list(copies.values())), strict=True))
         done = []
@@ -125,80 +127,25 @@ class JobActs:
             if job is None:
                 done.append(changed(ref, None, ""))
             elif ref not in copies:
-                why = "it is a batch" if job.members else "its record cannot be read"
+                why = self._why_not_copied(job)
                 done.append(Change(ref.queue, ref.id, "refused", f"not duplicated: {why}"))
-            elif answers[ref].status is not EnqueueStatus.NEW:
+            elif answers[ref].status not in (EnqueueStatus.NEW, EnqueueStatus.EXISTS):
                 why = f"the queue answered {answers[ref].status.value}"
                 done.append(Change(ref.queue, ref.id, "refused", f"not duplicated: {why}"))
             else:
                 done.append(Change(ref.queue, ref.id, "done", f"duplicated as {copies[ref].id}"))
         return done
 
-    async def _move(self, refs: Sequence[Ref]) -> list[Change]:
-        """Move queued jobs, in steps that lose no job and start none twice.
+    def _why_not_copied(self, job: Job) -> str | None:
+        if job.members:
+            return "it is a batch"
+        return "its record cannot be read" if job.spec.unreadable else self._why_unreadable(job)
 
-        1. Copies are enqueued in the other queue, due much later. 2. The originals are deleted, unless they
-        have started. 3. The copies of deleted originals get their due time, the others are deleted.
-        A repeated move continues where the one before has ended.
-        """
-        jobs = dict(zip(refs, await self._store.get(refs), strict=True))
-        done = {ref: self._why_not_moved(ref, job) for ref, job in jobs.items()}
-        moved = [job for ref, job in jobs.items() if job is not None and done[ref] is None]
-        copies = [self._copy(job) for job in moved]
-        taken = await self._store.enqueue(copies) if copies else []
-        going: list[Job] = []
-        for job, answer in zip(moved, taken, strict=True):
-            if answer.status is EnqueueStatus.NEW or await self._is_copy(job):
-                going.append(job)
-            else:
-                why = f"the queue {self._queue!r} answered {answer.status.value}"
-                done[job.ref] = Change(job.queue, job.id, "refused", f"not moved: {why}")
-        deleted = await self._store.delete([job.ref for job in going]) if going else []
-        kept: list[Ref] = []
-        for job, state in zip(going, deleted, strict=True):
-            to = Ref(self._queue, job.id)
-            if state in _MOVED:
-                await self._store.reschedule([to], run_at=job.run_at)
-                done[job.ref] = Change(job.queue, job.id, "done", f"moved to {self._queue} (was {state})")
-            else:
-                kept.append(to)
-                done[job.ref] = changed(job.ref, state, "moved", frozenset())
-        if kept:
-            await self._store.delete(kept)
-        return [one for one in done.values() if one is not None]
-
-    def _why_not_moved(self, ref: Ref, job: Job | None) -> Change | None:
-        if job is None:
-            return changed(ref, None, "")
-        if ref.queue == self._queue:
-            return Change(ref.queue, ref.id, "refused", "not moved: it is in this queue")
-        if job.state not in _MOVED:
-            return changed(ref, job.state, "moved", _MOVED)
-        if job.spec.flow is not None:
-            return Change(ref.queue, ref.id, "refused", "not moved: it is a node of a flow")
-        if job.spec.unreadable or job.members:
-            what = "a batch" if job.members else "unreadable"
-            return Change(ref.queue, ref.id, "refused", f"not moved: it is {what}")
-        return None
-
-    def _copy(self, job: Job) -> NewJob:
-        headers = {**(job.spec.headers or {}), MOVED_FROM: job.queue}
-        return replace(
-            job.spec,
-            queue=self._queue,
-            headers=headers,
-            delay=_MOVE_GRACE,
-            run_at=None,
-            expires_in=None,
-            expires_at=job.expires_at,
-        )
-
-    async def _is_copy(self, job: Job) -> bool:
-        """Whether the job in the other queue is the copy of a move that was cut off."""
-        (found,) = await self._store.get([Ref(self._queue, job.id)])
-        if found is None or found.state is not State.SCHEDULED:
-            return False
-        return (found.spec.headers or {}).get(MOVED_FROM) == job.queue
+    def _new_id(self, job: Job) -> str:
+        """The id of the copy. With `once`, it is always the same, so that a repeated step copies nothing."""
+        if not self._once:
+            return mint()
+        return sha256(f"{self._once}/{job.queue}/{job.id}".encode()).hexdigest()[:32]
 
     async def _refuse_members(self, done: list[Change], before: Sequence[State | None]) -> list[Change]:
         """Mark members of a running batch as refused; their state does not show the membership."""

@@ -18,6 +18,7 @@ _MOST_COUNTED = 1_000
 _PAGE = 200
 #: Jobs that hold a place which this job waits for: how many are named.
 _NAMED = 3
+_PAUSES = ("queue.pause", "queue.resume")
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -161,8 +162,10 @@ class _Question:
     async def _paused(self, info: QueueInfo) -> list[Reason]:
         if not info.paused:
             return []
-        async for shown in AuditLog(self._store).newest_first(act="queue.pause"):
-            if info.name in shown.entry.to.split(", "):
+        async for shown in AuditLog(self._store).newest_first(act="queue."):
+            if shown.entry.act in _PAUSES and info.name in shown.entry.to.split(", "):
+                if shown.entry.act == _PAUSES[1]:
+                    break  # since then it was paused by code
                 by = f" by {shown.entry.who} at {instant(shown.at)}"
                 return [Reason("paused", f"the queue was paused{by}")]
         return [Reason("paused", "the queue is paused")]

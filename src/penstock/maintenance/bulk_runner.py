@@ -37,7 +37,7 @@ class BulkRunner(Service):
         if self._current is None and version == self._version:
             return _SAFETY  # none runs
         # loaded only while there is a bulk act: it takes a megabyte
-        from penstock.inspector.bulk_acts import PAUSES, BulkActs
+        from penstock.inspector.bulk_acts import BulkActs, pause_after_step
 
         acts = BulkActs(self._store)
         if self._current is None:
@@ -46,7 +46,7 @@ class BulkRunner(Service):
         stepped = await acts.step(self._current, self._holder)
         if stepped is None:
             self._current = None
-        return (time.monotonic() - began) * PAUSES
+        return pause_after_step(time.monotonic() - began)
 
     async def _find(self, acts: BulkActs, version: int) -> float:
         """Choose a bulk act that nobody runs; returns the seconds until the next tick."""

@@ -18,14 +18,15 @@ class JobMatcher:
 
     `needle`: bytes that the stored form of every job that matches contains, if ASCII letters are compared
     without case; b"" if nothing is known. An error is found as `Kind: message`, which are stored apart: the
-    longest part between such colons is in one of them.
+    longest part between colons, without spaces at its ends, is in one of them.
     """
 
     def __init__(self, filter: JobFilter) -> None:
         self._filter = filter
         self._text = text_bytes(filter.text)
         self._queues, self._states = frozenset(filter.queues), frozenset(filter.states)
-        parts = self._text.split(b": ") if self._text else map(text_bytes, filter.headers.values())
+        between = [part.strip(b" ") for part in self._text.split(b":")]
+        parts = between if self._text else map(text_bytes, filter.headers.values())
         self.needle = max(parts, key=len, default=b"")
 
     def matches(self, job: Job) -> bool:

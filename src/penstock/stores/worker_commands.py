@@ -150,6 +150,11 @@ class CommandChannel:
 
     # the worker
 
+    async def version(self) -> int:
+        """A number that changes with each command, of any worker."""
+        (version,) = await self._store.document_versions([_COMMANDS])
+        return version
+
     async def commands(self, worker: str) -> list[tuple[SentCommand, WorkerCommand]]:
         """The unread commands for this worker, oldest first. They stay until `answer`."""
         after = f"{worker}/"

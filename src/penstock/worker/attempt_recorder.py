@@ -157,7 +157,7 @@ class AttemptRecorder:
         tally.outcomes[outcome] = tally.outcomes.get(outcome, 0) + n
         tally.processed += n * move.charge
         tally.failed += n * (move.error is not None)
-        if outcome in ("released", "parked"):  # most of them were not started
+        if outcome != "completed":  # released, cancelled, expired: some of them were not started
             batch = [leased for leased in batch if leased.started]
         self._unfolded += n
         tally.runs += map(_took, batch)

@@ -14,8 +14,9 @@ from penstock.stores.worker_commands import CommandChannel, CommandReply, Worker
 __all__ = ["CommandReader", "Obedience"]
 
 _log = logging.getLogger("penstock.worker")
-#: The store wakes the reader (SETTINGS). This interval (s) is for a notification lost with its sender.
-_SAFETY = 60.0
+#: The store wakes the reader (SETTINGS), but only one of several workers with the same store object. So each
+#: looks this often (s) whether there are new commands, by one cheap read.
+_SAFETY = 5.0
 
 
 class Obedience(NamedTuple):
@@ -36,8 +37,12 @@ class CommandReader(Service):
         self._worker = worker
         self._obey = obey
         self._obeyed: deque[str] = deque(maxlen=1_000)
+        self._version = 0
 
     async def tick(self) -> float:
+        version = await self._channel.version()
+        if version == self._version:
+            return _SAFETY
         for sent, command in await self._channel.commands(self._worker):
             if sent.id in self._obeyed:  # its answer could not be stored
                 continue
@@ -49,4 +54,5 @@ class CommandReader(Service):
             finally:
                 if act is not None:
                     act()
+        self._version = version
         return _SAFETY

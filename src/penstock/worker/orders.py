@@ -78,9 +78,10 @@ class Refusal(msgspec.Struct, tag=True):
 
 
 class ChildRequest(msgspec.Struct, tag=True):
-    """Sent by a child that was told to quiet, drain, stop or restart (`inspector.WorkerAct`).
+    """Sent by a child that was told to quiet, drain, stop or restart (`stores/worker_commands.py`).
 
-    The first three are for all children of the supervisor, `restart` is for the child alone.
+    The first three are for all children of the supervisor, `restart` is for the child alone. `serves`: the
+    child has started, and takes jobs.
     """
 
     act: str

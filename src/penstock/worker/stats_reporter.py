@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from penstock.core.errors import StoreCorrupt, StoreError
 from penstock.core.ids import mint
@@ -20,6 +20,8 @@ _log = logging.getLogger("penstock.worker")
 _EVERY = 5.0
 #: Most tasks, or groups of errors, of one report: a store adds them in one short step.
 _BATCH = 10
+#: Most reports of one call: other writers of a file wait while it adds them.
+_TOGETHER = 4
 #: A report that is not answered for so long (s) is dropped: the store might not know it again.
 _REPEATED_FOR = REPORTS_REMEMBERED / 1_000 - 300
 
@@ -53,29 +55,45 @@ class StatsReporter(Service):
             self._taken_at = time.monotonic()
         for queue, record in self._recorder.take(without=busy).items():
             self._unanswered += self._reports(queue, record)
-        if len(self._unanswered) > len(busy):
-            await self._send()
+        await self._send(without=busy)
 
     async def report_last(self) -> None:
         """Send what is new as the worker stops, at a second try if needed; log if that fails too."""
         for failed in (False, True):
+            why = "a part of the store is unreachable"
             try:
                 await self.report()
             except StoreError as error:
-                if failed:
-                    _log.warning("the last statistics of this worker are lost: %s", error)
-                continue
-            return
+                why = str(error)
+            else:
+                if not self._unanswered:
+                    return
+            if failed:
+                _log.warning("the last statistics of this worker are lost: %s", why)
 
-    async def _send(self) -> None:
-        """Send all reports, in order. Those of a part of the store that is unreachable stay."""
-        waiting = self._unanswered
-        try:
-            answers = await self._store.add_stats(waiting)
-        except StoreCorrupt as error:
-            self._drop(str(error))
-            return
-        self._unanswered = [report for report, stored in zip(waiting, answers, strict=True) if not stored]
+    async def _send(self, without: Collection[str] = ()) -> None:
+        """Send all reports but those of these queues. Those whose part of the store is unreachable stay."""
+        away = set(without)
+        while some := self._next(away):
+            try:
+                answers = await self._store.add_stats(some)
+            except StoreCorrupt as error:
+                self._drop(str(error))
+                return
+            stored = {report.number for report, taken in zip(some, answers, strict=True) if taken}
+            away |= {report.queue for report in some if report.number not in stored}
+            self._unanswered = [report for report in self._unanswered if report.number not in stored]
+
+    def _next(self, away: Collection[str]) -> list[StatsReport]:
+        """The first unanswered reports of some queues, one of each.
+
+        A store adds no report after a later one of its queue: the next is sent when this one is answered.
+        """
+        found: dict[str, StatsReport] = {}
+        for report in self._unanswered:
+            if len(found) < _TOGETHER and report.queue not in away:
+                found.setdefault(report.queue, report)
+        return list(found.values())
 
     def _drop(self, why: str) -> None:
         _log.warning("statistics of some seconds are lost: %s", why)

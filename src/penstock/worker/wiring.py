@@ -232,15 +232,23 @@ def _commands(
     setup: WorkerSetup, worker: Controlled, leased_jobs: LeasedJobs, executor: Executor
 ) -> CommandReader:
     control = RemoteControl(
-        worker, setup.ask_supervisor, lambda: stack_report(leased_jobs, executor.thread_of)
+        worker,
+        setup.ask_supervisor,
+        replaceable=not _in_memory(setup),
+        stacks=lambda: stack_report(leased_jobs, executor.thread_of),
     )
     return CommandReader(setup.app.store, setup.id, control.obey)
+
+
+def _in_memory(setup: WorkerSetup) -> bool:
+    """Whether the jobs are in the memory of this process, and would be lost with it."""
+    return setup.app.store.url.startswith("memory:")
 
 
 def _recycler(setup: WorkerSetup, leased_jobs: LeasedJobs) -> Recycler | None:
     """The service that replaces this process; None without a limit, or without a supervisor."""
     config, ask = setup.config, setup.ask_supervisor
-    if ask is None or not (config.max_jobs_per_worker or config.max_memory_per_worker):
+    if ask is None or _in_memory(setup) or not (config.max_jobs_per_worker or config.max_memory_per_worker):
         return None
     return Recycler(
         setup.id,

@@ -110,6 +110,8 @@ class Worker:
                     names, slots = ", ".join(self._setup.queue_names), self._setup.concurrency
                     _log.info("worker %s serves %s with %d slots", self.id, names, slots)
                     self._emit(WorkerStarted)
+                    if self._setup.ask_supervisor is not None:
+                        self._setup.ask_supervisor("serves")
                     await self._stop.wait()
                     await self._drain(services)
             else:

@@ -17,15 +17,20 @@ from penstock.core.job import UNREADABLE_TASK, Job, Ref, State
 from penstock.core.lifecycle import UNREADABLE
 from penstock.core.limits import LimitChange, Rate
 from penstock.core.partition import Partition
+from penstock.core.task_stats import TaskStats
 from penstock.core.unique import UniqueKey
 from penstock.errors import StoreCorrupt
 from penstock.stores.contract import (
     EnqueueStatus,
+    ErrorCount,
     HeartbeatRequest,
     LeaseStatus,
+    Resolution,
     Settled,
     Settlement,
     Share,
+    StatsReport,
+    TaskCount,
     Wake,
 )
 from penstock.stores.redis.keys import packed
@@ -425,6 +430,23 @@ async def test_a_queue_whose_key_holds_something_else_stops_no_other(
     findings = [str(one) for one in await store.checkup() if one.what == "queue bad"]
     assert len(findings) == 1
     assert f"bad}}:{what}" in findings[0]
+
+
+@pytest.mark.parametrize("what", ["meta", "errors", "jobs"])
+async def test_statistics_of_other_queues_are_kept_and_read(
+    anywhere: tuple[RedisStore, RedisCorruptor], what: str
+) -> None:
+    store, corruptor = anywhere
+    for queue in ("bad", "a"):
+        await add(store, new(queue=queue))
+    replaced(corruptor, what)
+    count, error = TaskCount("t", TaskStats(started=1)), ErrorCount("g", "t", "E", "no", 1, "j")
+    reports = [StatsReport(queue, "w1", 1, [count], [error]) for queue in ("bad", "a", "bad")]
+    assert await store.add_stats(reports) == [True] * 3
+    page = await store.read_stats(Resolution.MINUTE, span=HOUR)
+    assert [row.stats.started for row in page.rows if row.queue == "a"] == [1]
+    assert "a" in [group.queue for group in await store.read_errors()]
+    assert "a" in [one.queue for one in await store.queue_sizes()]
 
 
 async def test_a_queue_whose_keys_are_repaired_continues(

@@ -8,7 +8,7 @@ import click
 
 from penstock.cli.completing import complete_queue
 from penstock.cli.session import Command, Session
-from penstock.cli.show import brief, emit, say, table
+from penstock.cli.show import brief, emit, note, say, table
 from penstock.core.duration import milliseconds
 
 if TYPE_CHECKING:
@@ -82,17 +82,18 @@ def command(days: int, queue: str | None, task: str | None, since: str, by: str 
         emit({"totals": totals, "queues": queues, "tasks": tasks} if task is None else {"tasks": tasks})
         return
     if task is None:
-        _show_totals(queues, totals)
+        _show_totals(queues, totals, _no_queues(queue))
     if tasks or task is not None:
         rows = [(*_cells(one), f"{one.queue}/{one.task}") for one in tasks]
         table((*_HEADS, "TASK"), rows, empty="no attempts in this time")
+    _note_missing("day", span)
 
 
-def _show_totals(queues: list[QueueStatsView], totals: dict[str, int]) -> None:
+def _show_totals(queues: list[QueueStatsView], totals: dict[str, int], empty: str) -> None:
     rows: list[tuple[str, ...]] = [(q.name, str(q.enqueued), str(q.processed), str(q.failed)) for q in queues]
     if len(rows) > 1:
         rows.append(("all", *(str(n) for n in totals.values())))
-    table(("QUEUE", "ENQUEUED", "PROCESSED", "FAILED"), rows, empty="no queues yet")
+    table(("QUEUE", "ENQUEUED", "PROCESSED", "FAILED"), rows, empty=empty)
     by_day = _by_day(queues)
     if by_day:
         say()
@@ -112,6 +113,16 @@ def _show_periods(session: Session, by: str, queue: str | None, task: str | None
         [(_start(one.at, by), *_cells(one)) for one in periods],
         empty="no attempts in this time",
     )
+    _note_missing(by, span)
+
+
+def _note_missing(by: str, span: int) -> None:
+    """Tell that periods of this span are no longer kept."""
+    from penstock.stores.contract import Resolution
+
+    if span > Resolution(by).length * Resolution(by).kept:
+        kept = {"minute": "2 hours", "hour": "4 days", "day": "90 days"}[by]
+        note(f"statistics by {by} are kept for {kept}: older ones are not shown")
 
 
 def _show_sizes(session: Session, queue: str | None) -> None:
@@ -120,7 +131,11 @@ def _show_sizes(session: Session, queue: str | None) -> None:
         emit({"sizes": found})
         return
     rows = [(one.queue, f"{one.bytes:,}", "sampled" if one.sampled else "") for one in found]
-    table(("QUEUE", "BYTES", "ESTIMATE"), rows, empty="no queues yet")
+    table(("QUEUE", "BYTES", "ESTIMATE"), rows, empty=_no_queues(queue))
+
+
+def _no_queues(asked: str | None) -> str:
+    return "no queues yet" if asked is None else f"there is no queue {asked!r}"
 
 
 def _cells(one: TaskStatsView | PeriodStatsView) -> tuple[str, ...]:

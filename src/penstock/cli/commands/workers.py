@@ -123,7 +123,7 @@ def _named(workers: Sequence[WorkerView], ids: Sequence[str]) -> list[str]:
 
 def _print_reply(one: SentCommand, act: str) -> None:
     if one.reply is None:
-        say(f"{one.worker}: no answer; the command is withdrawn", err=True)
+        say(f"{one.worker}: no answer; it may still obey", err=True)
     elif act == "stacks" and one.reply.done:
         say(f"worker {one.worker}")
         say_lines(one.reply.text)

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 #: The most jobs that one call of `search_jobs` reads, and the bytes of their records at which it stops: what
-#: a Redis server reads within 5 ms. (On Redis: of one queue, and as many of all others together.)
+#: a Redis server reads within 5 ms. (Redis passes half as many at once.)
 SEARCH_STEP, SEARCH_BYTES = 500, 1 << 20
 #: The most jobs that one call of `search_jobs` finds.
 MOST_FOUND = 500
@@ -153,6 +153,8 @@ class Searching(Protocol):
         - `limit`: the most jobs that the step finds, from 1 to `MOST_FOUND`.
         - Exception: if the store's clock was set back by more than 5 s, jobs of different queues may be in
           the order of that clock (docs/concepts/order.md).
+        - Exception: on Redis, if the clock was set back by more than a minute, an end of the range of
+          `enqueued` may miss jobs that were enqueued after that, until the clock has caught up.
 
         Errors: ConfigError if `after` is not a cursor of this verb, or a state has no place in the order.
         """

@@ -37,13 +37,15 @@ class MemoryStatistics:
         return True
 
     def add(self, count: TaskCount, now: int) -> None:
-        """Add to the current minute, hour and day, and forget periods that are too old."""
+        """Add to the current minute, hour and day, and forget periods that are too old.
+
+        Periods of a clock that was set back are forgotten as well, except for the next one.
+        """
         for resolution, periods in self.periods.items():
             period = now // resolution.length
-            if period not in periods:
-                oldest = resolution.oldest(now)
-                for old in [one for one in periods if one < oldest]:
-                    del periods[old]
+            oldest = resolution.oldest(now)
+            for other in [one for one in periods if not oldest <= one <= period + 1]:
+                del periods[other]
             tasks = periods.setdefault(period, {})
             known = count.task in tasks or len(tasks) < MOST_STATS_TASKS
             name = count.task if known else OTHER

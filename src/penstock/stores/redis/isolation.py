@@ -42,7 +42,8 @@ def each(context: Context, asked: Sequence[tuple[str, Call]]) -> CallPlan[list[A
                 _lost(context, asked[n][0], reply)
             else:
                 answers[n] = reply
-                context.spoiled.well(asked[n][0])
+        for queue in {asked[n][0] for n in open} - {asked[n][0] for n in open if answers[n] is AWAY}:
+            context.spoiled.well(queue)
     return answers
 
 

@@ -108,6 +108,7 @@ class Supervisor:
         self._burst = burst
         self._id = mint()
         self._children: list[WorkerProcess] = []
+        self._draining: set[asyncio.Future[None]] = set()  # the ends of replaced children
         self._forked: list[WorkerProcess] = []  # those of them that `_keep_alive` does not know yet
         self._stopping = False
         self._stopped = asyncio.Event()
@@ -153,6 +154,7 @@ class Supervisor:
                 watch = group.create_task(self._watch())
                 runners = [group.create_task(self._keep_alive()) for _ in range(self._config.processes)]
                 await asyncio.wait(runners)
+                await asyncio.gather(*self._draining)
                 watch.cancel()
         finally:
             if self._listener is not None:
@@ -198,20 +200,19 @@ class Supervisor:
                 await self._unless_stopped(_pause(failures))
                 continue
             started = time.monotonic()
-            code = await child.end
-            self._children.remove(child)
-            asked = child.ended_as_requested(code)
-            if self._listener is not None:
-                self._listener.ended(child, died=not asked)
-            death = None if asked else await self._reclaim_jobs(child, code)
-            child.close()
-            if child.refusal is not None:
-                self._report_refusal(child.refusal)
+            code = await _end_or_replacement(child)
+            if code is None:
+                draining = asyncio.ensure_future(self._await_replaced(child))
+                self._draining.add(draining)
+                draining.add_done_callback(self._draining.discard)
+                child, death, failures = child.successor, None, 0
+                continue
+            asked, death = await self._after_end(child, code)
             if code == REFUSED or (code in _NO_STORE and not began):
                 self._code = code
                 self._stop()
             began = began or code not in _NO_STORE
-            child = child.successor
+            child = child.successor  # it has been started, and does not serve yet
             if asked and code == 0 and self._burst and child is None:
                 break  # nothing is left to do
             failures = 0 if asked or time.monotonic() - started > _HEALTHY else failures + 1
@@ -221,6 +222,25 @@ class Supervisor:
                 await self._stopped.wait()
             elif not self._stopping and failures > 1:
                 await self._unless_stopped(_pause(failures))
+
+    async def _after_end(self, child: WorkerProcess, code: int) -> tuple[bool, Death | None]:
+        """Forget a child that has ended, and reclaim its jobs if it has died.
+
+        Returns whether it ended as requested, and else its death.
+        """
+        self._children.remove(child)
+        asked = child.ended_as_requested(code)
+        if self._listener is not None:
+            self._listener.ended(child, died=not asked)
+        death = None if asked else await self._reclaim_jobs(child, code)
+        child.close()
+        if child.refusal is not None:
+            self._report_refusal(child.refusal)
+        return asked, death
+
+    async def _await_replaced(self, child: WorkerProcess) -> None:
+        """Await the end of a child that another one has replaced."""
+        await self._after_end(child, await child.end)
 
     def _new_child(self, death: Death | None) -> WorkerProcess:
         return process_class(self._app, self._config, self._queues, self._burst, death)
@@ -232,36 +252,53 @@ class Supervisor:
         self._await_end(child)
         return child
 
-    def _start_child(self, death: Death | None, replaces: WorkerProcess | None = None) -> WorkerProcess:
+    def _start_child(self, death: Death | None) -> WorkerProcess:
         child = self._new_child(death)
         child.start()
         self._children.append(child)
-        self._await_end(child, replaces)
+        self._await_end(child)
         return child
 
-    def _await_end(self, child: WorkerProcess, replaces: WorkerProcess | None = None) -> None:
-        def on_hello(hello: ChildHello) -> None:
-            self._on_hello(hello)
-            if replaces is not None:
-                replaces.signal(signal.SIGTERM)
+    def _await_end(self, child: WorkerProcess) -> None:
+        child.end = asyncio.ensure_future(
+            child.wait(self._on_hello, lambda act: self._on_request(child, act))
+        )
 
-        child.end = asyncio.ensure_future(child.wait(on_hello, lambda act: self._on_request(child, act)))
+    # ── replacement ──────────────────────────────────────────────────────────────────────────────
 
     def _replace(self, child: WorkerProcess) -> None:
-        """Start a process in place of this one, which drains when the new one is ready."""
+        """Start a process in place of this one, which drains as soon as the new one serves."""
         if self._stopping or self._is_quiet or child.successor is not None:
             return
         try:
-            child.successor = successor = self._start_child(None, child)
+            child.successor = successor = self._start_child(None)
         except OSError as error:
             _log.error("worker %s is not replaced: no process can be started: %s", child.id, error)
             return
-        successor.end.add_done_callback(lambda _: self._replaced(child, successor))
+        successor.replaces = child
+        successor.end.add_done_callback(lambda _: self._not_replaced(child, successor))
 
-    def _replaced(self, child: WorkerProcess, successor: WorkerProcess) -> None:
-        """After the end of a successor: forget it, if it never took the place of `child`, which continues."""
-        if successor.ready_for_signals or child not in self._children:
-            return  # `_keep_alive` awaits it, as soon as `child` has ended
+    def _serves(self, successor: WorkerProcess) -> None:
+        """A process serves: the one whose place it takes drains, and is killed if it does not end in time."""
+        child, successor.replaces = successor.replaces, None
+        if child is None or child.end.done():
+            return
+        child.replaced.set()
+        if self._stopping:
+            return  # it drains already
+        child.signal(signal.SIGTERM)
+        seconds = (self._config.drain_timeout + self._config.kill_grace) / 1000
+
+        def overdue() -> None:
+            if child in self._children:
+                child.kill("it was replaced, and did not end within the drain time")
+
+        asyncio.get_running_loop().call_later(seconds, overdue)
+
+    def _not_replaced(self, child: WorkerProcess, successor: WorkerProcess) -> None:
+        """After the end of a successor that never served: forget it. `child` continues."""
+        if child.replaced.is_set() or child not in self._children:
+            return  # `_keep_alive` awaits it
         child.successor = None
         self._children.remove(successor)
         successor.close()
@@ -366,6 +403,9 @@ class Supervisor:
 
     def _on_request(self, child: WorkerProcess, act: str) -> None:
         """Do what an operator has told a child through the store."""
+        if act == "serves":
+            self._serves(child)
+            return
         _log.warning("worker %s was told to %s", child.id, act)
         if act == "restart":
             self._replace(child)
@@ -382,10 +422,12 @@ class Supervisor:
             self._stop_by = min(self._stop_by, now + min(grace, _STOP_NOW_GRACE))
         else:
             self._stop_by = now + self._config.drain_timeout / 1000 + grace
+        first = not self._stopping
         self._stopping = True
         self._stopped.set()
         for child in self._children:
-            child.signal(signal.SIGTERM)  # a second SIGTERM stops a child at once
+            if not (first and child.replaced.is_set()):  # it drains: a second SIGTERM stops a child at once
+                child.signal(signal.SIGTERM)
 
     def _quiet(self) -> None:
         """Stop fetching; running jobs continue. A child that is still starting is stopped: it has no jobs."""
@@ -407,6 +449,17 @@ class Supervisor:
     def _kill_all(self, cause: str) -> None:
         for child in self._children:
             child.kill(cause)
+
+
+async def _end_or_replacement(child: WorkerProcess) -> int | None:
+    """Wait until a child has ended, and return its exit code; or until another one has replaced it: None."""
+    replaced = asyncio.ensure_future(child.replaced.wait())
+    both: list[asyncio.Future[Any]] = [child.end, replaced]
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        replaced.cancel()
+    return None if child.replaced.is_set() else child.end.result()
 
 
 def _pause(failures: int) -> float:

@@ -42,8 +42,10 @@ class WorkerProcess:
         self.ready_for_signals = False
         #: Its end, once it is awaited: the exit code.
         self.end: asyncio.Future[int]
-        #: The process that takes its place; it is told to drain when that one is ready.
+        #: The process that takes its place, and the one whose place it takes, which drains once it serves.
         self.successor: WorkerProcess | None = None
+        self.replaces: WorkerProcess | None = None
+        self.replaced = asyncio.Event()  # its successor serves
         self._asked_to_end = False
         self.extended_ns = 0  # when its leases were last extended for it
         self.looked_ns = 0  # when its table was last read

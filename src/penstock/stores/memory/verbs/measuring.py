@@ -47,7 +47,7 @@ def read_stats(
         StatsRow(one.name, name, period * length, stats)
         for one in memory.known(None if queue is None else [queue])
         for period, tasks in sorted(one.statistics.periods[resolution].items())
-        if oldest <= period
+        if oldest <= period <= now // length
         for name, stats in sorted(tasks.items())
         if task in (None, name)
     ]

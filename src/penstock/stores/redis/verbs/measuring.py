@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from penstock.core.job import TERMINAL, State
 from penstock.core.task_stats import TaskStats
 from penstock.stores.contract import (
     ERRORS_KEPT,
@@ -22,7 +23,8 @@ from penstock.stores.contract import (
 )
 from penstock.stores.redis.batching import chunks
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
-from penstock.stores.redis.isolation import AWAY, any_of, each
+from penstock.stores.redis.isolation import AWAY, each, isolated
+from penstock.stores.redis.layout import NUMBER
 from penstock.stores.redis.verbs.known_queues import known, now_of
 from penstock.stores.redis.wire.calls import Call
 
@@ -33,7 +35,9 @@ _STEP = 256
 #: The keys of a queue that grow with its jobs, without lists of up to 1 000 available jobs.
 _LARGE = [
     *("jobs", "due", "expiring", "over", "leases", "held", "unique", "unique/until", "oldest", "parked"),
-    *(f"state/{n}" for n in range(7)),
+    *("out", "ends", "flows", "waits"),
+    *(f"state/{NUMBER[state]}" for state in State if state is not State.RUNNING),
+    *(f"ended/{NUMBER[state]}" for state in sorted(TERMINAL)),
 ]
 _RESOLUTIONS = [word for one in Resolution for word in (one.value, one.length, one.kept)]
 
@@ -42,11 +46,18 @@ _stats_of = msgspec.msgpack.Decoder(TaskStats).decode
 _error_of = msgspec.msgpack.Decoder(_Fields).decode
 
 
+@isolated
 def add_stats(context: Context, reports: Sequence[StatsReport]) -> CallPlan[list[bool]]:
-    """Add reports, each in a script of its own, in one round trip."""
+    """Add reports, each in a script of its own, in one round trip.
+
+    Reports of a queue with a key of a wrong type are lost: repeating them would not help.
+    """
     calls = [(report.queue, _report(context, report)) for report in reports]
-    answers = (yield from any_of(context, calls)) if calls else []
-    return [answer is not AWAY for answer in answers]
+    answers = (yield from each(context, calls)) if calls else []
+    return [
+        answer is not AWAY or context.spoiled.why(report.queue) is not None
+        for report, answer in zip(reports, answers, strict=True)
+    ]
 
 
 def _report(context: Context, report: StatsReport) -> Call:
@@ -59,6 +70,7 @@ def _report(context: Context, report: StatsReport) -> Call:
     return context.call("add_stats", [report.queue], args)
 
 
+@isolated
 def read_stats(
     context: Context, resolution: Resolution, span: int, queue: str | None, task: str | None
 ) -> CallPlan[StatsPage]:
@@ -87,7 +99,10 @@ def _key(context: Context, queue: str, resolution: Resolution, period: int) -> b
 
 
 def drop_stats(context: Context, queue: str) -> CallPlan[None]:
-    """Delete the statistics of a queue by their names, which follow from the time."""
+    """Delete the statistics of a queue by their names, which follow from the time.
+
+    Later periods, of a clock that was set back, could only be found by a scan: they stay until they expire.
+    """
     now = int((yield from now_of(context)))
     keys = [
         _key(context, queue, one, period)
@@ -107,6 +122,7 @@ def _rows(queue: str, at: int, fields: Sequence[bytes]) -> list[StatsRow]:
     return found
 
 
+@isolated
 def read_errors(context: Context, queue: str | None, task: str | None) -> CallPlan[list[ErrorGroup]]:
     """Read the groups of each queue."""
     names = (yield from known(context)) if queue is None else [queue]
@@ -136,6 +152,7 @@ def _groups(queue: str, fields: Sequence[bytes]) -> list[ErrorGroup]:
     return found
 
 
+@isolated
 def queue_sizes(context: Context, names: Sequence[str] | None) -> CallPlan[list[QueueSize]]:
     """Ask the server for the memory of each large key, which it estimates from some of its fields."""
     every = yield from known(context)

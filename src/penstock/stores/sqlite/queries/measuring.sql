@@ -30,10 +30,15 @@ ON CONFLICT (queue, resolution, period, task) DO UPDATE SET stats = ?5
 -- ?1 qid  ?2 resolution  ?3 the oldest period to keep
 DELETE FROM penstock_task_stats WHERE queue = ?1 AND resolution = ?2 AND period < ?3
 
+-- name: forget_future
+-- Periods of a clock that was set back.  ?1 qid  ?2 resolution  ?3 the latest period to keep
+DELETE FROM penstock_task_stats WHERE queue = ?1 AND resolution = ?2 AND period > ?3
+
 -- name: rows
--- By period and task.  ?1 qid  ?2 resolution  ?3 the first period  ?4 task, or NULL for all
+-- By period and task.  ?1 qid  ?2 resolution  ?3 the first period  ?4 the last period  ?5 task, or NULL for all
 SELECT task, period, stats FROM penstock_task_stats
-WHERE queue = ?1 AND resolution = ?2 AND period >= ?3 AND (?4 IS NULL OR task = ?4) ORDER BY period, task
+WHERE queue = ?1 AND resolution = ?2 AND period BETWEEN ?3 AND ?4 AND (?5 IS NULL OR task = ?5)
+ORDER BY period, task
 
 -- name: error
 -- ?1 qid  ?2 name  ?3 task  ?4 kind  ?5 message  ?6 count  ?7 first at  ?8 last at  ?9 job

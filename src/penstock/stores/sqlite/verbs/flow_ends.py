@@ -94,8 +94,8 @@ def _load(
     """Read the nodes of these ends into the sessions of their flows; return the flow and number of each."""
     places: dict[int, tuple[int, int]] = {}
     named = numbers(list(dict.fromkeys([nid for nid, _, _ in ends])))
-    for fid, index, *row in tx.execute(_NODES_OF, (named,)).fetchall():
-        session = sessions.get(fid)
+    for fid, index, *columns in tx.execute(_NODES_OF, (named,)).fetchall():
+        row, session = tuple(columns), sessions.get(fid)
         if session is None:
             _, head, _ = tx.execute(_FLOW_OF, (row[0],)).fetchone()
             flow = decode_head(head)

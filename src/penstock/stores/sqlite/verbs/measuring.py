@@ -35,6 +35,7 @@ _TASKS = SQL["measuring.tasks"]
 _ONE = SQL["measuring.one"]
 _PUT = SQL["measuring.put"]
 _FORGET_PERIODS = SQL["measuring.forget_periods"]
+_FORGET_FUTURE = SQL["measuring.forget_future"]
 _ROWS = SQL["measuring.rows"]
 _ERROR = SQL["measuring.error"]
 _FORGET_ERRORS = SQL["measuring.forget_errors"]
@@ -80,6 +81,7 @@ def _add_tasks(tx: TransactionContext, qid: int, counts: Sequence[TaskCount]) ->
             sums = sum_of([stats, count.stats]) if stats else count.stats
             tx.execute(_PUT, (*period, task, _encode(sums)))
         tx.execute(_FORGET_PERIODS, (qid, code, resolution.oldest(tx.now)))
+        tx.execute(_FORGET_FUTURE, (qid, code, tx.now // resolution.length + 1))
 
 
 def _stored(tx: TransactionContext, key: tuple[int, int, int, str]) -> TaskStats | None:
@@ -117,7 +119,9 @@ def read_stats(
     rows = [
         StatsRow(name, found, period * length, stats)
         for qid, name in _queues(tx, queue)
-        for found, period, blob in tx.execute(_ROWS, (qid, _CODES[resolution], oldest, task))
+        for found, period, blob in tx.execute(
+            _ROWS, (qid, _CODES[resolution], oldest, tx.now // length, task)
+        )
         if (stats := _read(blob)) is not None
     ]
     return StatsPage(rows, tx.now)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from heapq import merge
-from typing import Any
 
 from penstock.stores.contract import (
     MOST_FOUND,
@@ -104,11 +103,11 @@ class _SearchStep:
         range = self._filter.due if order is JobOrder.DUE else self._filter.ended
         start = self._start(range, cursor)
         query, column = _TIMED[order, self._descending], _DUE if order is JobOrder.DUE else _ENDED
-        states: list[Any] = [numbers(self._codes)] if order is JobOrder.DUE else [*self._codes]
+        codes: list[tuple[int, ...]] = [()] if order is JobOrder.DUE else [(code,) for code in self._codes]
         parts = [
-            (((row[column], row[_SEQ]), row) for row in self._tx.execute(query, (queue.qid, state, *start)))
+            (((row[column], row[_SEQ]), row) for row in self._tx.execute(query, (queue.qid, *code, *start)))
             for queue in self._queues
-            for state in states
+            for code in codes
         ]
         places = merge(*parts, key=lambda one: one[0], reverse=self._descending)
         return self._page(self._take(self._within(range, places)))
