@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -132,6 +133,7 @@ def main(
 
     Each repetition measures all stores, so that a slow phase of the machine affects all of them.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the workers end with the measurement
     setups = _setups(stores, durability, delays)
     chosen = [GROUPS[name] for name in groups if any(GROUPS[name].suits(setup) for setup in setups)]
     given = {

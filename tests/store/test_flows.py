@@ -108,6 +108,30 @@ async def test_members_settled_in_one_call_are_all_counted(store: Store) -> None
     assert await ready(store, flow) == [4]
 
 
+@pytest.mark.parametrize("to", [COMPLETED, REMOVED], ids=["kept", "removed"])
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_members_are_settled_beside_plain_jobs_and_lost_leases(
+    store: Store, to: Transition, calls: int
+) -> None:
+    """The second call expects members, because the first had some."""
+    for _ in range(calls):
+        flow = await started(store, 5, CHORD, joins=[3])
+        await store.enqueue([new("plain")])
+        first, second, third, plain = await take(store, 4)
+        await end(store, third, AGAIN)
+        jobs = [first, plain, second, third]
+        answers = await store.settle([Settlement(job.lease, to, b"%d" % n) for n, job in enumerate(jobs)])
+        assert answers == [Settled.APPLIED] * 3 + [Settled.STALE]
+        found = await nodes_in(store, flow)
+        assert [node.state for node in found] == [C, C, A, W, W]
+        assert [node.result for node in found[:3]] == [b"0", b"2", None]
+        assert (await the_flow(store, flow)).counts == {W: 2, A: 1, C: 2}
+        await run_one(store, flow, 2, to)
+        await run_one(store, flow, 4)
+        assert (await the_flow(store, flow)).state is FlowState.COMPLETED
+        await store.delete([Ref(plain.queue, plain.id)])
+
+
 async def test_the_result_of_a_member_is_kept_although_its_job_is_not(store: Store) -> None:
     flow = await started(store, 5, CHORD, joins=[3])
     await run_one(store, flow, 0, REMOVED, result=b"[1]")

@@ -46,5 +46,7 @@ async def in_a_burst(app: App, **options: Any) -> None:
     async with asyncio.timeout(PATIENCE):
         while True:
             await Worker(app, burst=True, **options).run()
-            if not await app.store.advance_flows():
+            advanced = await app.store.advance_flows()
+            ready = sum([queue.counts.get("available", 0) for queue in await app.store.queues()])
+            if not advanced and not ready:  # the worker itself may have enqueued what follows, at its end
                 return

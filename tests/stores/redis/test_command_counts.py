@@ -304,4 +304,4 @@ async def test_a_page_of_flows_reads_no_others(store: RedisStore, client: driver
         first = await store.list_flows(limit=5)
         await store.list_flows(after=first.next, limit=5)
 
-    assert (await commands(client, list_two_pages))["hget"] == 10
+    assert (await commands(client, list_two_pages))["hmget"] == 10

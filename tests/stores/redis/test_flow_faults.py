@@ -6,21 +6,22 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from redis.cluster import RedisCluster
 
 from penstock.core.clock import ManualClock
-from penstock.core.flow import FAILED_KEPT, FlowPolicy, FlowState, NodeState
+from penstock.core.flow import FAILED_KEPT, USED, FlowPolicy, FlowState, NodeState
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import FlowChange, Settlement, Share
 from penstock.stores.redis.isolation import each
 from penstock.stores.redis.store import RedisStore
-from penstock.stores.redis.verbs import flow_ends, flow_store, flows, outbox
+from penstock.stores.redis.verbs import flow_ends, flow_store, flows, outbox, settling
 from penstock.stores.redis.verbs.fetching import fetch
 from penstock.stores.redis.verbs.settling import settle
 from tests import servers
 from tests.store.facts import COMPLETED as COMPLETES
-from tests.store.facts import DEAD, LEASE, end, new, take_one
+from tests.store.facts import DEAD, LEASE, end, new, take, take_one
 from tests.store.flow_facts import (
     advance,
     flow_of,
@@ -36,6 +37,7 @@ from tests.store.flow_facts import (
 from tests.store.redis_corruptor import RedisCorruptor
 
 ACTIVE, COMPLETED, GONE = NodeState.ACTIVE, NodeState.COMPLETED, NodeState.GONE
+WAITING = NodeState.WAITING
 
 
 async def test_a_flow_whose_key_holds_something_else_stops_no_other(
@@ -265,3 +267,92 @@ async def test_a_delivery_is_remembered_until_its_entry_is_removed(
     await advance(cluster)
     assert await cluster.get([ref_of(flow, 0, "blue")]) == [None]
     assert await states(cluster, flow) == [COMPLETED]
+
+
+async def test_only_the_usual_end_is_counted_by_the_script_that_ends_the_job(
+    store: RedisStore, corruptor: RedisCorruptor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Node 1 takes the result of node 0, node 3 has the result of the flow, nobody takes that of node 4."""
+    flow, uses = flow_of(result=3), (1, 1, 1, 1, 0, -1)
+    edges = [(0, 1), (1, 5), (2, 5), (3, 5), (4, 5)]
+    plain = nodes_of(flow, 6, edges)
+    await put(
+        store,
+        flow,
+        [replace(one, inputs=(0,) if one.index == 1 else (), uses=uses[one.index]) for one in plain],
+    )
+    left: list[int] = []
+    with corruptor.client() as client, monkeypatch.context() as patch:
+        patch.setattr(settling, "deliver_ends", lambda *_: iter(()))  # the worker dies after the script
+        for index in (0, 2, 3, 4):
+            await run_one(store, flow, index, result=b"%d" % index)
+            left.append(client.hlen(corruptor.key(flow.queue, "ends")))
+        assert left == [1, 1, 2, 3]
+        assert await states(store, flow) == [ACTIVE, WAITING, COMPLETED, ACTIVE, ACTIVE, WAITING]
+        await advance(store)
+        await run_one(store, flow, 1, result=b"1")
+        assert client.hlen(corruptor.key(flow.queue, "ends")) == 1
+    await advance(store)
+    found = await store.flow_nodes(flow.ref, range(6))
+    assert [node and node.result for node in found] == [USED, b"1", b"2", b"3", None, None]
+    assert await ready(store, flow) == [5]
+    assert (await the_flow(store, flow)).counts == {COMPLETED: 5, ACTIVE: 1}
+
+
+async def test_an_end_is_counted_after_the_one_before_it(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member dies, is retried and completes, before any of that is counted."""
+    flow = await started(store, 4, [(0, 3), (1, 3), (2, 3)], FlowPolicy.FINISH)
+    await take_one(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(settling, "deliver_ends", lambda *_: iter(()))
+        await run_one(store, flow, 1, DEAD)
+        await store.retry([ref_of(flow, 1)])
+        await run_one(store, flow, 2)
+        await run_one(store, flow, 1)
+    assert await states(store, flow) == [ACTIVE, ACTIVE, COMPLETED, WAITING]
+    await advance(store)
+    assert await states(store, flow) == [ACTIVE, COMPLETED, COMPLETED, WAITING]
+
+
+async def test_the_end_of_a_member_of_a_flow_that_is_gone_is_as_that_of_any_job(
+    store: RedisStore, corruptor: RedisCorruptor
+) -> None:
+    flow = await started(store, 3, [(0, 2), (1, 2)])
+    with corruptor.client() as client:
+        client.delete(corruptor.key(flow.queue, f"flow/{flow.id}"))
+        await run_one(store, flow, 0)
+        await run_one(store, flow, 1)
+        await advance(store)
+        assert not client.exists(
+            corruptor.key(flow.queue, "ends"), corruptor.key(flow.queue, f"flow/{flow.id}")
+        )
+
+
+@pytest.mark.parametrize("outcome", [COMPLETES, DEAD])
+async def test_an_end_between_reading_and_storing_a_change_is_not_lost(
+    store: RedisStore, outcome: Transition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = await started(store, 4, [(0, 3), (1, 3), (2, 3)], FlowPolicy.FINISH)
+    first, second, third = await take(store, 3)
+    whole, settled = flow_store.register_for_flows, 0
+
+    def slowly(*arguments: Any) -> Any:  # the flow has been read: another worker settles a member now
+        nonlocal settled
+        settled += 1
+        if settled == 1:
+            yield from settle(arguments[0], [Settlement(second.lease, COMPLETES)])
+        yield from whole(*arguments)
+
+    monkeypatch.setattr(flow_store, "register_for_flows", slowly)
+    await end(store, first, outcome)  # no script counts it: its result is that of the flow
+    assert settled == 2, "the change was computed from what another end has changed"
+    await end(store, third)
+    completed = outcome is COMPLETES
+    assert await states(store, flow) == (
+        [COMPLETED, COMPLETED, COMPLETED, ACTIVE]
+        if completed
+        else [NodeState.DEAD, COMPLETED, COMPLETED, NodeState.SKIPPED]
+    )
+    assert (await the_flow(store, flow)).state is (FlowState.RUNNING if completed else FlowState.FAILED)

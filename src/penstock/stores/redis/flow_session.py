@@ -1,60 +1,119 @@
 """One flow on Redis while a verb changes it: what was read, what has changed, and what is to be enqueued.
 
 The rules are those of `core/flow_engine.py`. A change is computed here and stored by `flow_commit.lua`, which
-refuses it if the flow has changed since it was read; then the verb reads the flow again.
+refuses it if the flow has changed since it was read; then the verb reads the flow again. The usual end of a
+node is counted by the script that ends its job (queue.lua), which changes the node, its successor and `q`.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from penstock.core.flow import CLOSED, OPEN, USED, FlowNode, FlowState, NewNode, NodeState, When
-from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode
+from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode, Sweep
 from penstock.core.job import NewJob, Ref
+from penstock.stores.redis.keys import id_of, packed
 
-__all__ = ["FlowChangeSet", "decode_head", "node_fields", "shown_node"]
+__all__ = ["FlowChangeSet", "node_fields", "read_head", "shown_node"]
 
 _encode = msgspec.msgpack.Encoder().encode
-decode_head = msgspec.msgpack.Decoder(LiveFlow).decode
+_decode_head = msgspec.msgpack.Decoder(LiveFlow).decode
 _decode_indexes = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 _decode_job = msgspec.msgpack.Decoder(NewJob).decode
 
 
-class _StoredNode(msgspec.Struct, array_like=True):
-    """A node without its job, inputs and result. `stamp`: the number of the last end that was counted."""
+#: State, whether swept, pending, failures, the only successor (if scripts may count the end of the node),
+#: and the number of the last entry of `ends` that was counted; queue.lua reads and changes them. Then stored
+#: id and queue of the job, each after its size, and `_NodeFacts`.
+_NODE = struct.Struct("<BBiiId")
+#: The bytes of a node that scripts may change: all up to `failures`.
+_CHANGING = 10
+#: In place of an only successor: scripts do not count the end; `_NodeFacts` has the successors.
+_NO_ONE = 2**32 - 1
+_STATES = tuple(NodeState)
+_NUMBERS = {state: number for number, state in enumerate(_STATES)}
 
-    state: NodeState
-    pending: int
-    failures: int
+
+class _NodeFacts(msgspec.Struct, array_like=True):
+    """What scripts do not read. `next`: the successors of the node, unless `_NODE` has the only one."""
+
     when: When
     next: tuple[int, ...]
-    queue: str | None
-    id: str
     task: str
-    swept: bool = False
-    stamp: int = 0
     again: bool = False
     takes: bool = False
     uses: int = -1
     external: bool = False
 
-    @property
-    def ref(self) -> Ref | None:
-        return None if self.queue is None else Ref(self.queue, self.id)
+
+_decode_facts = msgspec.msgpack.Decoder(_NodeFacts).decode
 
 
-_decode_node = msgspec.msgpack.Decoder(_StoredNode).decode
+class _StoredNode(NamedTuple):
+    """A node without its job, inputs and result. `stamp`: the number of the last end that was counted."""
+
+    node: LiveNode
+    stamp: int
+
+
+def _node_of(index: int, text: bytes) -> _StoredNode:
+    state, swept, pending, failures, successor, stamp = _NODE.unpack_from(text)
+    at = _NODE.size
+    id = text[at + 1 : at + 1 + text[at]]
+    at += 1 + len(id)
+    queue = text[at + 1 : at + 1 + text[at]]
+    facts = _decode_facts(memoryview(text)[at + 1 + len(queue) :])
+    node = LiveNode(
+        index,
+        _STATES[state],
+        pending,
+        failures,
+        facts.when,
+        facts.next if successor == _NO_ONE else (successor,),
+        ref=Ref(queue.decode(), id_of(id)) if queue else None,
+        task=facts.task,
+        swept=bool(swept),
+        again=facts.again,
+        takes=facts.takes,
+        uses=facts.uses,
+        external=facts.external,
+    )
+    return _StoredNode(node, int(stamp))
+
+
+def _text_of(node: LiveNode, stamp: int, *, usual: bool) -> bytes:
+    """Encode a node. `usual`: scripts may count its end."""
+    ref = node.ref
+    id, queue = (b"", b"") if ref is None else (packed(ref.id), ref.queue.encode())
+    successor, rest = (node.next[0], ()) if usual else (_NO_ONE, node.next)
+    head = _NODE.pack(_NUMBERS[node.state], node.swept, node.pending, node.failures, successor, stamp)
+    job = bytes((len(id),)) + id + bytes((len(queue),)) + queue
+    facts = _NodeFacts(node.when, rest, node.task, node.again, node.takes, node.uses, node.external)
+    return head + job + _encode(facts)
+
+
+def read_head(text: bytes, uncounted: bytes | None) -> LiveFlow:
+    """Decode a flow, and add the ends that scripts have counted since it was stored."""
+    head = _decode_head(text)
+    if n := int(uncounted or 0):
+        head.counts[NodeState.ACTIVE] = head.counts.get(NodeState.ACTIVE, 0) - n
+        head.counts[NodeState.COMPLETED] = head.counts.get(NodeState.COMPLETED, 0) + n
+    return head
 
 
 class FlowChangeSet:
     """A flow, and its nodes as far as they were read; the host of its engine."""
 
-    def __init__(self, head: LiveFlow, version: bytes, now: int) -> None:
+    def __init__(self, head: LiveFlow, version: bytes, uncounted: int, now: int) -> None:
         self.head = head
         self._was_over = head.over
         self.version = version
+        #: The ends that scripts had counted, and that are counted in `head` now.
+        self.uncounted = uncounted
         self.now = now
         self.engine = FlowEngine(head, self)
         self.jobs: list[NewJob] = []
@@ -69,6 +128,7 @@ class FlowChangeSet:
         self.ended: dict[Ref, NodeState] = {}  # jobs that others have enqueued, and that have ended
         self._nodes: dict[int, LiveNode | None] = {}  # None: it does not exist
         self._states: dict[int, NodeState] = {}  # as stored
+        self._firsts: dict[int, bytes] = {}  # the changing bytes of each, as stored
         self._stamps: dict[int, int] = {}
         self._changed: set[int] = set()
         self._started: set[int] = set()  # with a job that is stored no longer
@@ -157,26 +217,12 @@ class FlowChangeSet:
         if text is None:
             self._nodes[index] = None
             return
-        stored = _decode_node(text)
-        self._stamps[index], self._states[index] = stored.stamp, stored.state
-        self._nodes[index] = LiveNode(
-            index,
-            stored.state,
-            stored.pending,
-            stored.failures,
-            stored.when,
-            stored.next,
-            indexes_of(inputs),
-            stored.ref,
-            stored.task,
-            None if job is None else _job_of(job),
-            None,
-            stored.swept,
-            stored.again,
-            stored.takes,
-            stored.uses,
-            stored.external,
-        )
+        node, stamp = _node_of(index, text)
+        node.inputs = indexes_of(inputs)
+        node.job = None if job is None else _job_of(job)
+        self._stamps[index], self._states[index] = stamp, node.state
+        self._firsts[index] = text[:_CHANGING]
+        self._nodes[index] = node
 
     def is_news(self, index: int, job: Ref, stamp: int) -> bool:
         """Whether this is the job of the node, and no later end was counted; notes that this one is."""
@@ -209,6 +255,23 @@ class FlowChangeSet:
     # ── writing ──────────────────────────────────────────────────────────────────────────────────
 
     @property
+    def scripts_count(self) -> bool:
+        """Whether scripts may count the usual ends by themselves: none has another consequence now."""
+        head = self.head
+        calm = head.sweep in (Sweep.NONE, Sweep.START) and not head.work and not head.releases
+        return calm and head.state is FlowState.RUNNING
+
+    @property
+    def needs_all_ends(self) -> bool:
+        """Whether an end that a script counts now could be the last: a flow with waiting nodes goes on."""
+        return not self.head.counts.get(NodeState.WAITING)
+
+    def checks(self) -> list[bytes]:
+        """The fields of nodes to change, and the bytes that they must have."""
+        known = [index for index in self._changed if index in self._firsts]
+        return [part for index in known for part in (b"n%d" % index, self._firsts[index])]
+
+    @property
     def look_at(self) -> int | None:
         """When `advance_flows` has something to do."""
         if self.head.unfinished:
@@ -230,7 +293,7 @@ class FlowChangeSet:
             dels.append(b"o")
         for index in sorted(self._changed):
             node = self._node(index)
-            sets += (b"n%d" % index, _encode(self._stored(node)))
+            sets += (b"n%d" % index, _text_of(node, self._stamps[index], usual=self._usual(node)))
             if node.job is not None and index in self._new:
                 sets += (b"j%d" % index, _encode(node.job))
             elif index in self._started:
@@ -249,25 +312,10 @@ class FlowChangeSet:
         assert node is not None
         return node
 
-    def _stored(self, node: LiveNode) -> _StoredNode:
-        ref = node.ref
-        queue, id = (None, "") if ref is None else (ref.queue, ref.id)
-        return _StoredNode(
-            node.state,
-            node.pending,
-            node.failures,
-            node.when,
-            node.next,
-            queue,
-            id,
-            node.task,
-            node.swept,
-            self._stamps[node.index],
-            node.again,
-            node.takes,
-            node.uses,
-            node.external,
-        )
+    def _usual(self, node: LiveNode) -> bool:
+        """Whether the end of a node has no other consequence than one pending less for its successor."""
+        plain = not (node.again or node.takes or node.external) and node.uses != 0
+        return plain and len(node.next) == 1 and node.index != self.head.spec.result
 
 
 def _job_of(text: bytes) -> NewJob | None:
@@ -292,6 +340,6 @@ def shown_node(index: int, text: bytes | None, inputs: bytes | None, result: byt
     """A node as operators and clients see it."""
     if text is None:
         return None
-    one = _decode_node(text)
+    one, _ = _node_of(index, text)
     of = indexes_of(inputs)
     return FlowNode(index, one.state, one.ref, one.task, one.when, one.next, of, result, one.uses)

@@ -2,13 +2,15 @@
 -- that start.
 -- KEYS: the queue of the flow, then other queues.  ARGV: clock, floor (as in enqueue), id of the flow, version that the
 -- caller has read ('' if there was no flow), the new version (random: no number may come twice if the server loses its
--- last moments), time of creation, when to look at the flow again ('' never, "gone": remove the flow), number of
--- profiles, the profiles (digest, profile), number of fields to set, the fields and values, number of fields to remove,
--- the fields, number of parts of entries of `ends` that this change has counted, the parts (number of the queue, name),
+-- last moments), time of creation, when to look at the flow again ('' never, "gone": remove the flow), `q` that the
+-- caller has added to the flow, `s`, 1 if `q` must be the same still, number of profiles, the profiles (digest, profile),
+-- number of nodes to check with the fields and their first bytes, number of fields to set, the fields and values, number of
+-- fields to remove, the fields, number of parts of entries of `ends` that this change has counted, the parts (number of the queue, name),
 -- then the jobs that follow, as in settle.lua, the id by which its end is awaited, if it is over now, and the id of a
 -- job of this queue to wake.
--- flow/ID is a hash: `v` version, `head` flow, `o` 1 if it is over, and per node N: `nN` its state, `jN` its job, `iN`
--- inputs, `rN` result.
+-- flow/ID is a hash: `v` version, `head` flow, `o` 1 if it is over, `s` 1 if scripts may count ends without a change of `v`
+-- (queue.lua), `q` how many ends they have counted since `head`; and per node N: `nN` its state, `jN` its job, `iN` inputs,
+-- `rN` result.
 -- flows: the ids by time of creation. flows/look: the ids by the instant at which `advance_flows` has something to do.
 -- Returns {1 if stored, the highest generation, names of the jobs put into `out`}. A job whose id is taken is not stored;
 -- that ends its node, by an entry of `ends`.
@@ -16,17 +18,20 @@
 local function commit()    -- Lua allows 200 local names per function, and the parts included above use most of them
   -- include: replacing insert
   local home, id = KEYS[1], ARGV[3]
-  local flow, floor, profiles = home .. ':flow/' .. id, tonumber(ARGV[2]), tonumber(ARGV[8])
+  local flow, floor, profiles = home .. ':flow/' .. id, tonumber(ARGV[2]), tonumber(ARGV[11])
   local version = redis.call('HGET', flow, 'v') or ''
-  if version ~= ARGV[4] then return {0, string.format('%.0f', floor), {}} end
+  local refused = {0, string.format('%.0f', floor), {}}
+  if version ~= ARGV[4] then return refused end
   if ARGV[7] == 'gone' then
     redis.call('UNLINK', flow)
     redis.call('ZREM', home .. ':flows', id)
     redis.call('ZREM', home .. ':flows/look', id)
     return {1, string.format('%.0f', floor), {}}
   end
-  local inline_profile = profile_keeper(9, profiles)
-  local at = 9 + 2 * profiles
+  local more = (tonumber(redis.call('HGET', flow, 'q')) or 0) - tonumber(ARGV[8])    -- ends since the caller has read it
+  if ARGV[10] == '1' and more ~= 0 then return refused end
+  local inline_profile = profile_keeper(12, profiles)
+  local at = 12 + 2 * profiles
 
   local function next_list()
     local n, list = tonumber(ARGV[at]), {}
@@ -35,8 +40,17 @@ local function commit()    -- Lua allows 200 local names per function, and the p
     return list
   end
 
+  local checks, names = next_list(), {}
+  for i = 1, #checks, 2 do names[#names + 1] = checks[i] end
+  for i, found in ipairs(#names > 0 and get_many(flow, names) or {}) do    -- has a script counted an end meanwhile?
+    local expected = checks[2 * i]
+    if string.sub(found or '', 1, #expected) ~= expected then return refused end
+  end
+
   local sets = next_list()
   sets[#sets + 1], sets[#sets + 2] = 'v', ARGV[5]
+  sets[#sets + 1], sets[#sets + 2] = 's', ARGV[9]
+  sets[#sets + 1], sets[#sets + 2] = 'q', more
   in_steps('HSET', flow, sets)
   in_steps('HDEL', flow, next_list())
   -- in this step: a server that loses its last moments must not lose the count and keep the removal of its entry
@@ -47,6 +61,22 @@ local function commit()    -- Lua allows 200 local names per function, and the p
     redis.call('ZREM', home .. ':flows/look', id)
   else
     redis.call('ZADD', home .. ':flows/look', ARGV[7], id)
+  end
+
+  -- Store a job. If it is available at once and has no other options, it is one of the fresh jobs, as a plain job is.
+  local fresh = {}
+  local function store(to, job, form, flags, stored)
+    local facts = first_facts(floor, form)
+    local other = facts.unique or facts.partition or facts.tenant or facts.batch or facts.expires
+    if other or facts.state ~= AVAILABLE or facts.run ~= now or meta(to).fair or ms_of(floor) ~= now then
+      return store_new(to, job, form, floor, flags, stored)
+    end
+    facts.tail_flags, facts.tail, facts.fresh = flags, stored, true
+    redis.call('HSET', to .. ':jobs', job, write(facts))
+    fresh[to] = fresh[to] or {}
+    local list = fresh[to][facts.priority] or {first = floor}
+    fresh[to][facts.priority] = list
+    list[#list + 1] = job
   end
 
   local out, blob, i, n = {}, ARGV[at], 1, 0
@@ -66,11 +96,18 @@ local function commit()    -- Lua allows 200 local names per function, and the p
       else
         local flags, stored = tail_of(tail, inline_profile(to, string.sub(tail, 2, 5)))
         floor = count_up(meta(to), floor)
-        store_new(to, job, form, floor, flags, stored)
+        store(to, job, form, flags, stored)
         floor = math.max(floor, minted)
         meta(to).enqueued = meta(to).enqueued + 1
       end
     end
+  end
+  for to, lists in pairs(fresh) do
+    for priority, list in pairs(lists) do
+      push_ready(to, priority, list.first, list)
+      meta(to).fresh = meta(to).fresh + #list
+    end
+    made_ready[to] = true
   end
   if ARGV[at + 1] ~= '' then publish_end(home, ARGV[at + 1], '') end
   local ok, job = pcall(read, ARGV[at + 2] ~= '' and redis.call('HGET', home .. ':jobs', ARGV[at + 2]))

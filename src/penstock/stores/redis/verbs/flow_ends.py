@@ -1,8 +1,9 @@
 """Count the ends of jobs that are nodes of flows.
 
-The script that ends a job notes the end in the job's slot (`ends`, see queue.lua). The settling worker counts
-it at once, and `advance_flows` counts what nobody has. A repeated count changes nothing: each end has a
-number, and a node remembers the highest that was counted.
+The script that completes a job counts the end itself, if nothing follows from it. Otherwise the script that
+ends a job notes the end in the job's slot (`ends`, see queue.lua). The settling worker counts it at once, and
+`advance_flows` counts what nobody has. A repeated count changes nothing: each end has a number, and a node
+remembers the highest that was counted.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from penstock.stores.redis.verbs.flow_store import commit, note_missing, open_fl
 from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["deliver_ends"]
+
+#: Added to the number of a node in a job that runs again (RAN_AGAIN in queue.lua).
+_RAN_AGAIN = 2**31
 
 
 class _End(NamedTuple):
@@ -94,7 +98,8 @@ def _read(queue: str, stamp: bytes, text: bytes) -> _End:
     job = Ref(queue, id_of(text[2:at]))
     size = int.from_bytes(text[at : at + 2], "little")
     member, rest = text[at + 2 : at + 2 + size], text[at + 2 + size :]
-    node, home = int.from_bytes(member[:4], "little"), member[5 : 5 + member[4]]
+    node = int.from_bytes(member[:4], "little") % _RAN_AGAIN
+    home = member[5 : 5 + member[4]]
     flow = Ref(home.decode(), member[5 + member[4] :].decode())
     outcome = None if state is State.AVAILABLE else outcome_of(state)
     return _End(int(stamp), flow, node, job, outcome, rest[1:] if rest else None)

@@ -13,7 +13,7 @@ from penstock.core.job import Ref
 from penstock.stores.contract import FLOW_STEP
 from penstock.stores.redis.batching import HEAVY, chunks
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
-from penstock.stores.redis.flow_session import FlowChangeSet, decode_head, node_fields
+from penstock.stores.redis.flow_session import FlowChangeSet, node_fields, read_head
 from penstock.stores.redis.keys import packed
 from penstock.stores.redis.script_arguments import form_of, tail_of
 from penstock.stores.redis.verbs.known_queues import now_of, register_for_flows
@@ -46,10 +46,11 @@ def flow_key(context: Context, ref: Ref) -> bytes:
 def open_flow(context: Context, ref: Ref) -> CallPlan[FlowChangeSet | None]:
     """Read a flow without its nodes."""
     key = flow_key(context, ref)
-    ((version, head),) = raise_errors((yield [command(key, "HMGET", key, "v", "head")]))
+    ((version, head, counted),) = raise_errors((yield [command(key, "HMGET", key, "v", "head", "q")]))
     if head is None:
         return None
-    return FlowChangeSet(decode_head(head), version or b"", int((yield from now_of(context))))
+    now = int((yield from now_of(context)))
+    return FlowChangeSet(read_head(head, counted), version or b"", int(counted or 0), now)
 
 
 def read_nodes(
@@ -210,9 +211,12 @@ def _arguments(
         os.urandom(8),
         session.head.created_at,
     ]
-    args += ["" if look is None else look, len(profiles)]
+    args += ["" if look is None else look, session.uncounted]
+    args += [int(session.scripts_count), int(session.needs_all_ends), len(profiles)]
     for pair in profiles.items():
         args += pair
     woken = b"" if session.wakes is None else packed(session.wakes.id)
     end = packed(end_of_flow(ref).id) if session.is_news_for_waiters else b""
-    return [*args, len(sets), *sets, len(dels), *dels, len(ends), *ends, b"".join(blob), end, woken]
+    checks = session.checks()
+    lists = [part for some in (checks, sets, dels, ends) for part in (len(some), *some)]
+    return [*args, *lists, b"".join(blob), end, woken]

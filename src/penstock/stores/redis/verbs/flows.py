@@ -14,7 +14,7 @@ from penstock.core.job import NewJob, Ref
 from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage
 from penstock.stores.flow_cursor import FlowPlace, flow_cursor
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
-from penstock.stores.redis.flow_session import FlowChangeSet, decode_head, node_fields, shown_node
+from penstock.stores.redis.flow_session import FlowChangeSet, node_fields, read_head, shown_node
 from penstock.stores.redis.isolation import AWAY, alone, each, isolated
 from penstock.stores.redis.verbs.flow_ends import deliver_ends
 from penstock.stores.redis.verbs.flow_store import (
@@ -53,7 +53,7 @@ def put_flow(
         session = yield from open_flow(context, spec.ref)
         if session is None:
             now = int((yield from now_of(context)))
-            session = FlowChangeSet(new_flow(spec, now), b"", now)
+            session = FlowChangeSet(new_flow(spec, now), b"", 0, now)
         head = session.head
         if head.spec.key != spec.key or not joins_on(head, nodes):
             return None
@@ -96,9 +96,9 @@ def get_flows(context: Context, refs: Sequence[Ref]) -> CallPlan[list[FlowInfo |
     calls = []
     for ref in refs:
         key = flow_key(context, ref)
-        calls.append(command(key, "HGET", key, "head"))
+        calls.append(command(key, "HMGET", key, "head", "q"))
     found = raise_errors((yield calls)) if calls else []
-    return [None if text is None else decode_head(text).info() for text in found]
+    return [None if head is None else read_head(head, counted).info() for head, counted in found]
 
 
 def flow_nodes(context: Context, ref: Ref, indexes: Sequence[int]) -> CallPlan[list[FlowNode | None]]:

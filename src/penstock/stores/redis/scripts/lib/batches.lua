@@ -333,6 +333,7 @@ local function bring_back_members(queue, id, batch)
     local before = phase_of(member.state)
     member.state, member.ended, member.reason = COLLECTING, nil, nil
     if member.unique then shift_key(queue, member_id, member, before, QUEUED_PHASE) end
+    if member.flow then note_flow(queue, member_id, member, AVAILABLE) end
     put_collecting(queue, member_id, member)
   end)
 end

@@ -266,14 +266,72 @@ end
 
 -- Note the end of a job that is a node of a flow, or with the state AVAILABLE that it runs again, for the flow's home:
 -- `ends` maps a number, which grows, to the state, the stored id, the node (see script_arguments.py), "r" and the result. Scripts
--- that return the names of new entries take them from here.
+-- that return the names of new entries take them from here. The usual end leaves no entry: see `counted`. The caller stores
+-- a job that runs again, whose `flow` changes.
 local new_ends = {}
 
-local function note_flow(queue, id, job, state)
-  local stamp = string.format('%.0f', count_up(meta(queue)))
-  redis.call('HSET', queue .. ':ends', stamp,
-    struct.pack('<BBc0I2c0', state, #id, id, #job.flow, job.flow) .. (job.result and 'r' .. job.result or ''))
-  new_ends[#new_ends + 1] = stamp .. '/' .. name_of(queue)
+local note_flow
+do
+  -- A node, as flow_session.py writes it, has its state in byte 1, pending in 3 to 6, its only successor in 11 to 14 (NO_ONE:
+  -- its end has other consequences, too), and from 23 on stored id and queue of its job, each after its size.
+  local NO_ONE, WAITS, ACTIVE, DONE = 4294967295, 0, 1, 2
+  local RAN_AGAIN = 2147483648    -- added to the number of the node in a job that runs again: its next end is counted
+                                  -- after the entries that `ends` may have of it
+  local flows = {}    -- by queue and flow: its key, `q`, and its waiting nodes; nothing else changes them during a script
+
+  -- The flow of a node, if scripts may count ends in it: it is on this server, and runs (`s`).
+  local function flow_of(queue, of)
+    local found = flows[of]
+    if found == nil or found and found.queue ~= queue then
+      local name, home, at = name_of(queue), struct.unpack('<Bc0', of)
+      found = false
+      if not clustered or home == name then
+        local key = string.sub(queue, 1, -2 - #name) .. home .. '}:flow/' .. string.sub(of, at)
+        local open = redis.call('HMGET', key, 's', 'q')
+        found = open[1] == '1' and {key = key, queue = queue, q = tonumber(open[2]) or 0, name = string.char(#name) .. name}
+      end
+      flows[of] = found
+    end
+    return found
+  end
+
+  -- Count a completed job in its flow: its node has ended, and one node less is pending for its successor. True if that
+  -- is all, because its successor waits for another node, too. `q` counts such ends, which `head` does not.
+  local function counted(queue, id, job)
+    local node, flow = struct.unpack('<I4', job.flow), flow_of(queue, string.sub(job.flow, 5))
+    if node >= RAN_AGAIN or not flow then return false end
+    local text = redis.call('HGET', flow.key, 'n' .. node)
+    if not text or string.byte(text) ~= ACTIVE then return false end
+    if string.sub(text, 23, 23 + #id + #flow.name) ~= string.char(#id) .. id .. flow.name then return false end
+    local successor = struct.unpack('<I4', text, 11)
+    if successor == NO_ONE then return false end
+    local after = flow[successor] or redis.call('HGET', flow.key, 'n' .. successor)
+    local pending = struct.unpack('<i4', after, 3)
+    if string.byte(after) ~= WAITS or pending < 2 then return false end
+    after = string.sub(after, 1, 2) .. struct.pack('<i4', pending - 1) .. string.sub(after, 7)
+    text = string.char(DONE) .. string.sub(text, 2)
+    if job.result then
+      redis.call('HSET', flow.key, 'q', flow.q + 1, 'n' .. node, text, 'n' .. successor, after, 'r' .. node, job.result)
+    else
+      redis.call('HSET', flow.key, 'q', flow.q + 1, 'n' .. node, text, 'n' .. successor, after)
+    end
+    flow.q, flow[successor] = flow.q + 1, after
+    return true
+  end
+
+  function note_flow(queue, id, job, state)
+    if state == COMPLETED then
+      local ok, done = pcall(counted, queue, id, job)    -- an error: the key of the flow holds something else
+      if ok and done then return end
+    end
+    local stamp = string.format('%.0f', count_up(meta(queue)))
+    redis.call('HSET', queue .. ':ends', stamp,
+      struct.pack('<BBc0I2c0', state, #id, id, #job.flow, job.flow) .. (job.result and 'r' .. job.result or ''))
+    new_ends[#new_ends + 1] = stamp .. '/' .. name_of(queue)
+    if state == AVAILABLE then
+      job.flow = struct.pack('<I4', struct.unpack('<I4', job.flow) % RAN_AGAIN + RAN_AGAIN) .. string.sub(job.flow, 5)
+    end
+  end
 end
 
 -- The last step of every script that may have made jobs available or due.
