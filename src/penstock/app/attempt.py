@@ -17,6 +17,8 @@ from penstock.stores.contract import Store
 from penstock.stores.job_log import LINES_KEPT, LogLine, shortened
 
 if TYPE_CHECKING:  # a supervisor loads this module, and no client
+    import asyncio
+
     from penstock.client.options import Options
 
 __all__ = ["Attempt", "AttemptOwner", "NoCurrentJob", "StepAccess", "current_job", "running"]
@@ -32,12 +34,13 @@ class NoCurrentJob(PenstockError, LookupError):
 
 
 class StepAccess(NamedTuple):
-    """What durable steps of a task need: its store and options, how it runs, and the worker's lease (ms)."""
+    """What durable steps of a task need: its store, options and kind, the worker's lease (ms) and loop."""
 
     store: Callable[[], Store]
     options: Options
     run_in: str
     lease: int
+    loop: asyncio.AbstractEventLoop
 
 
 class AttemptOwner(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -105,7 +106,9 @@ class Plans:
         wanted = wants_result(self._app, queue, task.name, task.result, kept)
         encode = task.result.encode if wanted else None
         ref = (function.__module__, function.__qualname__)
-        steps = StepAccess(lambda: self._app.store, task.options, task.run_in, self._lease)
+        steps = StepAccess(
+            lambda: self._app.store, task.options, task.run_in, self._lease, asyncio.get_running_loop()
+        )
         decode = decoder(task.args.decode)
         return Plan(name, function, task.run_in, decode, encode, around, task.options, ref, steps)
 

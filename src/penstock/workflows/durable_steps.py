@@ -284,6 +284,9 @@ class SyncStepFlow(_Flow):
                     return function(*args, **kwargs)
                 finally:
                     within.set(outside)
+            case VerbCall("extend", args, _):  # a verb of workers, which has no sync form
+                extended = self._access.store().extend(*args)
+                return asyncio.run_coroutine_threadsafe(extended, self._access.loop).result()
             case VerbCall(name, args, options):
                 return getattr(self._access.store().sync, name)(*args, **options)
             case Pause(seconds):

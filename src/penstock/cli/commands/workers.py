@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+#: Number of jobs shown per worker.
+_JOBS = 20
+
 
 @click.group(
     "workers",
@@ -28,7 +31,7 @@ __all__ = ["command"]
     "--jobs",
     "-n",
     type=click.IntRange(1, 1_000),
-    default=20,
+    default=_JOBS,
     show_default=True,
     metavar="N",
     help="Maximum number of jobs to show per worker.",
@@ -44,6 +47,12 @@ def command(context: click.Context, jobs: int) -> None:
 
 
 command.params.extend(shared_options())
+
+
+@command.command("list", cls=Command)
+def list_() -> None:
+    """List worker processes with their queues and running jobs."""
+    _list(_JOBS)
 
 
 def _act(act: str, says: str) -> None:
