@@ -632,6 +632,20 @@ async def test_threads_have_the_same_steps_without_await(running: Running, ran: 
     await running.stop()
 
 
+async def test_steps_in_threads_are_undone_too(running: Running, ran: list[str]) -> None:
+    @running.app.task(max_attempts=1)
+    def work() -> None:
+        flow = current_sync_flow()
+        flow.step("reserve", ran.append, "reserve", undo=lambda _: ran.append("undo"))
+        raise OSError("out of stock")
+
+    await running.start()
+    handle = await work.aenqueue()
+    await until(handle.astatus, State.DEAD)
+    assert ran == ["reserve", "undo"]
+    await running.stop()
+
+
 async def test_a_flow_goes_on_in_another_worker(running: Running, ran: list[str]) -> None:
     app = running.app
 
