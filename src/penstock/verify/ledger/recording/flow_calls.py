@@ -49,8 +49,14 @@ class FlowCallRecorder:
 
     @contextmanager
     def put(self, flow: NewFlow, nodes: Sequence[NewNode], start: bool) -> Iterator[_Note[FlowInfo | None]]:
-        """The call that stores nodes of a flow."""
+        """The call that stores nodes of a flow.
+
+        The flow of a gather is not recorded: it is removed at its end, and its job is judged by its result.
+        """
         self._offer(node.job for node in nodes)
+        if flow.wakes:
+            yield _Note[FlowInfo | None]()
+            return
         self._writer.write_all([facts.FlowPut(*timestamp(), flow.queue, flow.id, len(nodes), start)])
         note = _Note[FlowInfo | None]()
         try:
