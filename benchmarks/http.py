@@ -173,7 +173,7 @@ def many_jobs(port: int, load: Path, scale: float, pid: int) -> dict[str, Figure
 
 
 def _allow_open_files(number: int) -> None:
-    """Let the load, which inherits this limit, open so many connections; each server raises its own limit."""
+    """Raise the limit of open connections, which the load inherits; each server raises its own limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < number:
         raise click.ClickException(f"{number} open files are needed (ulimit -Hn: {hard}): use --scale")

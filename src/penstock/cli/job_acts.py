@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from penstock.cli.audited_acts import AuditedAct, acting_user
-from penstock.cli.faults import CommandError, Exit
+from penstock.cli.faults import CommandError, Exit, not_found
 from penstock.cli.job_search import filter_options, read_search
 from penstock.cli.session import Command, Session
 from penstock.cli.show import ask, emit, note, say, status
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.inspector import BulkAct, Change, Inspector
     from penstock.stores.contract import JobFilter
 
-__all__ = ["add_acts", "bulk_line", "bulk_row"]
+__all__ = ["add_acts", "ambiguous", "bulk_line", "bulk_row", "no_job"]
 
 _AT_ONCE = 500
 _UNFINISHED = tuple(state for state in State if state not in TERMINAL)
@@ -52,6 +52,17 @@ _ACTS = (
     _Act("duplicate", "Enqueue a copy of each job under a new id, without its unique key and its flow.",
          (), "selected", "duplicated"),
 )  # fmt: skip
+
+
+def no_job(address: str) -> CommandError:
+    """The error for an address without a job."""
+    return not_found(f"there is no job {address!r}: it was never enqueued here, or is no longer kept")
+
+
+def ambiguous(address: str, found: Sequence[Ref]) -> CommandError:
+    """The error for a bare id that several queues have."""
+    places = ", ".join(f"{ref.queue}/{ref.id}" for ref in found)
+    return CommandError(f"the id {address!r} is in {len(found)} queues: name one of {places}")
 
 
 def add_acts(group: click.Group) -> None:
@@ -127,8 +138,7 @@ def _some(act: _Act, addresses: Sequence[str], arguments: dict[str, Any]) -> Exi
         for address in dict.fromkeys(addresses):
             found = await inspector.refs(address)
             if len(found) > 1:
-                places = ", ".join(f"{ref.queue}/{ref.id}" for ref in found)
-                raise CommandError(f"the id {address!r} is in {len(found)} queues: name one of {places}")
+                raise ambiguous(address, found)
             if not found:
                 changes.append(Change("", address, "missing", "no such job"))
             refs += found

@@ -16,6 +16,7 @@ from penstock.core.errors import ConfigError
 from penstock.core.ids import mint
 from penstock.inspector.audit import AuditLog
 from penstock.inspector.job_acts import JobAct, JobActs, every_state
+from penstock.inspector.job_search import jobs_to_pass
 from penstock.stores.contract import (
     Document,
     DocumentChange,
@@ -26,7 +27,7 @@ from penstock.stores.contract import (
     TimeRange,
     check_search,
 )
-from penstock.stores.worker_commands import BULK_ACTS
+from penstock.stores.worker_commands import BULK_ACTS, read_document
 
 __all__ = ["BulkAct", "BulkActs", "BulkState", "pause_after_step"]
 
@@ -136,7 +137,7 @@ class BulkActs:
             by=by,
             limit=limit,
             created_at=now,
-            total=await self._total(filter),
+            total=await jobs_to_pass(self._store, filter),
         )
         change = DocumentChange(bulk.id, msgspec.json.encode(bulk), 0)
         (written,) = await self._store.change_documents(BULK_ACTS, [change], notify=True)
@@ -153,13 +154,13 @@ class BulkActs:
 
     async def get(self, id: str) -> BulkAct | None:
         """The bulk act with this id; None if there is none."""
-        return next((one for one in await self.all() if one.id == id), None)
+        found, _ = await self._one(id)
+        return None if found is None else found[1]
 
     async def abort(self, id: str, *, by: str) -> BulkAct | None:
         """Stop a bulk act after the step in progress; changed jobs stay changed. None: no such act."""
         while True:
-            listed, now = await self._all()
-            found = next(((revision, one) for revision, one in listed if one.id == id), None)
+            found, now = await self._one(id)
             if found is None:
                 return None
             revision, bulk = found
@@ -183,8 +184,7 @@ class BulkActs:
 
     async def step(self, id: str, holder: str) -> BulkAct | None:
         """Do the next step of a bulk act for `holder`; None if it has ended, or another process holds it."""
-        listed, now = await self._all()
-        found = next(((revision, one) for revision, one in listed if one.id == id), None)
+        found, now = await self._one(id)
         if found is None or found[1].state is not BulkState.RUNNING:
             return None
         revision, bulk = found
@@ -243,17 +243,18 @@ class BulkActs:
             if after is None:
                 return found, page.now
 
+    async def _one(self, id: str) -> tuple[tuple[int, BulkAct] | None, int]:
+        """The bulk act with this id and its revision, and the store's clock. Reads no others."""
+        document, now = await read_document(self._store, BULK_ACTS, id)
+        bulk = None if document is None else _read(document)
+        return (None if document is None or bulk is None else (document.revision, bulk)), now
+
     async def _write(self, bulk: BulkAct, revision: int) -> bool:
         """Store the bulk act if its record still has this revision."""
         expires = None if bulk.state is BulkState.RUNNING else _KEPT
         change = DocumentChange(bulk.id, msgspec.json.encode(bulk), revision, expires)
         (written,) = await self._store.change_documents(BULK_ACTS, [change])
         return written.status is DocumentStatus.APPLIED
-
-    async def _total(self, filter: JobFilter) -> int:
-        queues = await self._store.queues(filter.queues or None)
-        counts = [(state, n) for queue in queues for state, n in queue.counts.items()]
-        return sum(n for state, n in counts if not filter.states or state in filter.states)
 
     async def _refuse_racing(self, bulk: BulkAct) -> None:
         """Remove this bulk act and raise, if another one with its filter was started at the same time."""
@@ -281,7 +282,7 @@ def _is_everything(act: JobAct, filter: JobFilter) -> bool:
 
 
 def pause_after_step(seconds: float) -> float:
-    """Seconds to pause after a step that took so many seconds."""
+    """Seconds to pause after a step; `seconds`: how long the step took."""
     return min(_LONGEST_PAUSE, seconds * _PAUSES)
 
 

@@ -1,4 +1,4 @@
-"""What an operator may do with jobs, each act for any number of jobs: retry, move, duplicate, and others."""
+"""What an operator may do with jobs: retry, cancel, duplicate and others, for any number of jobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from hashlib import sha256
 
 from msgspec.structs import replace
 
-from penstock.core.errors import ConfigError, did_you_mean
 from penstock.core.ids import mint
 from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
 from penstock.core.lifecycle import OPERATOR_CANCELLED
@@ -16,7 +15,7 @@ from penstock.inspector.requests import Change
 from penstock.stores.contract import EnqueueStatus, Store
 from penstock.stores.encrypted import unreadable_check
 
-__all__ = ["JobAct", "JobActs", "every_state", "parse_job_act"]
+__all__ = ["JobAct", "JobActs", "every_state"]
 
 
 class JobAct(enum.StrEnum):
@@ -156,16 +155,6 @@ class JobActs:
                 why = f"part of the batch {job.batch}: change the batch instead"
                 done[n] = Change(job.queue, job.id, "refused", why)
         return done
-
-
-def parse_job_act(text: str) -> JobAct:
-    """Read the name of an act. Raises ConfigError."""
-    try:
-        return JobAct(text.lower())
-    except ValueError:
-        known = [act.value for act in JobAct]
-        near = did_you_mean(text.lower(), known)
-        raise ConfigError(f"{text!r} is no act on jobs{near}: one of {', '.join(known)}") from None
 
 
 def changed(

@@ -9,7 +9,7 @@ import msgspec
 from penstock.inspector.job_views import JobRow, job_row
 from penstock.stores.contract import JobFilter, JobOrder, Store, check_search
 
-__all__ = ["JobSearch", "SearchProgress", "search"]
+__all__ = ["JobSearch", "SearchProgress", "jobs_to_pass", "search"]
 
 
 class JobSearch(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ async def search(
     If the limit is reached, `next` of the last step is None exactly if that job was the last one within reach
     of one more step.
     """
-    total = await _total(store, check_search(search.filter, search.order))
+    total = await jobs_to_pass(store, check_search(search.filter, search.order))
     seen, left = 0, limit
     while left is None or left > 0:
         most = 500 if left is None else left + 1
@@ -72,7 +72,7 @@ async def _more(store: Store, search: JobSearch, after: str) -> str | None:
     return after if page.hits or page.next is not None else None
 
 
-async def _total(store: Store, filter: JobFilter) -> int:
+async def jobs_to_pass(store: Store, filter: JobFilter) -> int:
     """The number of jobs in the queues and states of the filter."""
     queues = await store.queues(filter.queues or None)
     counts = [(state, n) for queue in queues for state, n in queue.counts.items()]

@@ -1,7 +1,7 @@
 """Commands that an operator sends to worker processes through the store, and the workers' replies.
 
-A command is a document of the kind `worker-commands` that wakes the worker (`change_documents(notify=True)`),
-so workers do not poll for commands. The reply is a document of the kind `worker-replies` with the same name.
+A command is a document of the kind `worker-commands` that wakes the worker (`change_documents(notify=True)`).
+The reply is a document of the kind `worker-replies` with the same name.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ __all__ = [
     "WorkerAct",
     "WorkerCommand",
     "parse_act",
+    "read_document",
 ]
 
 #: The kind of the documents that are bulk acts, which workers run (`inspector/bulk_acts.py`).
@@ -179,16 +180,23 @@ class CommandChannel:
     # private
 
     async def _reply(self, name: str) -> CommandReply | None:
-        """The reply of this name, which is at the begin of the page after a prefix of it."""
-        page = await self._store.documents(_REPLIES, after=name[:-1], limit=64)
-        body = next((one.body for one in page.documents if one.name == name), None)
-        return None if body is None else msgspec.json.decode(body, type=CommandReply)
+        document, _ = await read_document(self._store, _REPLIES, name)
+        return None if document is None else msgspec.json.decode(document.body, type=CommandReply)
 
     async def _remove(self, kind: str, names: Sequence[str]) -> None:
         for n in range(0, len(names), _AT_ONCE):
             await self._store.change_documents(
                 kind, [DocumentChange(name, None) for name in names[n : n + _AT_ONCE]]
             )
+
+
+async def read_document(store: Store, kind: str, name: str) -> tuple[Document | None, int]:
+    """The document of this kind and name, which ends with an id, and the store's clock.
+
+    Only ids with the same beginning are between a prefix of the name and the name.
+    """
+    page = await store.documents(kind, after=name[:-1], limit=64)
+    return next((one for one in page.documents if one.name == name), None), page.now
 
 
 def parse_act(text: str) -> WorkerAct:

@@ -8,12 +8,10 @@ import gc
 import io
 import ipaddress
 import pstats
-import sys
-import threading
-import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+from penstock.core.stacks import frames_text, task_frames, thread_frames
 from penstock.web.exchange import Exchange
 
 __all__ = ["DebugRoutes", "comes_from_here"]
@@ -43,13 +41,10 @@ class DebugRoutes:
         text = io.StringIO()
         tasks = asyncio.all_tasks()
         text.write(f"{len(tasks)} tasks\n\n")
-        for task in sorted(tasks, key=lambda one: one.get_name()):
-            task.print_stack(limit=20, file=text)
-            text.write("\n")
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
-        for ident, frame in sys._current_frames().items():
-            text.write(f"thread {names.get(ident, ident)}\n")
-            text.write("".join(traceback.format_stack(frame)) + "\n")
+        for task in sorted(tasks, key=asyncio.Task.get_name):
+            text.write(f"task {task.get_name()}\n{frames_text(task_frames(task))}\n")
+        for name, frames in thread_frames().values():
+            text.write(f"thread {name}\n{frames_text(frames)}\n")
         return text.getvalue()
 
     async def _heap(self, _: float) -> str:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from penstock.cli.faults import CommandError, Exit, not_found
-from penstock.cli.job_acts import add_acts
+from penstock.cli.faults import Exit
+from penstock.cli.job_acts import add_acts, ambiguous, no_job
 from penstock.cli.job_search import read_search, run_search, search_options
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, counted, emit, facts, note, say, say_lines, span, table
 from penstock.core.duration import format_ms
-from penstock.core.job import State
+from penstock.core.job import Ref, State
 from penstock.core.retry import DURATIONS
 from penstock.core.text import number
 
@@ -92,7 +92,7 @@ def show(address: str, full: bool) -> None:
     session = Session.current()
     views = session.run(lambda i: i.job(address))
     if not views:
-        raise not_found(f"there is no job {address!r}: it was never enqueued here, or is no longer kept")
+        raise no_job(address)
     if session.json:
         emit({"jobs": views})
         return
@@ -126,7 +126,6 @@ def log(address: str, follow: bool) -> None:
                 return job.log
             (job,) = again
 
-    from penstock.core.job import Ref
     from penstock.inspector import Inspector
 
     lines = session.run_on_store(printing)
@@ -137,10 +136,9 @@ def log(address: str, follow: bool) -> None:
 async def _the_job(inspector: Inspector, address: str) -> JobView:
     found = await inspector.job(address)
     if not found:
-        raise not_found(f"there is no job {address!r}: it was never enqueued here, or is no longer kept")
+        raise no_job(address)
     if len(found) > 1:
-        places = ", ".join(f"{job.queue}/{job.id}" for job in found)
-        raise CommandError(f"the id {address!r} is in {len(found)} queues: name one of {places}")
+        raise ambiguous(address, [Ref(job.queue, job.id) for job in found])
     return found[0]
 
 
@@ -151,7 +149,7 @@ def why(address: str) -> None:
     session = Session.current()
     views = session.run(lambda i: i.why(address))
     if not views:
-        raise not_found(f"there is no job {address!r}: it was never enqueued here, or is no longer kept")
+        raise no_job(address)
     if session.json:
         emit({"jobs": views})
         return

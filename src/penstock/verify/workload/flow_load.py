@@ -17,7 +17,7 @@ _COMPLETED, _FAILED, _CANCELLED = "completed", "failed", "cancelled"
 
 @dataclass(frozen=True)
 class PlannedFlow:
-    """A flow to enqueue, and how it must end; with `cancel_after` it is cancelled after so many seconds.
+    """A flow to enqueue, and how it must end; `cancel_after` (s): it is cancelled then.
 
     `ends`: the states in which it may end. `result`: its result if it completes; None: unknown.
     """

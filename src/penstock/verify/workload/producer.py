@@ -47,7 +47,7 @@ _BACKLOG, _LOOK_EVERY = 1_000, 0.5
 _AWAY_SHARE = 0.02
 #: The queues of the jobs of flows.
 _QUEUES_OF_FLOWS = frozenset({"flows", "main", "slow"})
-#: Completed flows are kept so long: longer than a worker's clock is wrong.
+#: Retention of completed flows: longer than a worker's clock is wrong.
 _FLOWS_KEPT = "1d"
 
 
