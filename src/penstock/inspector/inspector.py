@@ -15,7 +15,7 @@ from penstock.core.schedule import Entry, NewEntry
 from penstock.inspector.audit import AuditLog
 from penstock.inspector.bulk_acts import BulkActs
 from penstock.inspector.flow_inspector import FlowInspector
-from penstock.inspector.job_acts import JobAct, JobActs
+from penstock.inspector.job_acts import JobAct, JobActs, every_state
 from penstock.inspector.job_search import JobSearch, SearchProgress
 from penstock.inspector.job_search import search as search_steps
 from penstock.inspector.job_views import JobPage, JobView, job_row, job_view
@@ -34,26 +34,14 @@ from penstock.inspector.reasons import WhyView, why
 from penstock.inspector.requests import Change, Filter, parse_address
 from penstock.inspector.stats_inspector import StatsInspector
 from penstock.inspector.worker_views import WorkerView, worker_view
-from penstock.stores.contract import Page, Parked, PartitionInfo, Store, Timetable, WorkerInfo
+from penstock.stores.contract import Parked, PartitionInfo, Store, Timetable, WorkerInfo
 from penstock.stores.encrypted import unreadable_check
 from penstock.stores.worker_commands import SHARED_ACTS, CommandChannel, SentCommand, parse_act
 
 __all__ = ["Inspector"]
 
-#: Number of jobs loaded at once: a payload may have a megabyte.
-_PAGE = 100
 _PURGED_AT_ONCE = 10_000
-#: In the order in which jobs move through the states, so that a bulk operation misses none.
-_QUEUED_ORDER = (
-    State.SCHEDULED,
-    State.RETRYABLE,
-    State.PARKED,
-    State.COLLECTING,
-    State.WAITING,
-    State.SUSPENDED,
-    State.AVAILABLE,
-)
-_WITHOUT_RUNNING = (*_QUEUED_ORDER, State.COMPLETED, State.CANCELLED, State.DEAD)
+_WITHOUT_RUNNING = every_state(JobAct.DELETE)
 
 _ALL = Filter()
 
@@ -77,7 +65,14 @@ class Inspector:
 
     async def jobs(self, filter: Filter = _ALL, *, after: str | None = None, limit: int = 50) -> JobPage:
         """A page of the jobs that match the filter, newest first."""
-        page = await self._page(filter, filter.state, after, limit)
+        page = await self._store.list_jobs(
+            queue=filter.queue,
+            state=filter.state,
+            task=filter.task,
+            worker=filter.worker,
+            after=after,
+            limit=limit,
+        )
         return JobPage([job_row(job) for job in page.jobs], page.next)
 
     def search(
@@ -298,16 +293,6 @@ class Inspector:
 
     async def _partition(self, job: Job) -> PartitionInfo | None:
         return None if job.spec.partition is None else await self._store.partition(job.ref)
-
-    async def _page(self, filter: Filter, state: State | None, after: str | None, limit: int) -> Page:
-        return await self._store.list_jobs(
-            queue=filter.queue,
-            state=state,
-            task=filter.task,
-            worker=filter.worker,
-            after=after,
-            limit=limit,
-        )
 
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────
