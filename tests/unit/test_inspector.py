@@ -15,7 +15,7 @@ from penstock.errors import ConfigError
 from penstock.inspector import Filter, Inspector, JobSearch, iso, parse_address, parse_state
 from penstock.inspector import inspector as module
 from penstock.inspector.audit import AuditLog
-from penstock.inspector.inspector import _QUEUED_ORDER, _WITHOUT_RUNNING
+from penstock.inspector.job_acts import JobAct, every_state
 from penstock.stores.contract import HeartbeatRequest, JobFilter, Settlement, Share, WorkerInfo
 from penstock.stores.memory import MemoryStore
 
@@ -286,6 +286,7 @@ def test_a_state_that_does_not_exist_is_answered_with_the_near_one():
         parse_state("ded")
 
 
-def test_operations_on_all_jobs_know_every_state():
-    assert set(_QUEUED_ORDER) == QUEUED | {State.SUSPENDED}
-    assert set(_WITHOUT_RUNNING) == set(State) - {State.RUNNING}
+def test_acts_on_all_jobs_know_every_state():
+    assert set(every_state(JobAct.CANCEL)) == QUEUED | {State.SUSPENDED, State.RUNNING}
+    assert set(every_state(JobAct.DELETE)) == set(State) - {State.RUNNING}
+    assert set(every_state(JobAct.RETRY)) == set(State)
