@@ -33,8 +33,9 @@ test: servers lint ## Set up, lint, types and every test (what CI runs)
 check: lint ## Lint, types and the fast tests that need no server
 	@$(MAKE) -j2 types pytest CHOSEN='-m "not slow and not system and not server"'
 
-# Beside `types`, which has ended long before it.
+# Beside `types`, which has ended long before it. In a new checkout, one process compiles the tests for all.
 pytest: $(VENV)/.ready-to-develop
+	@[ -d tests/__pycache__ ] || $(BIN)/python -m pytest -q --collect-only >/dev/null 2>&1 || true
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(CHOSEN) $(PYTEST_ARGS)
 
 servers: ## See that the servers which tests start are there; install them where we may
