@@ -4,8 +4,8 @@ PYTHON ?= python3
 ARGS ?=
 URL ?=
 PYTEST_ARGS ?=
-# Many tests wait for something: two of them to a core keep it busy.
-WORKERS ?= $(shell expr 2 \* $$(nproc 2>/dev/null || echo 2))
+# Many tests wait for something: three of them to a core keep it busy.
+WORKERS ?= $(shell expr 3 \* $$(nproc 2>/dev/null || echo 2))
 
 VENV := .venv
 BIN := $(VENV)/bin
