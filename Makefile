@@ -4,8 +4,8 @@ PYTHON ?= python3
 ARGS ?=
 URL ?=
 PYTEST_ARGS ?=
-# Many tests wait for something: two of them to a core keep it busy.
-WORKERS ?= $(shell expr 2 \* $$(nproc 2>/dev/null || echo 2))
+# Many tests wait for something: three of them to a core keep it busy.
+WORKERS ?= $(shell expr 3 \* $$(nproc 2>/dev/null || echo 2))
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -33,8 +33,9 @@ test: servers lint ## Set up, lint, types and every test (what CI runs)
 check: lint ## Lint, types and the fast tests that need no server
 	@$(MAKE) -j2 types pytest CHOSEN='-m "not slow and not system and not server"'
 
-# Beside `types`, which has ended long before it.
+# Beside `types`, which has ended long before it. In a new checkout, one process compiles the tests for all.
 pytest: $(VENV)/.ready-to-develop
+	@[ -d tests/__pycache__ ] || $(BIN)/python -m pytest -q --collect-only >/dev/null 2>&1 || true
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(CHOSEN) $(PYTEST_ARGS)
 
 servers: ## See that the servers which tests start are there; install them where we may

@@ -50,7 +50,8 @@ Measure = Callable[[int, Path, float, int], dict[str, Figures]]
 # --- programs -----------------------------------------------------------------------------------
 
 
-def _go(*arguments: str, cwd: Path) -> str:
+def run_go(*arguments: str, cwd: Path) -> str:
+    """Run the Go command; returns its output. Raises ClickException if it fails."""
     ran = subprocess.run(["go", *arguments], cwd=cwd, capture_output=True, text=True, check=False)
     if ran.returncode:
         raise click.ClickException(f"go {arguments[0]} failed: {ran.stderr[-300:]}")
@@ -61,14 +62,14 @@ def build(folder: Path) -> tuple[Path, Path]:
     """Build lmstfy and the load, unless they are there: the paths of both programs."""
     folder.mkdir(parents=True, exist_ok=True)
     lmstfy, load = folder / "lmstfy", folder / "http_load"
-    _go("build", "-buildvcs=false", "-o", str(load), ".", cwd=_HERE / "http_load")
+    run_go("build", "-buildvcs=false", "-o", str(load), ".", cwd=_HERE / "http_load")
     if not lmstfy.exists():
         source = folder / "source"
-        found = json.loads(_go("mod", "download", "-json", LMSTFY, cwd=folder))
+        found = json.loads(run_go("mod", "download", "-json", LMSTFY, cwd=folder))
         shutil.copytree(found["Dir"], source, copy_function=shutil.copyfile)
         for path in [source, *source.rglob("*")]:
             path.chmod(path.stat().st_mode | 0o200)
-        _go("build", "-mod=mod", "-buildvcs=false", "-o", str(lmstfy), "./server", cwd=source)
+        run_go("build", "-mod=mod", "-buildvcs=false", "-o", str(lmstfy), "./server", cwd=source)
     return lmstfy, load
 
 
@@ -182,7 +183,7 @@ def _allow_open_files(number: int) -> None:
 
 def idle_polls(port: int, load: Path, scale: float, pid: int) -> dict[str, Figures]:
     """Idle long polls: the server's memory and CPU, and the time from a publish to the answer of a poll."""
-    connections, seconds = int(5_000 * scale), 5
+    connections, seconds = int(5_000 * scale), min(5.0, max(0.5, 5 * scale))
     _allow_open_files(connections + 200)
     before = memory_of(pid).rss
     command = [str(load), "-port", str(port), "-token", _TOKEN, "-mode", "polls", "-hold", "3s"]

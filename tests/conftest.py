@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests import marks
+from tests import marks, order
 from tests.servers import (
     SHARED_CLUSTER,
     SHARED_REDIS,
@@ -25,15 +26,32 @@ from tests.servers import (
 )
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` selects
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    marks.mark(items)
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    marks.mark(items)  # before `-m` selects
+    yield
+    if (processes := order.processes_of(config)) > 1:
+        items[:] = order.dealt(items, processes)
 
 
 def pytest_collection_finish() -> None:
     """Keep the collected tests from the garbage collector, which would walk all of them again and again."""
+    _freeze()
+
+
+def _freeze() -> None:
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish() -> None:
+    """Do the same with what a few hundred tests have left: reports, and stores in memory."""
+    if next(_finished) % 250 == 0:
+        _freeze()
+
+
+_finished = itertools.count(1)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,4 +1,4 @@
-"""Few tests are retried, each for a stated reason; every test that starts a server is marked `server`."""
+"""Few tests are retried, each for a stated reason; what starts a server is marked; long tests come first."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.marks import RETRIES, mark
+from tests.order import dealt
 from tests.servers import programs
 
 TESTS = Path(__file__).resolve().parent
@@ -62,3 +63,22 @@ def test_what_runs_on_a_store_of_a_server_is_marked(kind: str, request: pytest.F
 def test_a_test_that_is_not_marked_starts_no_server() -> None:
     with pytest.raises(pytest.fail.Exception, match=r"mark this test: @pytest\.mark\.server"):
         programs.redis_program()
+
+
+def test_long_tests_come_first_in_the_part_of_each_process(request: pytest.FixtureRequest) -> None:
+    def tests_of(name: str, number: int, **timeout: int) -> list[pytest.Function]:
+        module = pytest.Module.from_parent(request.session, path=TESTS / name)
+        tests = [
+            pytest.Function.from_parent(module, name=f"test_{n}", callobj=lambda: None) for n in range(number)
+        ]
+        for test in tests:
+            if timeout:
+                test.add_marker(pytest.mark.timeout(timeout["timeout"]))
+        return tests
+
+    short = tests_of("unit/test_a.py", 9)
+    crash, verify = tests_of("crash/test_b.py", 2), tests_of("verify/test_c.py", 1, timeout=300)
+    given = [*short[:7], *crash, *verify, *short[7:]]
+    assert dealt(given, 2) == [*verify, *short[:5], *crash, *short[5:]]
+    assert dealt(given, 1) == [*verify, *crash, *short]
+    assert dealt(crash, 4) == crash

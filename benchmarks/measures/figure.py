@@ -40,6 +40,9 @@ class Sizes(msgspec.Struct, frozen=True):
     #: Number of individually timed calls.
     calls: int = 300
     idle_seconds: float = 6.0
+    #: Duration until a worker that has nothing to do is idle, and of attempts whose memory is measured (s).
+    quiet_seconds: float = 1.0
+    nap_seconds: float = 3.0
     #: Number of delayed jobs, and the time over which they are due (s).
     delayed: int = 300
     delayed_over: float = 3.0
@@ -70,6 +73,8 @@ QUICK = Sizes(
     callers=20,
     calls=20,
     idle_seconds=0.5,
+    quiet_seconds=0.1,
+    nap_seconds=1.0,
     delayed=20,
     delayed_over=0.4,
     scheduled=1_000,

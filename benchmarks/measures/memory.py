@@ -21,9 +21,6 @@ from penstock.verify import processes
 
 __all__ = ["GROUP"]
 
-#: Time until a worker that has nothing to do is idle, and for which attempts run (s).
-_QUIET = 1.0
-_NAP = 3.0
 _PROCESS_APP = "benchmarks.served_processes"
 
 
@@ -33,7 +30,7 @@ def take(lab: Lab) -> Iterator[Sample]:
             rig.warm()
         with rig.workers() as running:
             rig.warm()
-            time.sleep(_QUIET)
+            time.sleep(lab.sizes.quiet_seconds)
             yield from _idle(running)
     yield from _children(lab)
     yield "async_attempt", _attempt(lab, "nap", lab.sizes.naps)
@@ -65,7 +62,7 @@ def _children(lab: Lab) -> Iterator[Sample]:
         Rig(lab.setup, lab.folder, served=f"{_PROCESS_APP}:app", knobs=knobs) as rig,
         rig.workers() as running,
     ):
-        rig.app.enqueue_many([served_processes.nap.job(_QUIET) for _ in range(2)])
+        rig.app.enqueue_many([served_processes.nap.job(lab.sizes.quiet_seconds) for _ in range(2)])
         while rig.queued():
             time.sleep(0.05)
         with subprocess.Popen(
@@ -90,10 +87,10 @@ def _attempt(lab: Lab, task: str, n: int) -> float:
     """What each of `n` attempts of this task that run at the same time adds to the worker (kB)."""
     with Rig(lab.setup, lab.folder, n) as rig, rig.workers() as running:
         rig.warm(n)
-        time.sleep(_QUIET)
+        time.sleep(lab.sizes.quiet_seconds)
         before = _worker(running)
         job = getattr(rig.tasks, task).job
-        rig.app.enqueue_many([job(_NAP) for _ in range(n)])
+        rig.app.enqueue_many([job(lab.sizes.nap_seconds) for _ in range(n)])
         rig.wait(n)
         grown = _worker(running) - before
         rig.settled()

@@ -20,6 +20,7 @@ from penstock.core.job import AttemptError, Job, NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.connect import connect
 from penstock.stores.contract import Settlement, Share, Store
+from tests.sqlite_files import new_url
 
 TASKS = """
 from penstock import App
@@ -86,11 +87,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, here: Path) -> Iterator[Store]:
     """A store that the commands of this test find again by its URL."""
-    url = (
-        f"memory://{here.name}"
-        if request.param == "memory"
-        else f"sqlite:///{here}/jobs.db?durability=normal"
-    )
+    url = f"memory://{here.name}" if request.param == "memory" else new_url(here)
     made = connect(url)
     made.sync.queues()  # opens it: a SQLite file comes to be
     yield made

@@ -49,6 +49,8 @@ OF_JOBS = {"enqueue", "settings", "promote", "fetch", "extend", "settle", "recla
 }
 #: Which of many places are tried where not all are; 0: a new seed each time, which is printed.
 SEED = int(os.environ.get("CRASH_SEED", "0"))
+#: Whether all places are tried on each store: `CRASH_ALL=1 pytest tests/crash`.
+ALL = os.environ.get("CRASH_ALL", "") not in ("", "0")
 #: How many scenarios run at a time; most of their time is waiting.
 _BESIDE = 12
 
@@ -98,13 +100,14 @@ class TrialRunner:
             if point.call <= (_FIRST_CALLS if point.verb in _IDLE else _ANY_CALLS)
         ]
 
-    def some(self, what: str, places: Sequence[T], most: int) -> list[T]:
-        """All of them in memory; elsewhere so many, drawn by a seed that is printed."""
-        if self.kind == "memory" or len(places) <= most:
+    def some(self, what: str, places: Sequence[T], most: int, *, in_memory: int | None = None) -> list[T]:
+        """At most this many, drawn by a seed that is printed. In memory `in_memory` of them; None: all."""
+        limit = in_memory if self.kind == "memory" else most
+        if ALL or limit is None or len(places) <= limit:
             return list(places)
         seed = SEED or random.SystemRandom().randrange(1_000_000)
-        print(f"{what} on {self.kind}: {most} of {len(places)}, CRASH_SEED={seed}")
-        return random.Random(seed).sample(places, most)
+        print(f"{what} on {self.kind}: {limit} of {len(places)}, CRASH_SEED={seed}")
+        return random.Random(seed).sample(places, limit)
 
     async def run(
         self,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from penstock.core.clock import Clock
 from penstock.stores.contract import Store
+from tests.sqlite_files import new_file
 
 __all__ = ["open_store"]
 
@@ -17,7 +20,8 @@ def open_store(kind: str, place: str, clock: Clock) -> Store:
     if kind == "sqlite":
         from penstock.stores.sqlite import SqliteStore
 
-        return SqliteStore(place, durability="normal", clock=clock)  # a test loses no power
+        file = new_file(Path(place), clock)
+        return SqliteStore(file, durability="normal", clock=clock)  # a test loses no power
     from penstock.stores.redis.store import RedisStore
 
     return RedisStore(place, clock=clock)

@@ -20,6 +20,10 @@ pytestmark = [
 ]  # hundreds of scenarios, on a machine that may be busy
 
 
+#: How many pairs of faults of each scenario are tried in memory, others each time. All: CRASH_ALL=1.
+PAIRS = 200
+
+
 async def with_faults(trial: Trial, injection: Sequence[Injection]) -> None:
     trial.app("worker")
     for one in injection:
@@ -42,7 +46,7 @@ async def test_nor_do_any_two(runner: TrialRunner, scenario: Scenario) -> None:
     points = [
         injection for injection in faults(await runner.points(scenario)) if injection.point.verb in OF_JOBS
     ]
-    twos = runner.some(f"pairs of faults of {scenario.name}", pairs(points), 15)
+    twos = runner.some(f"pairs of faults of {scenario.name}", pairs(points), 15, in_memory=PAIRS)
     struck = await runner.run(scenario, twos, with_faults)
     assert struck.total() >= 1.5 * len(twos), "most of both are there in every run"
 

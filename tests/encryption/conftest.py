@@ -11,6 +11,7 @@ import pytest
 
 from penstock.app.app import App
 from penstock.encryption import new_key
+from tests.sqlite_files import new_url
 
 KEY, OTHER = new_key(), new_key()
 
@@ -25,7 +26,7 @@ class NewApp(Protocol):
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "memory":
         return f"memory://{uuid4().hex}"
-    return f"sqlite:///{tmp_path}/jobs.db?durability=normal"
+    return new_url(tmp_path)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.http import LMSTFY
+from tests.interop.go_programs import lmstfy_folder
 from tests.servers import redis_server
 from tests.test_house import SRC
 
@@ -33,33 +33,6 @@ CHECKOUT = os.environ.get("PENSTOCK_GO_LMSTFY_CLIENT", "")
 #: What that suite expects of the server: see its scripts/setup.sh.
 PORTS = (7777, 7778)
 NAMESPACE, TOKEN = "test-ns", "01F4CKPFY8XYVH6WVEQB3747CW"
-
-PRESET = """
-package config
-
-import (
-	"os"
-	"strconv"
-)
-
-type PresetConfigForTest struct {
-	*Config
-}
-
-func CreatePresetForTest(version string, pools ...string) (*PresetConfigForTest, error) {
-	port, err := strconv.Atoi(os.Getenv("LMSTFY_PORT"))
-	if err != nil {
-		return nil, err
-	}
-	adminPort, err := strconv.Atoi(os.Getenv("LMSTFY_ADMIN_PORT"))
-	if err != nil {
-		return nil, err
-	}
-	return &PresetConfigForTest{&Config{Host: "127.0.0.1", Port: port, AdminPort: adminPort}}, nil
-}
-
-func (presetConfig *PresetConfigForTest) Destroy() {}
-"""
 
 pytestmark = [
     pytest.mark.system,
@@ -135,18 +108,18 @@ def fixed_ports() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def lmstfy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source of lmstfy, with another preset of its tests."""
-    copy = source_of(LMSTFY, tmp_path_factory.mktemp("lmstfy"))
-    (copy / "config" / "preset.go").write_text(PRESET)
-    return copy
+    """The folder with lmstfy and its test suite, built."""
+    return lmstfy_folder(tmp_path_factory)
 
 
 def test_the_suite_of_the_client_in_lmstfys_repository_passes(url: str, lmstfy: Path, tmp_path: Path) -> None:
     with serving(url, tmp_path) as (port, admin_port):
-        ports = {"LMSTFY_PORT": str(port), "LMSTFY_ADMIN_PORT": str(admin_port)}
-        ran = go("test", "-mod=mod", "-count=1", "-v", "./client", cwd=lmstfy, **ports)
+        env = {**os.environ, "LMSTFY_PORT": str(port), "LMSTFY_ADMIN_PORT": str(admin_port)}
+        command = [lmstfy / "client.test", "-test.v"]
+        folder = lmstfy / "source" / "client"
+        ran = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.count("--- PASS: Test") >= 20, ran.stdout
     assert "--- SKIP" not in ran.stdout

@@ -26,7 +26,7 @@ from tests.interop.lmstfy_cases import (
     limited_cases,
     random_cases,
 )
-from tests.interop.test_lmstfy_clients import go, lmstfy, pytestmark, serving, url  # noqa: F401  (fixtures)
+from tests.interop.test_lmstfy_clients import lmstfy, pytestmark, serving, url  # noqa: F401  (fixtures)
 from tests.servers import redis_server, until
 from tests.web.wire import Client, Reply
 
@@ -37,17 +37,11 @@ SEEDS = 8
 REQUESTS = 500 * max(1, FACTOR)
 
 
-@pytest.fixture(scope="module")
-def program(lmstfy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811  (a fixture)
-    path = tmp_path_factory.mktemp("built") / "lmstfy"
-    built = go("build", "-mod=mod", "-o", str(path), "./server", cwd=lmstfy)
-    if built.returncode:
-        pytest.skip(f"lmstfy cannot be built here: {built.stderr[-300:]}")
-    return path
-
-
 @pytest.fixture
-def original(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
+def original(
+    lmstfy: Path,  # noqa: F811  (a fixture)
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[int, int]]:
     """The two ports of a running lmstfy."""
     home = tmp_path_factory.mktemp("original")
     ports = free_ports()
@@ -55,7 +49,7 @@ def original(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         address = f"127.0.0.1:{redis.port}"
         config = home / "config.toml"
         config.write_text(LMSTFY_CONFIG.format(port=ports[0], admin_port=ports[1], redis=address))
-        with subprocess.Popen([program, "-c", config, "-p", home / "pid"], cwd=home) as server:
+        with subprocess.Popen([lmstfy / "lmstfy", "-c", config, "-p", home / "pid"], cwd=home) as server:
             try:
                 until(lambda: answers(ports[0]) and answers(ports[1]), "lmstfy listens")
                 yield ports

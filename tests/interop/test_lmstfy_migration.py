@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from tests.interop.test_lmstfy_clients import lmstfy, pytestmark  # noqa: F401  (fixtures)
-from tests.interop.test_lmstfy_differential import original, program  # noqa: F401  (fixtures)
+from tests.interop.test_lmstfy_differential import original  # noqa: F401  (fixtures)
 from tests.web.programs import running
 from tests.web.wire import Client
 

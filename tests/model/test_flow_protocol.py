@@ -36,7 +36,10 @@ HANDLED = [*CHORD, (2, 3)]
 
 
 def check(model: FlowProtocol) -> Checked[World]:
-    return explore(model, always=promises(model), each_step=each_step(model), end=END)
+    try:
+        return explore(model, always=promises(model), each_step=each_step(model), end=END)
+    finally:
+        model.planned.cache_clear()  # hundreds of thousands of objects, which slow down every collection
 
 
 # ── the protocol ─────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from penstock.verify.servers.sentinels import MASTER_NAME, agreed_master, master_port, sentinel_settings
+from penstock.verify.servers.sentinels import (
+    MASTER_NAME,
+    agreed_master,
+    master_port,
+    sentinel_settings,
+    shorten_intervals,
+)
 from tests.servers.fleet import Fleet, hosts
 from tests.servers.programs import HOST, READY, free_port, until
 from tests.servers.single import RedisServer, all_or_none, data_server
@@ -74,7 +80,7 @@ def redis_sentinels(
             replica.wait_synced()
         watchers = [_sentinel(master, password) for _ in range(sentinels)]
         for watcher in watchers:
-            watcher.wait_ready()
+            shorten_intervals(watcher.wait_ready())
         return Sentinels([master, *replica_nodes], watchers).wait_ready()
 
 

@@ -19,6 +19,7 @@ from penstock.stores.encrypted import encrypted_store
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
 from tests import servers
+from tests.sqlite_files import new_file
 from tests.store.facts import TEST_FOLDER, OpenStore, key_prefix
 
 
@@ -27,7 +28,7 @@ def _memory(home: Path, namespace: str, clock: ManualClock) -> Store:
 
 
 def _sqlite(home: Path, namespace: str, clock: ManualClock) -> Store:
-    return SqliteStore(home / "jobs.db", namespace=namespace, clock=clock)
+    return SqliteStore(new_file(home / "jobs.db", clock), namespace=namespace, clock=clock)
 
 
 def _redis(home: Path, namespace: str, clock: ManualClock) -> Store:

@@ -46,7 +46,7 @@ def test_one_port_counts_for_all_processes_and_for_killed_ones(place):
 
 def test_health_is_served_on_a_port_of_its_own(place):
     port = free_port()
-    worker = place.worker("--health-port", str(port), "--concurrency", "1")
+    worker = place.worker("--health-port", str(port), "--concurrency", "1", PENSTOCK_ANNOUNCE="1s")
     place.until(lambda: get(port, "/readyz") == (200, "ok\n"), "it is ready")
     assert get(port, "/livez") == (200, "ok\n")
     assert get(port, "/metrics")[0] == 404

@@ -18,6 +18,7 @@ from penstock.stores.contract import Store
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
 from tests import servers
+from tests.sqlite_files import new_file
 from tests.store.facts import TEST_FOLDER, key_prefix
 from tests.web.wire import Client
 
@@ -95,7 +96,7 @@ def open_store(kind: str, clock: ManualClock, home: Path) -> Iterator[Callable[[
         if kind == "memory":
             opened.append(MemoryStore(str(home), clock=clock))
         elif kind == "sqlite":
-            opened.append(SqliteStore(home / "jobs.db", clock=clock))
+            opened.append(SqliteStore(new_file(home / "jobs.db", clock), clock=clock))
         else:
             from penstock.stores.redis.store import RedisStore
 

@@ -21,6 +21,7 @@ from penstock.stores.contract import Store
 from penstock.testing import FaultyStore
 from penstock.worker import Worker
 from penstock.worker.executor import interruption
+from tests.sqlite_files import new_url
 
 #: No test waits longer than this for something that should happen at once (s).
 PATIENCE = 10.0
@@ -47,7 +48,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A store of each kind. Apps of this URL share it, as processes would."""
     if request.param == "memory":
         return f"memory://{uuid4().hex}"
-    return f"sqlite:///{tmp_path}/jobs.db?durability=normal"  # a test loses no power
+    return new_url(tmp_path)
 
 
 @pytest.fixture(params=["async", "thread", "process"])

@@ -20,6 +20,7 @@ from penstock.errors import Retry, SignatureMismatch, Undecodable
 from penstock.events import JobParked, TaskUnknown
 from penstock.stores.contract import Parked
 from penstock.testing import FaultyStore
+from tests.sqlite_files import new_url
 from tests.worker import newer_task_bodies, task_bodies
 from tests.worker.conftest import Told, at_work, becomes, ended, in_a_burst, patient, until
 from tests.worker.task_bodies import MOVED, made
@@ -32,7 +33,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     elif request.param == "memory":
         yield f"memory://{uuid4().hex}"
     else:
-        yield f"sqlite:///{tmp_path}/jobs.db?durability=normal"
+        yield new_url(tmp_path)
 
 
 @pytest.fixture

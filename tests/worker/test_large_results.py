@@ -12,6 +12,7 @@ from penstock.app.app import App
 from penstock.core.job import State
 from penstock.errors import JobDead
 from tests import servers
+from tests.sqlite_files import new_url
 from tests.worker.conftest import ended, in_a_burst
 from tests.worker.task_bodies import act, fill, made
 
@@ -26,7 +27,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         case "memory":
             yield f"memory://{name}"
         case "sqlite":
-            yield f"sqlite:///{tmp_path}/jobs.db?durability=normal"
+            yield new_url(tmp_path)
         case _:
             server = servers.SHARED_REDIS.get()
             yield f"{server.url}?prefix={name}"

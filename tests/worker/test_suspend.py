@@ -17,6 +17,7 @@ from penstock.worker.executor.attempt_start import LeaseRevoked, Starter
 from penstock.worker.executor.thread_attempts import ThreadCall
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
 from tests.servers import remove_keys
+from tests.sqlite_files import new_url
 from tests.worker.conftest import Dam, at_work, patient, until
 
 ASLEEP = 60.0
@@ -27,7 +28,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "memory":
         yield f"memory://{mint()}"
     elif request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/jobs.db?durability=normal"
+        yield new_url(tmp_path)
     else:
         server, prefix = request.getfixturevalue("redis"), f"asleep-{mint()}"
         yield f"redis://127.0.0.1:{server.port}/0?prefix={prefix}"

@@ -14,6 +14,7 @@ from penstock import App, Worker
 from penstock.encryption import Cipher, Keyring
 from penstock.stores.encrypted import encrypted_store
 from tests import servers
+from tests.sqlite_files import new_url
 
 #: No test waits longer than this for something that should happen at once (s).
 PATIENCE = 20.0
@@ -28,7 +29,7 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     """An app on each kind of store."""
     prefix = f"penstock-{uuid4().hex[:8]}"
     if request.param == "sqlite":
-        made = App(f"sqlite:///{tmp_path}/jobs.db?durability=normal")
+        made = App(new_url(tmp_path))
     elif request.param == "redis":
         made = App(f"{servers.SHARED_REDIS.get().url}?prefix={prefix}")
     elif request.param == "redis-cluster":

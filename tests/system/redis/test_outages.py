@@ -44,12 +44,12 @@ def test_a_long_outage_gives_few_log_lines_and_costs_little(new_redis, place_at)
     """Longer than every lease: nobody may take what the worker had in hand."""
     server = new_redis(*SAFE, appendonly=True)
     place = place_at(server.url)
-    worker = place.worker()
+    worker = place.worker(PENSTOCK_LEASE="6s", PENSTOCK_HEARTBEAT="2s")
     held = place.hold(1, "held", "held_thread", "held_process")
     before, used, began = worker.log, cpu_seconds(worker), time.monotonic()
     server.stop()
     place.let_go(3)
-    time.sleep(19.0)
+    time.sleep(10.0)
     lasted = time.monotonic() - began
     share = (cpu_seconds(worker) - used) / lasted
     said = warnings(worker, before)

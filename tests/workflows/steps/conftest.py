@@ -12,6 +12,7 @@ import pytest
 
 from penstock import App, Worker
 from tests import servers
+from tests.sqlite_files import new_url
 
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
@@ -20,7 +21,7 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[App]:
     name = uuid4().hex
     url = {
         "memory": lambda: f"memory://{name}",
-        "sqlite": lambda: f"sqlite:///{tmp_path}/jobs.db?durability=normal",
+        "sqlite": lambda: new_url(tmp_path),
         "redis": lambda: f"{servers.SHARED_REDIS.get().url}?prefix=penstock-{name}",
     }[request.param]()
     app = App(url)
