@@ -16,6 +16,7 @@ from penstock.core.job import Job, Ref
 from penstock.stores.contract import FLOW_STEP, QueueInfo, QueueStats, Store, StoredStep
 from penstock.verify.ledger.reading.history import History, Story, read, uncollected
 from penstock.verify.ledger.rules import attempts, ends
+from penstock.verify.ledger.rules.acts import acts
 from penstock.verify.ledger.rules.batches import batches
 from penstock.verify.ledger.rules.begun import begun
 from penstock.verify.ledger.rules.case import Case, StoredFlow, broken
@@ -191,6 +192,7 @@ def _verdict_on(
         findings += chain(attempts.fencing(story, case), attempts.attempts(story, case))
     findings += chain(begun(case), uniqueness(case), partitions(case), queue_limits(case))
     findings += chain(batches(case, exclusive=exclusive), periods(case), went_on(case, lost_shards))
+    findings += acts(case)
     findings += chain(flows(case, finished=finished), steps(case), signals(case))
     again = [one for s in history.stories for one in reruns(s, history, case.faults_by_target, case.forgiven)]
     findings += [one.finding for one in again if one.finding is not None]
