@@ -12,7 +12,7 @@ from penstock.core.job import QUEUED, AttemptError, NewJob, Progress, Ref, State
 from penstock.core.lifecycle import Transition, decide
 from penstock.core.outcomes import Raised
 from penstock.errors import ConfigError
-from penstock.inspector import Filter, Inspector, JobSearch, iso, parse_address, parse_state
+from penstock.inspector import Inspector, JobSearch, iso, parse_address, parse_state
 from penstock.inspector import inspector as module
 from penstock.inspector.audit import AuditLog
 from penstock.inspector.job_acts import JobAct, every_state
@@ -108,37 +108,6 @@ async def test_a_bare_id_is_searched_in_all_queues(store, inspector):
     assert await inspector.job("nothing") == []
     assert await inspector.job("q1/b") == []
     assert await inspector.refs("a") == [Ref("q1", "a"), Ref("q2", "a")]
-
-
-async def test_a_listing_continues_at_its_cursor(store, inspector):
-    await store.enqueue([NewJob(f"j{n}", "t") for n in range(5)])
-    first = await inspector.jobs(limit=2)
-    second = await inspector.jobs(after=first.next, limit=2)
-    third = await inspector.jobs(after=second.next, limit=2)
-    assert [[j.id for j in page.jobs] for page in (first, second, third)] == [
-        ["j4", "j3"],
-        ["j2", "j1"],
-        ["j0"],
-    ]
-    assert third.next is None
-
-
-async def test_a_listing_can_be_filtered(store, inspector):
-    await store.enqueue(
-        [
-            NewJob("a", "t", queue="q1"),
-            NewJob("b", "u", queue="q1"),
-            NewJob("c", "t", queue="q2", delay=5_000),
-        ]
-    )
-
-    async def ids(**filter):
-        return {job.id for job in (await inspector.jobs(Filter(**filter))).jobs}
-
-    assert await ids(queue="q1") == {"a", "b"}
-    assert await ids(task="t") == {"a", "c"}
-    assert await ids(state=State.SCHEDULED) == {"c"}
-    assert await ids(queue="q1", task="t") == {"a"}
 
 
 async def test_a_search_says_what_it_found_and_how_far_it_is(store, inspector):

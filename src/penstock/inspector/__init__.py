@@ -11,7 +11,6 @@ from penstock.inspector.job_views import (
     ActView,
     AttemptView,
     ErrorView,
-    JobPage,
     JobRow,
     JobView,
     LogLineView,
@@ -27,7 +26,7 @@ from penstock.inspector.queue_views import (
     QueueView,
 )
 from penstock.inspector.reasons import Reason, WhyView
-from penstock.inspector.requests import Change, Filter, parse_address, parse_state
+from penstock.inspector.requests import Change, parse_address, parse_state
 from penstock.inspector.stats_inspector import StatsInspector
 from penstock.inspector.stats_views import ErrorGroupView, PeriodStatsView, TaskStatsView, TimesView
 from penstock.inspector.worker_views import RunningView, WorkerView
@@ -44,13 +43,11 @@ __all__ = [
     "EntryView",
     "ErrorGroupView",
     "ErrorView",
-    "Filter",
     "FlowInspector",
     "FlowPageView",
     "FlowView",
     "Inspector",
     "JobAct",
-    "JobPage",
     "JobRow",
     "JobSearch",
     "JobView",

@@ -18,7 +18,7 @@ from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.job_acts import JobAct, JobActs, every_state
 from penstock.inspector.job_search import JobSearch, SearchProgress
 from penstock.inspector.job_search import search as search_steps
-from penstock.inspector.job_views import JobPage, JobView, job_row, job_view
+from penstock.inspector.job_views import JobView, job_view
 from penstock.inspector.queue_views import (
     BatchView,
     EntryView,
@@ -31,7 +31,7 @@ from penstock.inspector.queue_views import (
     stats_view,
 )
 from penstock.inspector.reasons import WhyView, why
-from penstock.inspector.requests import Change, Filter, parse_address
+from penstock.inspector.requests import Change, parse_address
 from penstock.inspector.stats_inspector import StatsInspector
 from penstock.inspector.worker_views import WorkerView, worker_view
 from penstock.stores.contract import Parked, PartitionInfo, Store, Timetable, WorkerInfo
@@ -42,8 +42,6 @@ __all__ = ["Inspector"]
 
 _PURGED_AT_ONCE = 10_000
 _WITHOUT_RUNNING = every_state(JobAct.DELETE)
-
-_ALL = Filter()
 
 
 class Inspector:
@@ -62,18 +60,6 @@ class Inspector:
         self.statistics = StatsInspector(store)
 
     # jobs
-
-    async def jobs(self, filter: Filter = _ALL, *, after: str | None = None, limit: int = 50) -> JobPage:
-        """A page of the jobs that match the filter, newest first."""
-        page = await self._store.list_jobs(
-            queue=filter.queue,
-            state=filter.state,
-            task=filter.task,
-            worker=filter.worker,
-            after=after,
-            limit=limit,
-        )
-        return JobPage([job_row(job) for job in page.jobs], page.next)
 
     def search(
         self, search: JobSearch, *, after: str | None = None, limit: int | None = None

@@ -23,7 +23,6 @@ __all__ = [
     "ActView",
     "AttemptView",
     "ErrorView",
-    "JobPage",
     "JobRow",
     "JobView",
     "LogLineView",
@@ -182,13 +181,6 @@ class JobView(JobRow, frozen=True, kw_only=True):
     acts: list[ActView]  # of operators, newest first
     log: list[LogLineView]  # oldest first
     steps: list[StepView] = []
-
-
-class JobPage(msgspec.Struct, frozen=True):
-    """A page of a list of jobs, newest first; pass `next` as `after` to get the next page."""
-
-    jobs: list[JobRow]
-    next: str | None
 
 
 def job_row(job: Job) -> JobRow:
