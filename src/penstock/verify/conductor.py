@@ -10,12 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from penstock.app.app import App
 from penstock.config import load
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.core.job import Job, State
 from penstock.inspector.bulk_acts import BulkActs, BulkState
 from penstock.stores.contract import Store
+from penstock.verify.command_line import command_line_numbers
 from penstock.verify.environment import Environment
 from penstock.verify.faults.chaos_run import ChaosRun
 from penstock.verify.faults.injector import FaultInjector
@@ -297,6 +300,8 @@ class _Run:
         store = self._app.store
         history = read(self._folder.ledger)
         seen = asyncio.run(snapshot(store, history))
+        commands = command_line_numbers(self._environment.url, self._folder.namespace)
+        seen = replace(seen, shown={**seen.shown, "the command line": commands})
         account = Account(
             request=self._request,
             environment=self._environment,
