@@ -62,6 +62,7 @@ OPENED = {**STORES, "encrypted": _encrypted}
 #: Modules whose tests pass data of jobs in or out: an encrypted store must behave as any other there.
 ENCRYPTED = (
     "batches",
+    "discard",
     "documents",
     "extend",
     "fetch",

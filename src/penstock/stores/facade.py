@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.core.flow import FlowInfo, FlowNode, NewFlow, NewNode
 from penstock.core.job import Job, NewJob, Ref, State
-from penstock.core.lifecycle import ASK_CANCELLED
+from penstock.core.lifecycle import ASK_CANCELLED, DISCARDED
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
 from penstock.stores.contract import (
@@ -124,6 +124,7 @@ class VerbTable:
     retry: Operation[[Sequence[Ref], int | None, int | UnsetType | None], list[State | None]]
     reschedule: Operation[[Sequence[Ref], int, int | None], list[State | None]]
     delete: Operation[[Sequence[Ref], bool, bool], list[State | None]]
+    discard: AsyncOperation[[Sequence[Ref], str], list[State | None]]
     replace_jobs: AsyncOperation[[Sequence[Replacement]], list[Enqueued]]
     purge: AsyncOperation[[str, Sequence[State], int], int]
     drop: AsyncOperation[[str], bool]
@@ -318,6 +319,9 @@ class StoreFacade:
         self, refs: Sequence[Ref], *, running: bool = False, keep_keys: bool = False
     ) -> list[State | None]:
         return await self._verbs.delete.run(refs, running, keep_keys)
+
+    async def discard(self, refs: Sequence[Ref], *, reason: str = DISCARDED) -> list[State | None]:
+        return await self._verbs.discard.run(refs, reason)
 
     async def replace_jobs(self, replacements: Sequence[Replacement]) -> list[Enqueued]:
         return await self._verbs.replace_jobs.run(check_replacements(replacements))

@@ -12,6 +12,7 @@ from penstock.core.job import AttemptError, Job, NewJob, Progress, Ref, State
 from penstock.core.lifecycle import (
     ASK_CANCELLED,
     CANNOT_BE_READ,
+    DISCARDED,
     EXPIRED,
     OPERATOR_CANCELLED,
     UNKNOWN_TASK,
@@ -33,7 +34,9 @@ __all__ = ["FieldCipher"]
 J = TypeVar("J", bound="Job | None")
 
 #: Reasons worded by the lifecycle itself; operators without the key may read them.
-_OWN_WORDS = frozenset({ASK_CANCELLED, EXPIRED, OPERATOR_CANCELLED, "cancelled", "cancelled while running"})
+_OWN_WORDS = frozenset(
+    {ASK_CANCELLED, DISCARDED, EXPIRED, OPERATOR_CANCELLED, "cancelled", "cancelled while running"}
+)
 
 
 def _explains_parking(to: Transition) -> bool:

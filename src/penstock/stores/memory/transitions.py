@@ -91,11 +91,11 @@ def move(memory: MemoryState, row: Row, job: Job, now: int) -> None:
         partitions.advance(memory, queue, left, now)
 
 
-def end_queued(memory: MemoryState, row: Row, reason: str, now: int) -> None:
-    """Cancel a job that is not running."""
+def end_queued(memory: MemoryState, row: Row, reason: str, now: int, state: State = State.CANCELLED) -> None:
+    """Cancel a job that is not running, or make it dead."""
     indexes.take(memory, row)
-    row.over_at = now + kept(row.job.spec, State.CANCELLED)
-    row.job = replace(row.job, state=State.CANCELLED, ended_at=now, reason=reason)
+    row.over_at = now + kept(row.job.spec, state)
+    row.job = replace(row.job, state=state, ended_at=now, reason=reason)
     put(memory, row)
 
 

@@ -106,6 +106,7 @@ def verb_table(owned: OwnedMemory) -> VerbTable:
         retry=_Locked(owned, operating.retry),
         reschedule=_Locked(owned, operating.reschedule),
         delete=_Locked(owned, operating.delete),
+        discard=_Locked(owned, operating.discard),
         replace_jobs=_Locked(owned, operating.replace_jobs),
         purge=_Locked(owned, operating.purge),
         drop=_Locked(owned, operating.drop),

@@ -77,6 +77,7 @@ def verb_table(plans: PlanRunner) -> VerbTable:
         retry=plan(operating.retry),
         reschedule=plan(operating.reschedule),
         delete=plan(operating.delete),
+        discard=plan(operating.discard),
         replace_jobs=plan(producing.replace_jobs),
         purge=plan(operating.purge),
         drop=plan(operating.drop),

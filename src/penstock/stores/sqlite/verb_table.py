@@ -78,6 +78,7 @@ def verb_table(runner: Runner | NamespaceRunner) -> VerbTable:
         retry=ask(Verb(operating.retry)),
         reschedule=ask(Verb(operating.reschedule)),
         delete=ask(Verb(removing.delete)),
+        discard=ask(Verb(operating.discard)),
         replace_jobs=ask(Verb(removing.replace_jobs)),
         purge=ask(Verb(removing.purge)),
         drop=ask(Verb(operating.drop)),

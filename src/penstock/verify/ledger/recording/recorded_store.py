@@ -121,6 +121,10 @@ class _RecordedStore(FlowVerbs):
         with self._recorder.operate("delete", refs) as answer:
             return answer(await self._store.delete(refs, **options))
 
+    async def discard(self, refs: Sequence[Ref], **options: Any) -> list[State | None]:
+        with self._recorder.operate("discard", refs) as answer:
+            return answer(await self._store.discard(refs, **options))
+
     async def replace_jobs(self, replacements: Sequence[Replacement]) -> list[Enqueued]:
         old = [one.old for one in replacements]
         with (
