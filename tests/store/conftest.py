@@ -64,6 +64,7 @@ ENCRYPTED = (
     "batches",
     "discard",
     "documents",
+    "edit_jobs",
     "extend",
     "fetch",
     "flows",
@@ -71,6 +72,7 @@ ENCRYPTED = (
     "in_namespace",
     "known_faults",
     "limit_layers",
+    "move_jobs",
 )
 ENCRYPTED += ("list_jobs", "list_next", "namespaces", "periodic", "reclaim", "settle", "stream_ends")
 ENCRYPTED += ("job_log", "search_jobs", "signals", "statistics", "steps")

@@ -198,19 +198,6 @@ class Operating(Protocol):
         """
         ...
 
-    async def discard(self, refs: Sequence[Ref], *, reason: str = ...) -> list[State | None]:
-        """Make queued and suspended jobs dead at once.
-
-        - `reason` (default `lifecycle.DISCARDED`) is stored with each job that this call makes dead.
-        - No attempt is counted. The attempts and errors of the job stay. Dead jobs are kept for the time that
-          `lifecycle.kept` gives.
-        - The members of a discarded batch are dead, too. A node of a flow ends as dead.
-
-        Answer: one state per ref, from before the call; None: the job does not exist. RUNNING, the state of an
-        ended job, and COLLECTING for a member of a batch mean that the job was not changed.
-        """
-        ...
-
     async def replace_jobs(self, replacements: Sequence[Replacement]) -> list[Enqueued]:
         """Enqueue jobs, each in the place of another job of its queue, which is removed in the same step.
 

@@ -87,6 +87,8 @@ def verbs_of(store: Store) -> VerbTable:
             lambda refs, running, keep_keys: store.delete(refs, running=running, keep_keys=keep_keys),
             lambda refs, running, keep_keys: sync.delete(refs, running=running, keep_keys=keep_keys),
         ),
+        edit_jobs=_InnerOperation(store.edit_jobs),
+        move_jobs=_InnerOperation(store.move_jobs),
         discard=_InnerOperation(lambda refs, reason: store.discard(refs, reason=reason)),
         replace_jobs=_InnerOperation(store.replace_jobs),
         purge=_InnerOperation(lambda queue, states, limit: store.purge(queue, states, limit=limit)),

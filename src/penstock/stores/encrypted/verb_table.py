@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from penstock.core.job import Ref, State
 from penstock.core.schedule import Entry
 from penstock.stores.contract import Page, PartitionInfo, Replacement, Store, Tick, Timetable
+from penstock.stores.encrypted.changing import EditJobs, MoveJobs
 from penstock.stores.encrypted.documents import AppendLog, ChangeDocuments, ListDocuments, ReadLog
 from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.flows import AddToFlow, PutFlow, decrypted
@@ -139,6 +140,8 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
         # calls are encrypted, and what attempts say of themselves
         enqueue=_EncryptingBoth(inner.enqueue, cipher.encrypt_jobs),
         cancel=_EndWithReasonBoth(inner.cancel, cipher),
+        edit_jobs=EditJobs(inner.edit_jobs, inner.get, cipher),
+        move_jobs=MoveJobs(inner.move_jobs, inner.get, cipher),
         discard=_EndWithReason(inner.discard, cipher),
         extend=_Encrypting(
             inner.extend, lambda requests: [cipher.encrypt_heartbeat(request) for request in requests]

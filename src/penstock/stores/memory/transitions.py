@@ -16,6 +16,7 @@ from penstock.stores.memory.rows import MemoryQueue, Row
 from penstock.stores.memory.state import MemoryState
 
 __all__ = [
+    "add",
     "batch",
     "batch_if_due",
     "become_batch",
@@ -33,6 +34,17 @@ __all__ = [
 
 
 # ── one job ──
+
+
+def add(memory: MemoryState, job: Job, queue: MemoryQueue, now: int) -> None:
+    """Add a new job to its queue, and to all indexes; it takes its unique key if that is free."""
+    row = memory.add(job, queue)
+    if job.spec.tenant is not None and queue.fair is None:
+        queue.fair = row.place
+    queue.enqueued += 1
+    keys.shift(memory, row, None, now)
+    put(memory, row)
+    batch_if_due(memory, row, now)
 
 
 def put(memory: MemoryState, row: Row) -> None:

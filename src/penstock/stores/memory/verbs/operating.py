@@ -1,4 +1,4 @@
-"""Change queues and jobs: settings, drop, retry, reschedule, delete, discard, purge, flush_batch."""
+"""Change queues and jobs: settings, drop, retry, reschedule, delete, purge, flush_batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from penstock.core.flow_ends import FlowEnd
-from penstock.core.job import QUEUED, TERMINAL, Ref, State
+from penstock.core.job import TERMINAL, Ref, State
 from penstock.core.lifecycle import attempts_counted
 from penstock.core.limits import NO_LIMITS, LimitChange
 from penstock.stores.batch_buffer import BatchName
@@ -19,11 +19,9 @@ from penstock.stores.memory.rows import Row
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.listing import info_of
 from penstock.stores.memory.verbs.producing import enqueue_one
-from penstock.stores.text_encoding import storable
 
 __all__ = [
     "delete",
-    "discard",
     "drop",
     "flush_batch",
     "purge",
@@ -141,21 +139,6 @@ def _reschedule(memory: MemoryState, ref: Ref, due: int, now: int) -> State | No
 def delete(memory: MemoryState, refs: Sequence[Ref], running: bool, keep_keys: bool) -> list[State | None]:
     now = memory.clock.now()
     return [_delete(memory, ref, running, keep_keys, now) for ref in refs]
-
-
-def discard(memory: MemoryState, refs: Sequence[Ref], reason: str) -> list[State | None]:
-    now = memory.clock.now()
-    return [_discard(memory, ref, storable(reason), now) for ref in refs]
-
-
-def _discard(memory: MemoryState, ref: Ref, reason: str, now: int) -> State | None:
-    row = memory.row(ref)
-    if row is None:
-        return None
-    before = row.job.state
-    if (before in QUEUED or before is State.SUSPENDED) and not row.job.in_batch:
-        transitions.end_queued(memory, row, reason, now, State.DEAD)
-    return before
 
 
 def replace_jobs(memory: MemoryState, replacements: Sequence[Replacement]) -> list[Enqueued]:

@@ -1,4 +1,4 @@
-"""The verbs by which operators change jobs and queues: settings, retry, reschedule, delete, discard, drop …"""
+"""The verbs by which operators change jobs and queues: settings, retry, reschedule, delete, purge, drop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from penstock.core.job import DEAD_KEPT, Ref, State
+from penstock.core.job import Ref, State
 from penstock.core.limits import LimitChange
 from penstock.stores.contract import QueueInfo
 from penstock.stores.redis.batching import HEAVY
@@ -21,9 +21,8 @@ from penstock.stores.redis.verbs.listing import infos_of
 from penstock.stores.redis.verbs.measuring import drop_stats
 from penstock.stores.redis.verbs.producing import states_of
 from penstock.stores.redis.verbs.wake_counts import notify_all_waiters
-from penstock.stores.text_encoding import storable
 
-__all__ = ["delete", "discard", "drop", "purge", "reschedule", "retry", "settings"]
+__all__ = ["delete", "drop", "purge", "reschedule", "retry", "settings"]
 
 
 def settings(
@@ -72,12 +71,6 @@ def delete(
 ) -> CallPlan[list[State | None]]:
     """Remove jobs that are not running; with `running`, running jobs, too."""
     found, _ = yield from states_of(context, "delete", refs, [int(running), int(keep_keys)])
-    return found
-
-
-def discard(context: Context, refs: Sequence[Ref], reason: str) -> CallPlan[list[State | None]]:
-    """Make queued and suspended jobs dead."""
-    found, _ = yield from states_of(context, "discard", refs, [storable(reason).encode(), DEAD_KEPT])
     return found
 
 

@@ -1,4 +1,4 @@
-"""The verbs by which operators change jobs and queues: retry, reschedule, discard, settings, drop."""
+"""The verbs by which operators change jobs and queues: retry, reschedule, settings, drop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from penstock.stores.sqlite.states import (
 )
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs import limits
-from penstock.stores.sqlite.verbs.batches import batch_alone, end_queued, enter, left
+from penstock.stores.sqlite.verbs.batches import batch_alone, enter, left
 from penstock.stores.sqlite.verbs.keys import (
     drop_keys,
     shift_key,
@@ -35,7 +35,7 @@ from penstock.stores.sqlite.verbs.keys import (
 from penstock.stores.sqlite.verbs.listing import info
 from penstock.stores.sqlite.verbs.measuring import drop_stats
 
-__all__ = ["discard", "drop", "reschedule", "retry", "settings"]
+__all__ = ["drop", "look", "reschedule", "retry", "settings"]
 
 _LOOK = SQL["operate.look"]
 _RETRY = SQL["operate.retry"]
@@ -53,7 +53,8 @@ _DROP_ENTRIES = SQL["entries.drop"]
 # ── single jobs ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _look(tx: TransactionContext, ref: Ref) -> tuple[QueueContext, Row] | None:
+def look(tx: TransactionContext, ref: Ref) -> tuple[QueueContext, Row] | None:
+    """Find a job and return its queue and the columns of `operate.look`; None if it does not exist."""
     queue = tx.queue(ref.queue)
     row = None if queue is None else tx.execute(_LOOK, (queue.qid, ref.id)).fetchone()
     if queue is None or row is None:
@@ -72,7 +73,7 @@ def retry(
 def _retry(
     tx: TransactionContext, ref: Ref, attempts: int | None, new_expiry: int | UnsetType | None
 ) -> State | None:
-    found = _look(tx, ref)
+    found = look(tx, ref)
     if found is None:
         return None
     queue, (seq, state, spec, expires_at, batch, is_batch) = found
@@ -136,7 +137,7 @@ def reschedule(
 
 
 def _reschedule(tx: TransactionContext, ref: Ref, due: int) -> State | None:
-    found = _look(tx, ref)
+    found = look(tx, ref)
     if found is None:
         return None
     queue, (seq, state, spec, _, batch, is_batch) = found
@@ -169,21 +170,6 @@ def _reschedule_member(
         enter(tx, queue, seq, job)
     else:
         tx.move(queue, state, scheduled)
-
-
-def discard(tx: TransactionContext, refs: Sequence[Ref], reason: str) -> list[State | None]:
-    return [_discard(tx, ref, reason) for ref in refs]
-
-
-def _discard(tx: TransactionContext, ref: Ref, reason: str) -> State | None:
-    found = _look(tx, ref)
-    if found is None:
-        return None
-    queue, (seq, state, spec, _, batch, _) = found
-    is_member = state == COLLECTING and batch is not None
-    if (state in QUEUED or state == SUSPENDED) and not is_member:
-        end_queued(tx, queue, seq, state, spec, reason, State.DEAD)
-    return STATES[state]
 
 
 # ── queues ───────────────────────────────────────────────────────────────────────────────────────
