@@ -27,12 +27,14 @@ from penstock.inspector.queue_views import (
 )
 from penstock.inspector.reasons import Reason, WhyView
 from penstock.inspector.requests import Change, parse_address, parse_state
+from penstock.inspector.rights import RIGHTS, right_of
 from penstock.inspector.stats_inspector import StatsInspector
 from penstock.inspector.stats_views import ErrorGroupView, PeriodStatsView, TaskStatsView, TimesView
 from penstock.inspector.worker_views import RunningView, WorkerView
 from penstock.stores.worker_commands import SentCommand, WorkerAct
 
 __all__ = [
+    "RIGHTS",
     "ActView",
     "AttemptView",
     "BatchView",
@@ -73,4 +75,5 @@ __all__ = [
     "iso",
     "parse_address",
     "parse_state",
+    "right_of",
 ]

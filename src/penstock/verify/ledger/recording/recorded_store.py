@@ -17,6 +17,8 @@ from penstock.stores.contract import (
     Enqueued,
     EnqueueStatus,
     Fetched,
+    JobEdit,
+    JobMove,
     OnDue,
     QueueInfo,
     Replacement,
@@ -120,6 +122,22 @@ class _RecordedStore(FlowVerbs):
     async def delete(self, refs: Sequence[Ref], **options: Any) -> list[State | None]:
         with self._recorder.operate("delete", refs) as answer:
             return answer(await self._store.delete(refs, **options))
+
+    async def discard(self, refs: Sequence[Ref], **options: Any) -> list[State | None]:
+        with self._recorder.operate("discard", refs) as answer:
+            return answer(await self._store.discard(refs, **options))
+
+    async def edit_jobs(self, edits: Sequence[JobEdit]) -> list[bool]:
+        with self._recorder.operate("edit", [one.seen.ref for one in edits]) as answer:
+            done = await self._store.edit_jobs(edits)
+            answer(["edited" if one else None for one in done])
+            return done
+
+    async def move_jobs(self, moves: Sequence[JobMove]) -> list[Enqueued | None]:
+        with self._recorder.operate("move", [one.seen.ref for one in moves]) as answer:
+            done = await self._store.move_jobs(moves)
+            answer([None if one is None else one.status for one in done])
+            return done
 
     async def replace_jobs(self, replacements: Sequence[Replacement]) -> list[Enqueued]:
         old = [one.old for one in replacements]
