@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -13,9 +14,10 @@ from msgspec.structs import replace
 
 from penstock import App, Worker
 from penstock.core.job import NewJob, Ref, State
+from penstock.inspector import Inspector
 from penstock.inspector.bulk_acts import BulkActs
 from penstock.inspector.job_acts import JobAct, JobActs
-from penstock.stores.contract import Enqueued, JobFilter, Store
+from penstock.stores.contract import Enqueued, JobEdit, JobFilter, JobMove, Store
 from penstock.verify.faults.act_faults import ACTS
 from penstock.verify.ledger import Ledger, Verdict, acheck
 from tests.verify.ledger.honest_ledger import promises
@@ -66,6 +68,29 @@ class _ForgetsRescheduled(_Mutant):
         return before
 
 
+class _MovesTwice(_Mutant):
+    """A moved job stays in its old queue."""
+
+    async def move_jobs(self, moves: Sequence[JobMove]) -> list[Enqueued | None]:
+        answers = await self._store.move_jobs(moves)
+        await self._store.enqueue([moves[0].seen.spec])
+        return answers
+
+
+class _ForgetsEdits(_Mutant):
+    """An edit changes nothing."""
+
+    async def edit_jobs(self, edits: Sequence[JobEdit]) -> list[bool]:
+        return [True for _ in edits]
+
+
+class _DiscardsNothing(_Mutant):
+    """A discarded job runs."""
+
+    async def discard(self, refs: Sequence[Ref], **options: Any) -> list[State | None]:
+        return [job and job.state for job in await self._store.get(refs)]
+
+
 async def _checked(folder: Path, mutant: type[_Mutant], act: JobAct, *, bulk: bool) -> Verdict:
     """The verdict on jobs that are acted on before a worker runs them, and again after that."""
     app = App(f"memory://{uuid4().hex}")
@@ -81,15 +106,19 @@ async def _checked(folder: Path, mutant: type[_Mutant], act: JobAct, *, bulk: bo
     headers = {"copied": "yes"}
     calls = [work.using(headers=headers, delay=60).job(n) for n in range(_JOBS)]
     refs = [handle.ref for handle in await app.aenqueue_many(calls)]
+    enqueued = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 == enqueued:  # a bulk act leaves out what is enqueued as it begins
+        await asyncio.sleep(0)
     for _ in range(2):
         if bulk:
-            started = await BulkActs(app.store).start(act, JobFilter(queues=("default",)), by="test")
+            jobs = JobFilter(queues=("default",))
+            started = await BulkActs(app.store).start(act, jobs, by="test", to="other")
             while await BulkActs(app.store).step(started.id, "test") is not None:
                 pass
         else:
-            await JobActs(app.store).apply(act, refs)
+            await JobActs(app.store, to="other").apply(act, refs)
         await JobActs(app.store).apply(JobAct.RUN_NOW, refs)
-        await Worker(app, burst=True).run()
+        await Worker(app, queues=["default", "other"], burst=True).run()
     verdict = await acheck(folder, honest, finished=False)
     ledger.close()
     return verdict
@@ -109,6 +138,8 @@ def test_a_store_that_does_what_it_is_told_passes(tmp_path: Path, act: JobAct, b
         (_CopiesTwice, JobAct.DUPLICATE, "counters"),
         (_KeepsDeleted, JobAct.DELETE, "acts"),
         (_ForgetsRescheduled, JobAct.RESCHEDULE, "lost"),
+        (_MovesTwice, JobAct.MOVE, "acts"),
+        (_DiscardsNothing, JobAct.DISCARD, "one end"),
     ],
 )
 def test_an_act_that_loses_or_doubles_a_job_is_found(
@@ -116,3 +147,18 @@ def test_an_act_that_loses_or_doubles_a_job_is_found(
 ) -> None:
     verdict = asyncio.run(_checked(tmp_path, mutant, act, bulk=bulk))
     assert promise in promises(verdict.findings), verdict.report()
+
+
+@pytest.mark.parametrize(("mutant", "found"), [(_Mutant, set()), (_ForgetsEdits, {"acts"})])
+async def test_an_edit_that_changes_nothing_is_found(
+    tmp_path: Path, mutant: type[_Mutant], found: set[str]
+) -> None:
+    app = App(f"memory://{uuid4().hex}")
+    honest = app.store
+    app.use_store(cast(Store, mutant(honest)))
+    ledger = Ledger(tmp_path)
+    ledger.watch(app)
+    await app.store.enqueue([NewJob("a", "t")])
+    await Inspector(app.store).edit(Ref("default", "a"), lambda job: replace(job.spec, payload=b'{"n": 2}'))
+    assert promises((await acheck(tmp_path, honest, finished=False)).findings) == found
+    ledger.close()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.job import State
-from tests.verify.ledger.history_builder import HistoryBuilder
+from penstock.verify.ledger import facts
+from tests.verify.ledger.history_builder import QUEUE, HistoryBuilder
 
 
 @pytest.fixture
@@ -72,14 +73,38 @@ def test_a_retried_job_that_is_offered_to_a_waiting_worker_runs_after_the_run_be
     assert history.promises() == []
 
 
-def test_a_deleted_job_is_gone(history: HistoryBuilder) -> None:
-    history.operate("delete", "a", 10)
+def test_a_discarded_job_is_dead(history: HistoryBuilder) -> None:
+    history.operate("discard", "a", 10)
+    history.keep("a", State.DEAD)
+    verdict = history.verdict_on()
+    assert (verdict.findings, verdict.dead) == ([], 1)
+
+
+def test_a_discarded_job_that_completes_is_found(history: HistoryBuilder) -> None:
+    history.operate("discard", "a", 10)
+    history.run("a", 20, 30)
+    history.keep("a", State.COMPLETED)
+    assert history.promises() == ["one end"]
+
+
+def test_an_edited_job_without_its_new_arguments_is_found(history: HistoryBuilder) -> None:
+    history.write(facts.OperationAsked, 10, QUEUE, "a", "edit", value='{"n": 2}')
+    history.write(facts.OperationAnswered, 11, QUEUE, "a", "edit", "available")
+    history.keep("a", State.AVAILABLE)
+    (finding,) = history.verdict_on(finished=False).findings
+    assert finding.promise == "acts"
+
+
+@pytest.mark.parametrize("verb", ["delete", "move"])
+def test_a_deleted_job_is_gone(history: HistoryBuilder, verb: str) -> None:
+    history.operate(verb, "a", 10)
     verdict = history.verdict_on()
     assert (verdict.findings, verdict.deleted) == ([], 1)
 
 
-def test_a_deleted_job_that_is_in_the_store_is_found(history: HistoryBuilder) -> None:
-    history.operate("delete", "a", 10)
+@pytest.mark.parametrize("verb", ["delete", "move"])
+def test_a_deleted_job_that_is_in_the_store_is_found(history: HistoryBuilder, verb: str) -> None:
+    history.operate(verb, "a", 10)
     history.keep("a", State.AVAILABLE)
     assert history.promises(finished=False) == ["acts"]
 

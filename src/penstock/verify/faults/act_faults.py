@@ -11,8 +11,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from msgspec.structs import replace
+
 from penstock.core.errors import PenstockError
 from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
+from penstock.inspector import Inspector
 from penstock.inspector.bulk_acts import BulkActs
 from penstock.inspector.job_acts import JobAct, JobActs
 from penstock.stores.contract import JobFilter, Store
@@ -39,6 +42,8 @@ _IN_BULK = (
     *("quick", "in_thread", "in_process", "fails_at_first", "slow", "snoozes"),
     *("alone", "in_order", "two_at_once", "once"),
 )
+#: Tasks of one argument `n`, whose jobs are edited.
+_EDITED = ("quick", "in_thread")
 _LATER = (State.SCHEDULED, State.RETRYABLE)
 
 
@@ -63,6 +68,8 @@ ACTS: dict[str, ActOnJobs] = {
     "act-cancel": ActOnJobs(JobAct.CANCEL, (*_LATER, State.AVAILABLE, State.RUNNING, State.SUSPENDED), True),
     "act-delete": ActOnJobs(JobAct.DELETE, tuple(State), True),
     "act-duplicate": ActOnJobs(JobAct.DUPLICATE, tuple(State), copies=True),
+    "act-discard": ActOnJobs(JobAct.DISCARD, (*_LATER, State.AVAILABLE, State.SUSPENDED), calls_off=True),
+    "act-move": ActOnJobs(JobAct.MOVE, (*_LATER, State.AVAILABLE)),
 }
 
 
@@ -74,13 +81,14 @@ class ActFaults:
 
     def by_kind(self) -> dict[str, Callable[[float, float, float], None]]:
         """The methods by the names of their faults."""
-        return {kind: partial(self.act, kind) for kind in ACTS} | {"act-bulk": self.bulk}
+        acts = {kind: partial(self.act, kind) for kind in ACTS}
+        return {**acts, "act-edit": self.edit, "act-bulk": self.bulk}
 
     def act(self, kind: str, *values: float) -> None:
         """Do an act to some jobs, as `penstock jobs` does."""
         rng, what = _dice(values), ACTS[kind]
         queue, state = rng.choice(QUEUES), rng.choice(what.states)
-        delay = rng.randrange(_LONGEST_DELAY)
+        delay, to = rng.randrange(_LONGEST_DELAY), rng.choice(QUEUES)
 
         async def act(store: Store) -> list[Ref]:
             jobs = await _found(store, queue, state)
@@ -88,11 +96,28 @@ class ActFaults:
             chosen = rng.sample(refs, min(len(refs), rng.randint(1, _MOST)))
             if chosen:
                 self._run.ledger.fault("act", NO_PROCESS, kind)
-                await JobActs(store, delay=delay).apply(what.act, chosen)
+                await JobActs(store, delay=delay, to=to).apply(what.act, chosen)
             return chosen
 
         done = self._do(act)
         self._run.record(kind, f"{len(done)} {state.value} job(s)", ", ".join(ref.id for ref in done))
+
+    def edit(self, *values: float) -> None:
+        """Give one job other arguments that fit its task."""
+        rng = _dice(values)
+        task, n = f"{TASKS}.{rng.choice(_EDITED)}", rng.randrange(1_000, 2_000)
+
+        async def edit(store: Store) -> str:
+            filter = JobFilter(states=(*_LATER, State.AVAILABLE), task=task)
+            page = await store.search_jobs(filter, limit=_AMONG)
+            if not page.hits:
+                return ""
+            job = rng.choice(page.jobs)
+            self._run.ledger.fault("act", NO_PROCESS, "act-edit")
+            await Inspector(store).edit(job.ref, lambda job: replace(job.spec, payload=b'{"n": %d}' % n))
+            return job.id
+
+        self._run.record("act-edit", task.rpartition(".")[2], self._do(edit))
 
     def bulk(self, *values: float) -> None:
         """Start a bulk act, which the workers run, and abort some of them."""
@@ -100,11 +125,12 @@ class ActFaults:
         what = rng.choice(list(ACTS.values()))
         task, state = f"{TASKS}.{rng.choice(_IN_BULK)}", rng.choice(what.states)
         filter = JobFilter(states=(state,), task=task)
-        limit, delay = rng.randint(1, _MOST_IN_BULK), rng.randrange(_LONGEST_DELAY)
+        limit, delay, to = rng.randint(1, _MOST_IN_BULK), rng.randrange(_LONGEST_DELAY), rng.choice(QUEUES)
 
         async def start(store: Store) -> str:
             self._run.ledger.fault("act", NO_PROCESS, "act-bulk")
-            bulk = await BulkActs(store).start(what.act, filter, by=_BY, delay=delay, limit=limit)
+            acts = BulkActs(store)
+            bulk = await acts.start(what.act, filter, by=_BY, delay=delay, to=to, limit=limit)
             return bulk.id
 
         id = self._do(start)

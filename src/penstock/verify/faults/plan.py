@@ -19,7 +19,7 @@ AREAS: dict[str, tuple[float, float]] = {
     "acts": (0.2, 1.0),
 }
 #: Relative frequency of types whose recovery times are reported, and of acts on jobs (others: 1).
-_OFTEN = {"kill-worker": 4, "restart-store": 2, **dict.fromkeys(ACTS, 4), "act-bulk": 4}
+_OFTEN = {"kill-worker": 4, "restart-store": 2, **dict.fromkeys(ACTS, 4), "act-edit": 4, "act-bulk": 4}
 
 
 @dataclass(frozen=True)

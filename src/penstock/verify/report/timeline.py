@@ -27,6 +27,7 @@ _AREAS = {
     "network": ("reset", "half-open", "latency"),
     "acts": (
         *("act-retry", "act-run-now", "act-reschedule", "act-cancel", "act-delete", "act-duplicate"),
+        *("act-discard", "act-move", "act-edit"),
         *("act-bulk", "remote-quiet", "remote-drain", "remote-stop", "remote-restart"),
     ),
 }

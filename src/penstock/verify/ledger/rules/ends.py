@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from penstock.core.job import Job
+from penstock.core.job import QUEUED, Job, State
 from penstock.verify.ledger.facts import Answered
 from penstock.verify.ledger.reading.story import TERMINAL_STATES, Act, OperatorAction, Story
 from penstock.verify.ledger.rules.case import Case, broken
@@ -12,6 +12,8 @@ from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["end_of", "is_forgiven"]
 
+#: The states of jobs that a discard makes dead. A collecting job may be in a batch, and then it stays.
+_DISCARDED = {state.value for state in (*QUEUED, State.SUSPENDED)} - {State.COLLECTING.value}
 #: A store may count a retention from slightly before the time in the ledger (ms).
 _ABOUT = 1_000
 
@@ -22,14 +24,14 @@ def end_of(story: Story, case: Case) -> tuple[str, list[Violation]]:
     if not _taken(story) and not (story.of_flow and job is not None):
         return "never", _there_though_refused(story, job)
     batches = [batch for batch in story.batches if not _was_left_out(story, batch, case)]
-    if batches and not _ends(story) and not _cancels(story):
+    if batches and not _ends(story) and not any(_ends_by_acts(story)):
         return _end_of_member(story, batches, case, job)
     ends, undone = _certain_ends(story, case)
     told = {act.asked.state for act in ends}
     perhaps = {act.asked.state for act in undone}
-    for cancel in _cancels(story):
-        certain = not case.forgiven(*cancel.call) and _stays(story, cancel)
-        (told if certain else perhaps).add("cancelled")
+    for act, state in _ends_by_acts(story):
+        certain = not case.forgiven(*act.call) and _stays(story, act)
+        (told if certain else perhaps).add(state)
     wrong = _ended_twice(story, ends, told)
     if job is not None:
         if story.of_flow and case.forgiven:
@@ -38,8 +40,8 @@ def end_of(story: Story, case: Case) -> tuple[str, list[Violation]]:
     if _deleted(story):
         return "deleted", wrong
     lasting, ends = bool(ends), ends or undone
-    called_off = "cancelled" in told | perhaps
-    end = ends[-1].asked.state if ends else "cancelled" if called_off else _presumed(story, case)
+    by_act = max(told | perhaps, default=None)
+    end = ends[-1].asked.state if ends else by_act or _presumed(story, case)
     if end is None:
         return _gone(story, case, wrong)
     if lasting and case.is_last(story) and not case.is_purged(story) and not case.clock_skewed:
@@ -132,17 +134,18 @@ def _certain_ends(story: Story, case: Case) -> tuple[list[Act], list[Act]]:
     return lasting, [act for act in ends if act not in lasting]
 
 
-def _cancels(story: Story) -> list[OperatorAction]:
-    """The cancellations that ended the job, according to the store."""
-    return [
-        op
-        for op in story.operations
-        if op.asked.verb == "cancel" and op.answer == "cancelled" and not _is_over(story, op)
-    ]
+def _ends_by_acts(story: Story) -> Iterator[tuple[OperatorAction, str]]:
+    """The cancellations and discards that ended the job, according to the store, and its state then."""
+    for op in story.operations:
+        cancelled = op.asked.verb == "cancel" and op.answer == "cancelled"
+        discarded = op.asked.verb == "discard" and op.answer in _DISCARDED
+        if (cancelled or discarded) and not _is_over(story, op):
+            yield op, "cancelled" if cancelled else "dead"
 
 
 def _deleted(story: Story) -> bool:
-    return any(story.accepted("delete"))
+    """Whether the job was removed, or moved to another queue, which is another job there."""
+    return any(story.accepted("delete")) or any(story.accepted("move"))
 
 
 def _ended_twice(story: Story, ends: Sequence[Act], told: set[str]) -> list[Violation]:

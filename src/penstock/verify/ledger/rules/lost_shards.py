@@ -158,6 +158,6 @@ def _ends(story: Story) -> Iterator[int]:
         if act.terminal and (act.applied or act.perhaps):
             yield act.asked.mono
     for op in story.operations:
-        if op.asked.verb in ("cancel", "delete"):
+        if op.asked.verb in ("cancel", "delete", "discard", "move"):
             yield op.asked.mono
     yield FOR_EVER
