@@ -134,9 +134,15 @@ class _RecordedStore(FlowVerbs):
             return done
 
     async def move_jobs(self, moves: Sequence[JobMove]) -> list[Enqueued | None]:
-        with self._recorder.operate("move", [one.seen.ref for one in moves]) as answer:
+        with (
+            self._recorder.enqueue([one.new for one in moves]) as answer,
+            self._recorder.operate("delete", [one.seen.ref for one in moves]) as removed,
+        ):
             done = await self._store.move_jobs(moves)
-            answer([None if one is None else one.status for one in done])
+            stays = [Enqueued(EnqueueStatus.FAILED, one.new.id) for one in moves]
+            answer([stay if one is None else one for one, stay in zip(done, stays, strict=True)])
+            new = (EnqueueStatus.NEW, EnqueueStatus.UNREPLICATED)
+            removed(["unknown" if one is not None and one.status in new else None for one in done])
             return done
 
     async def replace_jobs(self, replacements: Sequence[Replacement]) -> list[Enqueued]:
