@@ -73,6 +73,7 @@ ENCRYPTED = (
     "known_faults",
     "limit_layers",
     "move_jobs",
+    "operator_acts",
 )
 ENCRYPTED += ("list_jobs", "list_next", "namespaces", "periodic", "reclaim", "settle", "stream_ends")
 ENCRYPTED += ("job_log", "search_jobs", "signals", "statistics", "steps")

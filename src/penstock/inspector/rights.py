@@ -13,7 +13,7 @@ from penstock.inspector.job_acts import JobAct
 __all__ = ["RIGHTS", "right_of"]
 
 _READ = (
-    *("jobs", "search", "job", "why", "refs", "batches", "queues", "queue", "parked", "stats"),
+    *("search", "job", "why", "refs", "batches", "queues", "queue", "parked", "stats"),
     *("entries", "entry", "upcoming", "workers"),
     *("flows.flows", "flows.flow", "flows.flow_nodes"),
     *("bulk.dry_run", "bulk.all", "bulk.get"),

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from penstock.core.job import Job, Ref
 from penstock.core.job_changes import is_as_seen
+from penstock.encryption import why_not_here
 from penstock.stores.contract import Enqueued, JobEdit, JobMove
 from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.facade import AsyncOperation
@@ -30,13 +31,17 @@ class _Comparing:
         self._cipher = cipher
 
     async def stored(self, seen: Sequence[Job]) -> list[Job | None]:
-        """The encrypted jobs, None for each that is not as it was seen."""
+        """The encrypted jobs, None for each that is not as it was seen, or cannot be decrypted here."""
         found = await self._get.run([job.ref for job in seen])
         clear = self._cipher.decrypt_jobs(found)
         return [
-            raw if job is not None and is_as_seen(job, one) else None
+            raw if job is not None and is_as_seen(job, one) and _is_clear(job) else None
             for raw, job, one in zip(found, clear, seen, strict=True)
         ]
+
+
+def _is_clear(job: Job) -> bool:
+    return why_not_here(job.spec.payload) is None and why_not_here(job.checkpoint or b"") is None
 
 
 class EditJobs:

@@ -44,7 +44,10 @@ def edit_jobs(context: Context, edits: Sequence[JobEdit]) -> CallPlan[list[bool]
     for one in edits:
         digest, _ = context.profiles.write(one.new)
         args = (context.floor, packed(one.seen.id), _seen(one.seen), form_of(one.new, 1))
-        calls.append(context.call("edit_jobs", [one.seen.queue], [*args, tail_of(one.new, digest)]))
+        # not repeatable: a second run would find other arguments
+        calls.append(
+            context.call("edit_jobs", [one.seen.queue], [*args, tail_of(one.new, digest)], repeatable=False)
+        )
     done: list[bool] = []
     for changed, generation in raise_errors((yield calls)) if calls else []:
         context.floor = max(context.floor, int(generation))

@@ -70,14 +70,18 @@ def _moving(
             if answers:
                 pairs = list(zip(moves, new, answers, strict=True))
                 told = [_answered(now, job, one) for _, job, one in pairs]
-                left([one.seen.state if _is_moved(answer) else None for one, _, answer in pairs])
+                left([_left(one, answer) for one, _, answer in pairs])
             else:
                 told = [facts.Answered(*now, job.queue, job.id, "unknown") for job in new]
             writer.write_all(told)
 
 
-def _is_moved(answer: Enqueued | None) -> bool:
-    return answer is not None and answer.status is EnqueueStatus.NEW
+def _left(move: JobMove, answer: Enqueued | None) -> str | None:
+    """The state of the job that has left its queue; None: it stays. Without replicas that is not certain."""
+    if answer is not None and answer.status is EnqueueStatus.UNREPLICATED:
+        return "unknown"
+    moved = answer is not None and answer.status is EnqueueStatus.NEW
+    return move.seen.state.value if moved else None
 
 
 def _answered(now: store_calls.Now, job: NewJob, answer: Enqueued | None) -> facts.Answered:
