@@ -161,6 +161,8 @@ class JobActs:
     def _why_not_copied(self, job: Job) -> str | None:
         if job.members:
             return "it is a batch"
+        if job.spec.flow is not None and job.spec.flow.inputs:
+            return f"it takes results of the flow {job.spec.flow.id}: retry the flow from its node instead"
         return "its record cannot be read" if job.spec.unreadable else self._why_unreadable(job)
 
     def _new_id(self, job: Job) -> str:

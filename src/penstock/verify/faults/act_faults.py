@@ -171,8 +171,6 @@ async def _is_allowed(store: Store, job: Job, what: ActOnJobs) -> bool:
     """Whether the ledger can account for this act: what becomes of others that depend on the job is known."""
     if (what.calls_off or what.copies) and job.task in _SIGNALLED:
         return False
-    if what.copies and job.spec.flow is not None:
-        return False  # a copy lacks what its node takes from others, and waits for a release that needs less
     if not what.calls_off:
         return True
     if job.members or job.batch is not None:
