@@ -419,7 +419,7 @@ def test_arguments_are_edited_as_json_of_any_task_without_an_app(penstock, store
     put(store, "a", payload=b'{"n":1}')
     result = penstock("jobs", "edit", "a", "--kwargs", '{"n": 12345678901234567890123}')
     assert (result.exit_code, result.stdout) == (0, "default/a: edited (is available)\n")
-    assert "not checked against the task 't'" in result.stderr
+    assert "no app here knows the task 't': the arguments are not checked" in result.stderr
     (job,) = store.sync.get([Ref("default", "a")])
     assert job.spec.payload == b'{"n":12345678901234567890123}'
     (shown,) = penstock.json("jobs", "show", "a")["jobs"]

@@ -1,4 +1,4 @@
-"""move_jobs: a queued job goes to another queue, once, whoever else wants it."""
+"""move_jobs: a queued job goes to another queue, exactly once."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from penstock.app.task import Task
 from penstock.core.errors import ArgumentError, Undecodable
 from penstock.core.job import Job, NewJob
 
-__all__ = ["edited_call"]
+__all__ = ["edited_call", "task_of"]
 
 _ENCODE = msgspec.json.Encoder().encode
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -31,7 +31,7 @@ def edited_call(
 
     Raises ArgumentError if the arguments do not fit.
     """
-    task = None if app is None else _task(app, job.task)
+    task = None if app is None else task_of(app, job)
     if task is None:
         return replace(job.spec, payload=_unchecked(job, args, kwargs))
     new = _call(task, _payload(task, args or (), kwargs or {}))
@@ -47,7 +47,9 @@ def edited_call(
     return replace(job.spec, payload=new.payload, **computed)
 
 
-def _task(app: App, name: str) -> Task[..., Any] | None:
+def task_of(app: App, job: Job) -> Task[..., Any] | None:
+    """The task of a job in this app, by its name or a former one; None if the app has none."""
+    name = job.task
     return app.tasks.get(name) or next((one for one in app.tasks.values() if name in one.aliases), None)
 
 

@@ -50,13 +50,13 @@ def _edit(address: str, args: str | None, kwargs: str | None, version: str | Non
     positional = None if args is None else _json(args, "--args", list[msgspec.Raw])
     named = None if kwargs is None else _json(kwargs, "--kwargs", dict[str, msgspec.Raw])
     session = Session.current()
-    app = _app(session)
+    app, unchecked = _app(session), set[str]()
 
     def rewrite(job: Job) -> NewJob:
-        from penstock.app.job_edits import edited_call
+        from penstock.app.job_edits import edited_call, task_of
 
-        if app is None:
-            note(f"no app is named, so the arguments are not checked against the task {job.task!r}")
+        if app is None or task_of(app, job) is None:
+            unchecked.add(job.task)
         return edited_call(job, positional, named, app)
 
     async def acting(inspector: Inspector) -> Change:
@@ -74,6 +74,8 @@ def _edit(address: str, args: str | None, kwargs: str | None, version: str | Non
         emit({"jobs": [change]})
     else:
         say(f"{change.queue}/{change.id}: {change.says}", err=change.outcome != "done")
+    if unchecked and change.outcome == "done":
+        note(f"no app here knows the task {min(unchecked)!r}: the arguments are not checked")
     return {"done": Exit.OK, "missing": Exit.NOT_FOUND}.get(change.outcome, Exit.FAILED)
 
 

@@ -124,7 +124,7 @@ class Inspector:
         return await self.act(JobAct.DISCARD, refs, reason=reason)
 
     async def move(self, refs: Sequence[Ref], to: str) -> list[Change]:
-        """Move queued jobs to another queue, each once, whoever else moves or fetches it."""
+        """Move queued jobs to another queue, each exactly once."""
         return await self.act(JobAct.MOVE, refs, to=to)
 
     async def edit(self, ref: Ref, rewrite: Callable[[Job], NewJob], *, version: str | None = None) -> Change:
@@ -251,7 +251,7 @@ class Inspector:
         return [entry_view(entry, table.now) for entry, was in zip(found, gone, strict=True) if was]
 
     async def trigger_entry(self, address: str) -> list[Change]:
-        """Enqueue one job of each entry at this address now; the schedule goes on as it was.
+        """Enqueue one job of each entry at this address now; the schedule does not change.
 
         The overlap rule of an entry applies, except while it is paused. Raises ConfigError for an entry whose
         jobs cannot be read here.

@@ -293,7 +293,7 @@ _switch(
 def trigger(addresses: tuple[str, ...]) -> Exit:
     """Enqueue a job of each entry now.
 
-    The schedule goes on as before. The overlap rule of the entry applies, except while it is paused.
+    The schedule does not change. The overlap rule of the entry applies, except while it is paused.
     """
     session = Session.current()
 

@@ -45,7 +45,7 @@ class MovedJob(msgspec.Struct, frozen=True, array_like=True):
 _read_moved = msgspec.msgpack.Decoder(MovedJob).decode
 
 
-class _Note(NamedTuple):
+class _OutboxEntry(NamedTuple):
     """An entry of an outbox, and its delivery: the call, and the name under which it is made only once."""
 
     queue: str
@@ -71,7 +71,7 @@ def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[No
     """
     keys = [(queue, context.redis_keys.queue(queue) + b":out", name) for queue, name in lying]
     texts = yield from each(context, [(queue, command(key, "HGET", key, name)) for queue, key, name in keys])
-    notes: list[_Note] = []
+    notes: list[_OutboxEntry] = []
     for (queue, key, name), text in zip(keys, texts, strict=True):
         if text is None or text is AWAY:
             continue
@@ -98,16 +98,18 @@ def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[No
             yield from each(context, confirmed)
 
 
-def _note(context: Context, queue: str, key: bytes, name: bytes, text: bytes) -> _Note:
+def _note(context: Context, queue: str, key: bytes, name: bytes, text: bytes) -> _OutboxEntry:
     """Read an entry; raises one of UNDECODABLE."""
     generation = int(_GENERATION.unpack_from(text)[0])
     if name.startswith(_MOVED):
         moved = _read_moved(text[8:])
         once = f"{queue}/{name.decode()}"
-        return _Note(queue, key, name, moved.new.queue, _receive_call(context, moved, generation, once), once)
+        return _OutboxEntry(
+            queue, key, name, moved.new.queue, _receive_call(context, moved, generation, once), once
+        )
     new = _read_new(text[8:])
     call = _follower_call(context, new, generation)
-    return _Note(queue, key, name, new.queue, call, _once(new, generation))
+    return _OutboxEntry(queue, key, name, new.queue, call, _once(new, generation))
 
 
 def _once(new: NewJob, generation: int) -> str | None:
@@ -115,7 +117,7 @@ def _once(new: NewJob, generation: int) -> str | None:
     return None if new.flow is None else f"{new.flow.id}/{new.flow.node}/{generation}"
 
 
-def _confirmation(context: Context, note: _Note) -> tuple[str, Call] | None:
+def _confirmation(context: Context, note: _OutboxEntry) -> tuple[str, Call] | None:
     """Let the name be forgotten when no other process can still be about to deliver the job."""
     if note.once is None:
         return None
