@@ -331,6 +331,14 @@ def test_the_page_of_the_command_line_has_every_command_and_no_other() -> None:
     assert set(re.findall(r"^\| `penstock (\w+)", page, re.M)) == set(COMMANDS)
 
 
+def test_each_situation_of_the_runbook_has_a_command() -> None:
+    table, *sections = (DOCS / "operating.md").read_text("utf-8").split("\n## ")
+    situations = set(re.findall(r"\]\(#([\w-]+)\)", table))
+    commands = {text.partition("\n")[0].lower().replace(" ", "-"): text for text in sections}
+    assert len(situations) > 20
+    assert not [one for one in situations if "$ penstock " not in commands[one]]
+
+
 def test_the_two_commands_of_the_readme_are_targets_of_the_makefile() -> None:
     shown = [c for b in of("console") if b.page.name == "README.md" for c in commands_of(b)]
     targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text("utf-8"), re.M))

@@ -81,6 +81,7 @@ WORKER_FACTS = {
 }
 WORKER_ARROWS = {
     "attempt_watch": {"executor", "heartbeat"},
+    "callback_adopter": {"reporter"},
     "callback_executor": {"pools"},
     "callback_runner": {"callback_executor"},
     "checks": {"callback_executor"},

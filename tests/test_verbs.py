@@ -167,8 +167,8 @@ def forgotten(
     ]
     noted = recorded_store(MemoryStore(), FactWriter())
     found["src/penstock/verify/ledger/recording/recorded_store.py"] = [
-        *(verbs.keys() - vars(type(noted)).keys() - NOT_IN_THE_LEDGER),
-        *(sync_verbs.keys() - vars(type(noted.sync)).keys() - NOT_IN_THE_LEDGER_SYNC),
+        *(verbs.keys() - set(dir(type(noted))) - NOT_IN_THE_LEDGER),
+        *(sync_verbs.keys() - set(dir(type(noted.sync))) - NOT_IN_THE_LEDGER_SYNC),
     ]
     found["src/penstock/testing/faults.py"] = refused(verbs | sync_verbs, FaultyStore(MemoryStore()).fail)
     points = CrashPoints(MemoryStore())

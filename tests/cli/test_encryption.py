@@ -71,3 +71,19 @@ def test_the_settings_show_that_there_is_a_key_and_not_which(
     assert "***" in said
     assert "PENSTOCK_KEY" in said
     assert KEY not in said
+
+
+def test_an_encrypted_job_is_edited_and_moved_only_with_the_key(
+    penstock: Cli, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = job.partition("/")[2]
+    for words in (("edit", job, "--kwargs", '{"to": "bob"}'), ("move", job, "--to", "post")):
+        result = penstock("jobs", *words)
+        assert (result.exit_code, id_of(KEY) in result.stderr) == (1, True), result.stderr
+    monkeypatch.setenv("PENSTOCK_KEY", KEY)
+    penstock.ok("jobs", "edit", job, "--kwargs", '{"to": "bob"}')
+    penstock.ok("jobs", "move", job, "--to", "post")
+    (shown,) = penstock.json("jobs", "show", f"post/{id}")["jobs"]
+    assert (shown["payload"], shown["closed"]) == ({"to": "bob"}, None)
+    monkeypatch.delenv("PENSTOCK_KEY")
+    penstock.ok("jobs", "discard", f"post/{id}")

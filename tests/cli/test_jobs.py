@@ -395,6 +395,58 @@ def test_jobs_are_duplicated_and_rescheduled(penstock, store):
     assert penstock.ok("jobs", "run-now", "b") == "default/b: made available (was scheduled)\n"
 
 
+def test_jobs_are_discarded_and_moved(penstock, store):
+    put(store, "a", "b", "c", "d")
+    assert penstock.ok("jobs", "discard", "a", "--reason", "order 17") == (
+        "default/a: discarded (was available)\n"
+    )
+    assert store.sync.get([Ref("default", "a")])[0].reason == "order 17"
+    assert penstock.ok("jobs", "move", "b", "--to", "mail") == "default/b: moved to mail (was available)\n"
+    assert states(store, "b", queue="mail") == [State.AVAILABLE]
+    penstock.says(2, "jobs", "move", "c")
+    penstock.says(2, "jobs", "move", "c", "--to", "a/b")
+    penstock.says(2, "jobs", "move", "--all", "--to", "mail")
+    result = penstock("jobs", "move", "--all", "--queue", "default", "--to", "mail", input="y\n")
+    assert "move 2 queued jobs in the queue default to mail?" in result.stderr
+    assert result.stdout.endswith("2 moved\n")
+    (bulk,) = penstock.json("bulk", "list")["bulk"]
+    assert (bulk["act"], bulk["to"], bulk["done"]) == ("move", "mail", 2)
+    assert states(store, "c", "d", queue="mail") == [State.AVAILABLE] * 2
+    assert penstock("jobs", "move", "a", "--to", "mail").exit_code == 1
+
+
+def test_arguments_are_edited_as_json_of_any_task_without_an_app(penstock, store):
+    put(store, "a", payload=b'{"n":1}')
+    result = penstock("jobs", "edit", "a", "--kwargs", '{"n": 12345678901234567890123}')
+    assert (result.exit_code, result.stdout) == (0, "default/a: edited (is available)\n")
+    assert "no app here knows the task 't': the arguments are not checked" in result.stderr
+    (job,) = store.sync.get([Ref("default", "a")])
+    assert job.spec.payload == b'{"n":12345678901234567890123}'
+    (shown,) = penstock.json("jobs", "show", "a")["jobs"]
+    assert penstock("jobs", "edit", "a", "--args", "[2]", "--if-version", shown["version"]).exit_code == 0
+    result = penstock("jobs", "edit", "a", "--args", "[3]", "--if-version", shown["version"])
+    assert (result.exit_code, "changed since they were shown" in result.stderr) == (1, True)
+    (entry, *_) = penstock.json("audit", "--act", "jobs.edit")["entries"]
+    assert entry["facts"] == {"args": "(3 characters)"}, "the log has no arguments"
+    penstock.says(2, "jobs", "edit", "a")
+    penstock.says(2, "jobs", "edit", "a", "--args", "{nonsense")
+    penstock.says(2, "jobs", "edit", "a", "--args", "[1]", "--kwargs", '{"n": 1}')
+    penstock.says(3, "jobs", "edit", "nobody", "--args", "[]")
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_arguments_are_edited_as_the_task_of_the_app_takes_them(penstock, store, tasks):
+    made = penstock.json("enqueue", "tasks:app", "tasks.greet", '["x"]', url=False)
+    edit = ("--app", "tasks:app", "jobs", "edit", made["id"])
+    assert "edited" in penstock.ok(*edit, "--args", '["y"]', "--kwargs", '{"times": 3}', url=False)
+    (job,) = store.sync.get([Ref("default", made["id"])])
+    assert job.spec.payload == b'{"name":"y","times":3}'
+    for wrong in ('["y", "many"]', '["y", 1, 2]', "[]"):
+        penstock.says(2, *edit, "--args", wrong, url=False)
+    penstock.says(2, *edit, "--args", '["y"]', "--kwargs", '{"name": "z"}', url=False)
+    assert store.sync.get([job.ref]) == [job]
+
+
 @pytest.mark.parametrize(
     "words",
     [("retry",), ("retry", "a", "--all"), ("retry", "a", "--state", "dead"), ("delete", "a", "--limit", "3")],

@@ -92,7 +92,16 @@ def test_an_entry_is_paused_resumed_and_removed(penstock, store):
     assert penstock.ok("periodic", "list") == ""
 
 
-@pytest.mark.parametrize("verb", ["show", "next", "pause", "resume", "remove"])
+def test_an_entry_is_triggered_and_the_audit_log_has_it(penstock, store):
+    put(store, "a")
+    assert penstock.ok("periodic", "trigger", "a").startswith("default/a: triggered: job a@")
+    assert penstock.json("periodic", "trigger", "a")["entries"][0]["outcome"] == "done"
+    assert len(penstock.json("jobs", "list")["jobs"]) == 2
+    (entry, _) = penstock.json("audit", "--act", "periodic.trigger")["entries"]
+    assert (entry["act"], entry["to"]) == ("periodic.trigger", "a")
+
+
+@pytest.mark.parametrize("verb", ["show", "next", "pause", "resume", "remove", "trigger"])
 def test_a_mistyped_entry_is_not_found(penstock, store, verb):
     put(store, "nightly")
     line = penstock.says(3, "periodic", verb, "nigthly")

@@ -63,7 +63,9 @@ OPENED = {**STORES, "encrypted": _encrypted}
 #: Modules whose tests pass data of jobs in or out: an encrypted store must behave as any other there.
 ENCRYPTED = (
     "batches",
+    "discard",
     "documents",
+    "edit_jobs",
     "extend",
     "fetch",
     "flows",
@@ -71,6 +73,8 @@ ENCRYPTED = (
     "in_namespace",
     "known_faults",
     "limit_layers",
+    "move_jobs",
+    "operator_acts",
 )
 ENCRYPTED += ("list_jobs", "list_next", "namespaces", "periodic", "reclaim", "settle", "stream_ends")
 ENCRYPTED += ("job_log", "search_jobs", "signals", "statistics", "steps")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.core.clock import ManualClock
 from penstock.core.errors import ConfigError
+from penstock.core.flow_member import FlowMember, Input
 from penstock.core.job import TERMINAL, Ref, State
 from penstock.inspector import BulkAct, BulkActs, BulkState, Inspector, JobAct
 from penstock.inspector import bulk_acts as module
 from penstock.inspector.audit import AuditLog
 from penstock.stores.contract import JobFilter, Store
 from tests.store.facts import DEAD, MINUTE, OpenStore, add, counts, end, in_state, new, some, take, the
+from tests.store.flow_facts import flow_of, nodes_of, put, ref_of
 
 ALL_DEAD = JobFilter(states=(State.DEAD,))
 
@@ -161,6 +164,16 @@ async def test_run_now_is_for_jobs_that_wait_for_their_time(store: Store) -> Non
         ("missing", "no such job"),
     ]
     assert (await the(store, later)).state is State.AVAILABLE
+
+
+async def test_a_node_that_takes_results_of_its_flow_is_not_copied(store: Store) -> None:
+    flow = flow_of()
+    (node,) = nodes_of(flow, 1)
+    assert node.job is not None
+    takes = FlowMember(flow.queue, flow.id, 0, (Input(0, "x"),))
+    await put(store, flow, [replace(node, job=replace(node.job, flow=takes))])
+    ((outcome, says),) = await act(store, JobAct.DUPLICATE, ref_of(flow, 0))
+    assert (outcome, says.partition(":")[0]) == ("refused", "not duplicated")
 
 
 async def test_a_copy_has_the_same_arguments_and_its_own_id(store: Store) -> None:

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from penstock.stores.contract import (
+    Changing,
     Consuming,
     Documenting,
     Flowing,
@@ -26,6 +27,7 @@ from penstock.stores.contract import (
 )
 
 PAGES = (
+    Changing,
     Producing,
     Consuming,
     Scheduling,

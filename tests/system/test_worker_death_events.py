@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 
 from penstock.core.job import State
+from penstock.inspector import Inspector
 
 #: A second for recognition, and a busy machine.
 SOON = 10.0
@@ -76,6 +78,23 @@ def test_the_death_of_a_lone_worker_is_reported_by_another_worker(place):
     told = place.until(lambda: place.record("WorkerLost"), "its death is told", within=SOON)
     assert [(line["worker"], line["jobs"]) for line in told] == [(dead.id, 1)]
     place.until_ended([held])
+
+
+def test_a_child_that_dies_after_it_was_replaced_is_reported_by_another(place):
+    (place.folder / "listen").touch()
+    (place.folder / "call back").touch()
+    place.worker("--drain-timeout", "60s")
+    held = place.tasks.held.using(max_attempts=1).enqueue("gate")
+    place.until_started(1)
+    (first,) = place.workers()
+    asyncio.run(Inspector(place.app.store).tell_workers([first.id], "restart", by="test"))
+    place.until(lambda: "draining" in {i.state for i in place.workers() if i.id == first.id}, "it drains")
+    os.kill(first.pid, signal.SIGKILL)
+    (lost,) = place.until(lambda: place.record("WorkerLost"), "its death is told", within=SOON)
+    assert (lost["worker"], lost["cause"], lost["jobs"]) == (first.id, "killed by SIGKILL", 1)
+    (dead,) = place.until(lambda: place.record("dead"), "the callback is called", within=SOON)
+    assert dead["id"] == held.id
+    assert [line["id"] for line in place.record("JobDied")] == [held.id]
 
 
 def test_a_child_that_ends_as_asked_is_no_loss(place):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import inspect
 
 import msgspec
 import pytest
@@ -11,13 +12,26 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import QUEUED, AttemptError, NewJob, Progress, Ref, State
 from penstock.core.lifecycle import Transition, decide
 from penstock.core.outcomes import Raised
+from penstock.core.rights import Right
 from penstock.errors import ConfigError
-from penstock.inspector import Filter, Inspector, JobSearch, iso, parse_address, parse_state
+from penstock.inspector import (
+    RIGHTS,
+    BulkActs,
+    FlowInspector,
+    Inspector,
+    JobSearch,
+    StatsInspector,
+    iso,
+    parse_address,
+    parse_state,
+    right_of,
+)
 from penstock.inspector import inspector as module
 from penstock.inspector.audit import AuditLog
 from penstock.inspector.job_acts import JobAct, every_state
 from penstock.stores.contract import HeartbeatRequest, JobFilter, Settlement, Share, WorkerInfo
 from penstock.stores.memory import MemoryStore
+from penstock.web.access_tokens import AccessToken, TokenScope
 
 NOW = 1_700_000_000_000
 NOW_ISO = "2023-11-14T22:13:20.000Z"
@@ -108,37 +122,6 @@ async def test_a_bare_id_is_searched_in_all_queues(store, inspector):
     assert await inspector.job("nothing") == []
     assert await inspector.job("q1/b") == []
     assert await inspector.refs("a") == [Ref("q1", "a"), Ref("q2", "a")]
-
-
-async def test_a_listing_continues_at_its_cursor(store, inspector):
-    await store.enqueue([NewJob(f"j{n}", "t") for n in range(5)])
-    first = await inspector.jobs(limit=2)
-    second = await inspector.jobs(after=first.next, limit=2)
-    third = await inspector.jobs(after=second.next, limit=2)
-    assert [[j.id for j in page.jobs] for page in (first, second, third)] == [
-        ["j4", "j3"],
-        ["j2", "j1"],
-        ["j0"],
-    ]
-    assert third.next is None
-
-
-async def test_a_listing_can_be_filtered(store, inspector):
-    await store.enqueue(
-        [
-            NewJob("a", "t", queue="q1"),
-            NewJob("b", "u", queue="q1"),
-            NewJob("c", "t", queue="q2", delay=5_000),
-        ]
-    )
-
-    async def ids(**filter):
-        return {job.id for job in (await inspector.jobs(Filter(**filter))).jobs}
-
-    assert await ids(queue="q1") == {"a", "b"}
-    assert await ids(task="t") == {"a", "c"}
-    assert await ids(state=State.SCHEDULED) == {"c"}
-    assert await ids(queue="q1", task="t") == {"a"}
 
 
 async def test_a_search_says_what_it_found_and_how_far_it_is(store, inspector):
@@ -290,3 +273,37 @@ def test_acts_on_all_jobs_know_every_state():
     assert set(every_state(JobAct.CANCEL)) == QUEUED | {State.SUSPENDED, State.RUNNING}
     assert set(every_state(JobAct.DELETE)) == set(State) - {State.RUNNING}
     assert set(every_state(JobAct.RETRY)) == set(State)
+
+
+# ── rights ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_method_and_act_of_an_operator_needs_a_right():
+    parts = {"": Inspector, "flows.": FlowInspector, "bulk.": BulkActs, "statistics.": StatsInspector}
+    methods = {
+        f"{prefix}{name}"
+        for prefix, part in parts.items()
+        for name, member in vars(part).items()
+        if not name.startswith("_") and inspect.isfunction(member) and name != "act"
+    }
+    assert set(RIGHTS) == methods | {f"act.{act.value}" for act in JobAct}
+    changing = {name for name, right in RIGHTS.items() if right is not Right.READ}
+    assert {right_of(act) for act in JobAct} == {Right.OPERATE}
+    assert {"edit", "move", "trigger_entry", "bulk.start"} <= changing
+    reader = AccessToken("ann", "", (TokenScope.of("read"), TokenScope.of("operate:mail")), 0)
+    assert {act for act in JobAct if reader.allows(right_of(act), ["default"])} == set()
+    assert reader.allows(right_of("why"), ["default"])
+    assert reader.allows(right_of(JobAct.MOVE), ["mail"])
+    assert not reader.allows(right_of("purge"), ["mail"])
+    with pytest.raises(ConfigError, match="no act 'paint'"):
+        right_of("paint")
+
+
+async def test_the_audit_log_has_no_contents_of_jobs(store):
+    log = AuditLog(store)
+    await log.write("ann", "jobs.edit", "default/a", facts={"args": '["4711"]', "to": "mail"})
+    await BulkActs(store).start(JobAct.RETRY, JobFilter(text="4711", headers={"card": "4711"}), by="ann")
+    written = [one.entry.facts async for one in log.newest_first()]
+    assert written[1] == {"args": "(8 characters)", "to": "mail"}
+    assert "4711" not in str(written)
+    assert "(4 characters)" in written[0]["filter"]

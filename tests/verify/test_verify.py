@@ -78,6 +78,7 @@ def test_a_run_in_a_file_keeps_all_promises_and_leaves_no_row(tmp_path: Path) ->
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     app = _somebody_elses(url)
     kinds = "kill-worker,kill-producer,restart-store,clock,raise,os-exit,segfault,unknown-task,poison-payload"
+    kinds += ",act-bulk,act-move,act-retry"
     report = _report(
         tmp_path,
         *("--url", url, "--minutes", "0.2", "--seed", "7", "--faults", kinds, "--dir", tmp_path / "run"),
@@ -99,15 +100,17 @@ def _namespaces(file: Path) -> set[str]:
     import sqlite3
 
     with sqlite3.connect(file) as cx:
-        found = cx.execute(
-            "SELECT namespace FROM penstock_queue WHERE qid > 0 UNION SELECT namespace FROM penstock_worker "
-            "UNION SELECT namespace FROM penstock_signal"
-        ).fetchall()
+        names = cx.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'penstock%'")
+        found: set[str] = set()
+        for (table,) in names.fetchall():
+            if "namespace" in {row[1] for row in cx.execute(f"PRAGMA table_info({table})")}:
+                of_itself = " WHERE qid > 0" if table == "penstock_queue" else ""
+                found |= {name for (name,) in cx.execute(f"SELECT namespace FROM {table}{of_itself}")}
         (strays,) = cx.execute(
             "SELECT count(*) FROM penstock_job WHERE queue NOT IN (SELECT qid FROM penstock_queue)"
         ).fetchone()
     assert strays == 0
-    return {name for (name,) in found}
+    return found
 
 
 @pytest.mark.system
@@ -119,7 +122,7 @@ def test_a_run_on_redis_keeps_all_promises_and_leaves_no_key(
     app = _somebody_elses(server.url)
     with server.patient_client() as client:
         before = sorted(client.keys())
-    kinds = "kill-worker,two-versions,reset,latency,hang,block-loop,poison-payload"
+    kinds = "kill-worker,two-versions,reset,latency,hang,block-loop,poison-payload,act-bulk,remote-restart"
     report = _report(tmp_path, "--url", server.url, "--minutes", "0.15", "--faults", kinds)
     print(f"drawn from the seed {report['seed']}")
     assert report["store"] == "redis"

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from penstock.cli.audited_acts import AuditedAct, acting_user
-from penstock.cli.faults import CommandError, Exit, not_found
+from penstock.cli.completing import complete_queue
+from penstock.cli.faults import CommandError, Exit
+from penstock.cli.job_addresses import ambiguous
 from penstock.cli.job_search import filter_options, read_search
 from penstock.cli.session import Command, Session
 from penstock.cli.show import ask, emit, note, say, status
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.inspector import BulkAct, Change, Inspector
     from penstock.stores.contract import JobFilter
 
-__all__ = ["add_acts", "ambiguous", "bulk_line", "bulk_row", "no_job"]
+__all__ = ["add_acts", "bulk_line", "bulk_row"]
 
 _AT_ONCE = 500
 _UNFINISHED = tuple(state for state in State if state not in TERMINAL)
@@ -51,18 +53,28 @@ _ACTS = (
          tuple(state for state in State if state is not State.RUNNING), "queued and ended", "deleted"),
     _Act("duplicate", "Enqueue a copy of each job under a new id, without its unique key and its flow.",
          (), "selected", "duplicated"),
+    _Act("discard", "Make queued jobs dead. Running ones are refused: cancel them.",
+         tuple(sorted(QUEUED | {State.SUSPENDED})), "queued", "discarded"),
+    _Act("move", "Move queued jobs to another queue. They are due as before and keep their attempts.",
+         tuple(sorted(QUEUED)), "queued", "moved"),
 )  # fmt: skip
 
 
-def no_job(address: str) -> CommandError:
-    """The error for an address without a job."""
-    return not_found(f"there is no job {address!r}: it was never enqueued here, or is no longer kept")
-
-
-def ambiguous(address: str, found: Sequence[Ref]) -> CommandError:
-    """The error for a bare id that several queues have."""
-    places = ", ".join(f"{ref.queue}/{ref.id}" for ref in found)
-    return CommandError(f"the id {address!r} is in {len(found)} queues: name one of {places}")
+#: Acts that cannot be undone by another act on the same jobs.
+_NEED_A_FILTER = ("cancel", "delete", "discard", "duplicate", "move")
+_OPTIONS: dict[str, list[click.Parameter]] = {
+    "reschedule": [
+        click.Option(["--delay"], metavar="DURATION", default="0s", help="Time until they are due, e.g. 5m.")
+    ],
+    "discard": [
+        click.Option(["--reason"], metavar="TEXT", default="", help="Reason that is kept with the jobs.")
+    ],
+    "move": [
+        click.Option(
+            ["--to"], metavar="QUEUE", required=True, shell_complete=complete_queue, help="Their new queue."
+        )
+    ],
+}
 
 
 def add_acts(group: click.Group) -> None:
@@ -101,6 +113,8 @@ def _add(group: click.Group, act: _Act) -> None:
         detach: bool,
         yes: bool,
         delay: str = "0s",
+        to: str = "",
+        reason: str = "",
         **filters: Any,
     ) -> Exit:
         of_all = any(filters.values()) or limit or dry_run or detach
@@ -109,19 +123,14 @@ def _add(group: click.Group, act: _Act) -> None:
         if bool(addresses) == all_:
             problem = "ids and --all exclude each other" if all_ else "no jobs given"
             raise click.UsageError(f"{problem}: name jobs by id, or select them with --all and filters")
-        arguments = {"delay": milliseconds(delay, what="--delay")}
+        arguments = {"delay": milliseconds(delay, what="--delay"), "to": to, "reason": reason}
         if not all_:
             return _some(act, addresses, arguments)
-        if act.name in ("cancel", "delete", "duplicate") and not any(filters.values()):
+        if act.name in _NEED_A_FILTER and not any(filters.values()):
             raise click.UsageError(f"{act.name} --all needs a filter, e.g. --queue or --state")
         return _all(act, filters, arguments, limit=limit, dry_run=dry_run, detach=detach, yes=yes)
 
-    if act.name == "reschedule":
-        command.params.append(
-            click.Option(
-                ["--delay"], metavar="DURATION", default="0s", help="Time until they are due, e.g. 5m."
-            )
-        )
+    command.params += _OPTIONS.get(act.name, [])
 
 
 # ── by id ────────────────────────────────────────────────────────────────────────────────────────
@@ -178,7 +187,8 @@ def _all(
         if dry_run:
             emit({"jobs": count}) if session.json else say(f"{count:,} jobs match")
             return Exit.OK
-        ask(f"{act.name} {count:,} {_in_words(act, filters, count)}?")
+        to = f" to {arguments['to']}" if arguments["to"] else ""
+        ask(f"{act.name} {count:,} {_in_words(act, filters, count)}{to}?")
 
     async def acting(inspector: Inspector) -> BulkAct:
         from penstock.inspector import JobAct

@@ -35,6 +35,7 @@ from penstock.core.retry import wait_ms
 __all__ = [
     "ASK_CANCELLED",
     "CANNOT_BE_READ",
+    "DISCARDED",
     "EXPIRED",
     "LEGAL",
     "LOST_BY",
@@ -92,6 +93,8 @@ ASK_CANCELLED = "cancelled before it started"
 UNKNOWN_TASK = "no worker here knows the task "
 CANNOT_BE_READ = "cannot be read here: "
 OPERATOR_CANCELLED = "cancelled by an operator"
+#: The reason of a job that an operator has made dead, if no other reason is given.
+DISCARDED = "discarded by an operator"
 #: The reason of a job that its periodic entry has replaced by the next one.
 REPLACED = "replaced by the next one of its periodic entry"
 #: Followed by a worker's id: the reason of a job that was reclaimed from that worker and is not decided yet.
@@ -333,10 +336,12 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_S, _A): "promote when due; retry, reschedule to now",
     (_S, _S): "reschedule",
     (_S, _X): "cancel; expiry",
+    (_S, _D): "discard",
     (_A, _R): "fetch",
     (_A, _S): "reschedule",
     (_A, _A): "retry, reschedule to now: to the tail",
     (_A, _X): "cancel; expiry",
+    (_A, _D): "discard",
     (_A, _W): "enqueue: its unique call moves it into a partition that has no room",
     (_R, _C): "settle: returned",
     (_R, _X): "settle: cancelled, expired",
@@ -350,10 +355,12 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_T, _A): "promote when due; retry, reschedule to now",
     (_T, _S): "reschedule",
     (_T, _X): "cancel; expiry",
+    (_T, _D): "discard",
     (_P, _R): "fetch by a worker that knows the task",
     (_P, _A): "retry by an operator",
     (_P, _S): "enqueue: a unique call sets a later time",
     (_P, _X): "cancel; expiry",
+    (_P, _D): "discard",
     (_D, _A): "retry by an operator",
     (_X, _A): "retry by an operator",
     (_C, _A): "retry by an operator",
@@ -370,6 +377,7 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_W, _W): "retry, reschedule to now: to the tail of its partition",
     (_W, _S): "reschedule",
     (_W, _X): "cancel; expiry",
+    (_W, _D): "discard",
     (NEW, _G): "enqueue of a batch task's job",
     (NEW, _X): "enqueue: past its expiry as its batch starts",
     (_S, _G): "promote when due; retry, reschedule to now",
@@ -377,7 +385,7 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_G, _S): "reschedule",
     (_G, _C): "its batch has completed",
     (_G, _X): "cancel; expiry; its batch is cancelled",
-    (_G, _D): "its batch is dead",
+    (_G, _D): "its batch is dead; discard",
     (_D, _G): "retry by an operator",
     (_X, _G): "retry by an operator",
     (_C, _G): "retry by an operator",
@@ -386,6 +394,7 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_U, _A): "promote when due; a signal comes; retry by an operator",
     (_U, _W): "promote when due; a signal comes; retry by an operator: its partition has no room",
     (_U, _X): "cancel",
+    (_U, _D): "discard",
     **{(s, None): "delete, purge" for s in (_S, _A, _T, _P, _W, _U)},
     **{(s, None): "prune, delete, purge" for s in (_D, _X, _C)},
 }

@@ -19,6 +19,8 @@ from penstock.core.text import plain, shown
 
 __all__ = [
     "ALL_STATES",
+    "REPLACES_ARGUMENTS",
+    "REPLACES_RUN_AT",
     "WHILE_FINISHED",
     "WHILE_QUEUED",
     "WHILE_RUNNING",
@@ -40,6 +42,8 @@ KeyFunction = Callable[..., str | int]
 #: The states in which a job holds its unique key, as bits of `UniqueKey.states`.
 WHILE_QUEUED, WHILE_RUNNING, WHILE_FINISHED = 1, 2, 4
 ALL_STATES = WHILE_QUEUED | WHILE_RUNNING | WHILE_FINISHED
+#: What a second job replaces, as bits of `UniqueKey.replace`.
+REPLACES_ARGUMENTS, REPLACES_RUN_AT = 1, 2
 _STATES: tuple[str, ...] = get_args(UniqueState)
 _REPLACEABLE: tuple[str, ...] = get_args(Replaceable)
 _CONFLICTS: tuple[str, ...] = get_args(OnConflict)
@@ -61,11 +65,11 @@ class UniqueKey(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def replaces_arguments(self) -> bool:
-        return bool(self.replace & 1)
+        return bool(self.replace & REPLACES_ARGUMENTS)
 
     @property
     def replaces_run_at(self) -> bool:
-        return bool(self.replace & 2)
+        return bool(self.replace & REPLACES_RUN_AT)
 
     @property
     def held_in(self) -> tuple[str, ...]:

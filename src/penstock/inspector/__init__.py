@@ -11,7 +11,6 @@ from penstock.inspector.job_views import (
     ActView,
     AttemptView,
     ErrorView,
-    JobPage,
     JobRow,
     JobView,
     LogLineView,
@@ -27,13 +26,15 @@ from penstock.inspector.queue_views import (
     QueueView,
 )
 from penstock.inspector.reasons import Reason, WhyView
-from penstock.inspector.requests import Change, Filter, parse_address, parse_state
+from penstock.inspector.requests import Change, parse_address, parse_state
+from penstock.inspector.rights import RIGHTS, right_of
 from penstock.inspector.stats_inspector import StatsInspector
 from penstock.inspector.stats_views import ErrorGroupView, PeriodStatsView, TaskStatsView, TimesView
 from penstock.inspector.worker_views import RunningView, WorkerView
 from penstock.stores.worker_commands import SentCommand, WorkerAct
 
 __all__ = [
+    "RIGHTS",
     "ActView",
     "AttemptView",
     "BatchView",
@@ -44,13 +45,11 @@ __all__ = [
     "EntryView",
     "ErrorGroupView",
     "ErrorView",
-    "Filter",
     "FlowInspector",
     "FlowPageView",
     "FlowView",
     "Inspector",
     "JobAct",
-    "JobPage",
     "JobRow",
     "JobSearch",
     "JobView",
@@ -76,4 +75,5 @@ __all__ = [
     "iso",
     "parse_address",
     "parse_state",
+    "right_of",
 ]

@@ -13,7 +13,7 @@ from penstock.core.formats import instant
 from penstock.core.job import Ref
 from penstock.stores.contract import Store
 
-__all__ = ["LOOKED_AT", "AuditEntry", "AuditLog", "ShownEntry"]
+__all__ = ["LOOKED_AT", "REDACTED", "AuditEntry", "AuditLog", "ShownEntry", "redacted"]
 
 _log = logging.getLogger("penstock.audit")
 
@@ -24,6 +24,8 @@ _PAGE = 500
 #: The newest entries among which the acts on one job are looked for.
 LOOKED_AT = 2_000
 _LONGEST = 500
+#: Facts that hold contents of jobs: the log has only their length. Who may read the log need not read jobs.
+REDACTED = frozenset({"args", "kwargs", "arguments", "payload", "text", "result", "data"})
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
@@ -34,7 +36,8 @@ class AuditEntry(msgspec.Struct, frozen=True):
     - `act`: what was done: `queue.destroy`, `tokens.create`.
     - `to`: the name of the queue, token or job; several are separated by ", ".
     - `status`: the status of the HTTP answer; None for the command line.
-    - `facts`: the arguments of the act, as text; never a secret.
+    - `facts`: the arguments of the act, as text; never a secret, and nothing of the contents of jobs
+      (`REDACTED`).
     """
 
     who: str
@@ -80,7 +83,10 @@ class AuditLog:
 
         An error of the store is logged with the first entry, because the act is done.
         """
-        cut = {name: _short(text) for name, text in list((facts or {}).items())[:20]}
+        cut = {
+            name: redacted(text) if name in REDACTED else _short(text)
+            for name, text in list((facts or {}).items())[:20]
+        }
         lines = _lines([to] if isinstance(to, str) else to)
         entries = [AuditEntry(_short(who), address, act, line, status, cut) for line in lines]
         try:
@@ -117,6 +123,11 @@ class AuditLog:
             before = page.next
             if before is None:
                 return
+
+
+def redacted(text: str) -> str:
+    """What the log has in the place of a text that may be of a job's contents."""
+    return f"({len(text):,} characters)"
 
 
 def _read(body: bytes) -> AuditEntry:

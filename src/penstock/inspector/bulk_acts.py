@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.core.errors import ConfigError
-from penstock.core.ids import mint
-from penstock.inspector.audit import AuditLog
+from penstock.core.ids import check_queue, mint
+from penstock.inspector.audit import AuditLog, redacted
 from penstock.inspector.job_acts import JobAct, JobActs, every_state
 from penstock.inspector.job_search import jobs_to_pass
 from penstock.stores.contract import (
@@ -59,7 +59,8 @@ class BulkAct(msgspec.Struct, frozen=True, kw_only=True):
     """A bulk act and its progress.
 
     - `filter`: the jobs, of which those count that were enqueued before `created_at`.
-    - `delay` (ms): argument of RESCHEDULE. `by`: who started it. `limit`: the most jobs.
+    - `delay` (ms), `to`, `reason`: arguments of RESCHEDULE, MOVE and DISCARD.
+    - `by`: who started it. `limit`: the most jobs.
     - `total`: about how many jobs the search looks at; `seen`: how many it has looked at.
     - `done`, `asked`, `refused`, `missing`: the jobs by outcome (see `Change`). If the process of a step
       died, its jobs may be missing here.
@@ -70,6 +71,8 @@ class BulkAct(msgspec.Struct, frozen=True, kw_only=True):
     act: JobAct
     filter: JobFilter
     delay: int = 0
+    to: str = ""
+    reason: str = ""
     by: str = ""
     limit: int | None = None
     created_at: int = 0
@@ -118,6 +121,8 @@ class BulkActs:
         *,
         by: str,
         delay: int = 0,
+        to: str = "",
+        reason: str = "",
         limit: int | None = None,
     ) -> BulkAct:
         """Start an act on all jobs that match; workers run it, and so may the caller (`run`).
@@ -125,6 +130,8 @@ class BulkActs:
         Raises ConfigError for a filter that matches every job, and while one with the same filter runs.
         """
         check_search(filter, JobOrder.ENQUEUED)
+        if act is JobAct.MOVE:
+            check_queue(to)
         if _is_everything(act, filter):
             raise ConfigError("the filter matches every job: name a queue, a state, a task, a text or a time")
         listed, now = await self._all()
@@ -134,6 +141,8 @@ class BulkActs:
             act=act,
             filter=filter,
             delay=delay,
+            to=to,
+            reason=reason,
             by=by,
             limit=limit,
             created_at=now,
@@ -212,12 +221,13 @@ class BulkActs:
         room = _STEP if bulk.limit is None else min(_STEP, bulk.limit - bulk.changed)
         if room <= 0:
             return replace(bulk, state=BulkState.DONE)
-        # a copy may be enqueued within the millisecond of the start, and must not be copied again
-        end = bulk.created_at + (bulk.act is not JobAct.DUPLICATE)
+        # a copy may be enqueued within the millisecond of the start, and must not be copied again; nor may a
+        # moved job be met again in its new queue
+        end = bulk.created_at + (bulk.act not in (JobAct.DUPLICATE, JobAct.MOVE))
         filter = replace(bulk.filter, enqueued=_before(bulk.filter.enqueued, end))
         page = await self._store.search_jobs(filter, descending=False, after=bulk.after, limit=room)
         refs = [job.ref for job in page.jobs if not job.in_batch]  # members of a batch end with it
-        acts = JobActs(self._store, delay=bulk.delay, once=bulk.id)
+        acts = JobActs(self._store, delay=bulk.delay, to=bulk.to, reason=bulk.reason, once=bulk.id)
         members = len(page.jobs) - len(refs)
         counts = {
             "done": bulk.done,
@@ -293,12 +303,19 @@ def _before(range: TimeRange, instant: int) -> TimeRange:
 def _facts(bulk: BulkAct) -> dict[str, str]:
     facts = {
         "act": bulk.act.value,
-        "filter": msgspec.json.encode(bulk.filter).decode(),
+        "filter": msgspec.json.encode(_redacted(bulk.filter)).decode(),
         "state": bulk.state.value,
+        **({"to": bulk.to} if bulk.to else {}),
     }
     if bulk.state is not BulkState.RUNNING:
         facts |= {"done": str(bulk.done), "refused": str(bulk.refused)}
     return facts
+
+
+def _redacted(filter: JobFilter) -> JobFilter:
+    """The filter for the audit log: texts and values of headers may be contents of jobs."""
+    headers = {name: redacted(value) for name, value in filter.headers.items()}
+    return replace(filter, text=filter.text and redacted(filter.text), headers=headers)
 
 
 def _read(document: Document) -> BulkAct | None:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import islice
 
 from penstock.core.errors import ConfigError
 from penstock.core.formats import iso
 from penstock.core.ids import check_queue
-from penstock.core.job import Job, Ref, State
+from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.limit_layers import LIMIT_NAMES, limits_reset
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
 from penstock.inspector.audit import AuditLog
 from penstock.inspector.bulk_acts import BulkActs
+from penstock.inspector.entry_trigger import trigger
 from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.job_acts import JobAct, JobActs, every_state
+from penstock.inspector.job_edits import edit_job
 from penstock.inspector.job_search import JobSearch, SearchProgress
 from penstock.inspector.job_search import search as search_steps
-from penstock.inspector.job_views import JobPage, JobView, job_row, job_view
+from penstock.inspector.job_views import JobView, job_view
 from penstock.inspector.queue_views import (
     BatchView,
     EntryView,
@@ -31,7 +33,7 @@ from penstock.inspector.queue_views import (
     stats_view,
 )
 from penstock.inspector.reasons import WhyView, why
-from penstock.inspector.requests import Change, Filter, parse_address
+from penstock.inspector.requests import Change, parse_address
 from penstock.inspector.stats_inspector import StatsInspector
 from penstock.inspector.worker_views import WorkerView, worker_view
 from penstock.stores.contract import Parked, PartitionInfo, Store, Timetable, WorkerInfo
@@ -42,8 +44,6 @@ __all__ = ["Inspector"]
 
 _PURGED_AT_ONCE = 10_000
 _WITHOUT_RUNNING = every_state(JobAct.DELETE)
-
-_ALL = Filter()
 
 
 class Inspector:
@@ -62,18 +62,6 @@ class Inspector:
         self.statistics = StatsInspector(store)
 
     # jobs
-
-    async def jobs(self, filter: Filter = _ALL, *, after: str | None = None, limit: int = 50) -> JobPage:
-        """A page of the jobs that match the filter, newest first."""
-        page = await self._store.list_jobs(
-            queue=filter.queue,
-            state=filter.state,
-            task=filter.task,
-            worker=filter.worker,
-            after=after,
-            limit=limit,
-        )
-        return JobPage([job_row(job) for job in page.jobs], page.next)
 
     def search(
         self, search: JobSearch, *, after: str | None = None, limit: int | None = None
@@ -106,12 +94,14 @@ class Inspector:
         found = parse_address(address)
         return [found] if isinstance(found, Ref) else [job.ref for job in await self._store.find(found)]
 
-    async def act(self, act: JobAct, refs: Sequence[Ref], *, delay: int = 0) -> list[Change]:
-        """Do an act to jobs. `delay` (ms) is for RESCHEDULE.
+    async def act(
+        self, act: JobAct, refs: Sequence[Ref], *, delay: int = 0, to: str = "", reason: str = ""
+    ) -> list[Change]:
+        """Do an act to jobs. `delay` (ms) is for RESCHEDULE, `to` (a queue) for MOVE, `reason` for DISCARD.
 
         Acts on all jobs that match a filter are in `bulk`.
         """
-        return await JobActs(self._store, delay=delay).apply(act, refs)
+        return await JobActs(self._store, delay=delay, to=to, reason=reason).apply(act, refs)
 
     async def retry(self, refs: Sequence[Ref]) -> list[Change]:
         """Make ended or queued jobs available now, with all their attempts."""
@@ -128,6 +118,22 @@ class Inspector:
     async def reschedule(self, refs: Sequence[Ref], *, delay: int = 0) -> list[Change]:
         """Make queued jobs due in `delay` ms."""
         return await self.act(JobAct.RESCHEDULE, refs, delay=delay)
+
+    async def discard(self, refs: Sequence[Ref], *, reason: str = "") -> list[Change]:
+        """Make queued and suspended jobs dead."""
+        return await self.act(JobAct.DISCARD, refs, reason=reason)
+
+    async def move(self, refs: Sequence[Ref], to: str) -> list[Change]:
+        """Move queued jobs to another queue, each exactly once."""
+        return await self.act(JobAct.MOVE, refs, to=to)
+
+    async def edit(self, ref: Ref, rewrite: Callable[[Job], NewJob], *, version: str | None = None) -> Change:
+        """Give a queued job the arguments of `rewrite(job)`, which may raise ArgumentError.
+
+        `version`: refuse a job whose arguments have changed since it had this `JobView.version`.
+        """
+        why = unreadable_check(self._store)
+        return await edit_job(self._store, ref, rewrite, version=version, why_unreadable=why)
 
     # batches
 
@@ -243,6 +249,14 @@ class Inspector:
         table, found = await self._found(address)
         gone = await self._store.delete_entries([entry.ref for entry in found])
         return [entry_view(entry, table.now) for entry, was in zip(found, gone, strict=True) if was]
+
+    async def trigger_entry(self, address: str) -> list[Change]:
+        """Enqueue one job of each entry at this address now; the schedule does not change.
+
+        The overlap rule of an entry applies, except while it is paused. Raises ConfigError for an entry whose
+        jobs cannot be read here.
+        """
+        return [await trigger(self._store, entry) for entry in (await self._found(address))[1]]
 
     # workers and figures
 

@@ -1,4 +1,4 @@
-"""What an operator may do with jobs: retry, cancel, duplicate and others, for any number of jobs."""
+"""What an operator may do with jobs: retry, cancel, move and others, for any number of jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from penstock.core.ids import mint
 from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
-from penstock.core.lifecycle import OPERATOR_CANCELLED
+from penstock.core.lifecycle import DISCARDED, OPERATOR_CANCELLED
+from penstock.inspector.job_moves import move_jobs
 from penstock.inspector.requests import Change
 from penstock.stores.contract import EnqueueStatus, Store
 from penstock.stores.encrypted import unreadable_check
@@ -29,6 +30,8 @@ class JobAct(enum.StrEnum):
     | CANCEL | unfinished | cancelled; running ones are asked to stop |
     | DELETE | not running | gone |
     | DUPLICATE | in any state | as before, and a copy of each is available |
+    | DISCARD | queued or suspended | dead |
+    | MOVE | queued | in another queue, due as before |
     """
 
     RETRY = "retry"
@@ -37,6 +40,8 @@ class JobAct(enum.StrEnum):
     CANCEL = "cancel"
     DELETE = "delete"
     DUPLICATE = "duplicate"
+    DISCARD = "discard"
+    MOVE = "move"
 
     __hash__ = str.__hash__
 
@@ -49,18 +54,25 @@ def every_state(act: JobAct) -> tuple[State, ...]:
 _EVERY = {
     JobAct.CANCEL: tuple(state for state in State if state not in TERMINAL),
     JobAct.DELETE: tuple(state for state in State if state is not State.RUNNING),
+    JobAct.DISCARD: tuple(sorted(QUEUED | {State.SUSPENDED})),
+    JobAct.MOVE: tuple(sorted(QUEUED)),
 }
 
 
 class JobActs:
     """Acts on jobs of a store.
 
-    `delay` (ms) is for RESCHEDULE. `once`: a name under which each job is duplicated at most once.
+    `delay` (ms) is for RESCHEDULE, `to` (a queue) for MOVE, `reason` for DISCARD. `once`: a name under which
+    each job is duplicated at most once.
     """
 
-    def __init__(self, store: Store, *, delay: int = 0, once: str = "") -> None:
+    def __init__(
+        self, store: Store, *, delay: int = 0, to: str = "", reason: str = "", once: str = ""
+    ) -> None:
         self._store = store
         self._delay = delay
+        self._to = to
+        self._reason = reason or DISCARDED
         self._once = once
         self._why_unreadable = unreadable_check(store)
 
@@ -75,6 +87,8 @@ class JobActs:
             JobAct.CANCEL: self._cancel,
             JobAct.DELETE: self._delete,
             JobAct.DUPLICATE: self._duplicate,
+            JobAct.DISCARD: self._discard,
+            JobAct.MOVE: self._move,
         }
         return await acts[act](refs)
 
@@ -112,6 +126,15 @@ class JobActs:
         done = [changed(ref, state, "deleted") for ref, state in zip(refs, before, strict=True)]
         return await self._refuse_members(done, before)
 
+    async def _discard(self, refs: Sequence[Ref]) -> list[Change]:
+        before = await self._store.discard(refs, reason=self._reason)
+        allowed = QUEUED | {State.SUSPENDED}
+        done = [changed(ref, state, "discarded", allowed) for ref, state in zip(refs, before, strict=True)]
+        return await self._refuse_members(done, before)
+
+    async def _move(self, refs: Sequence[Ref]) -> list[Change]:
+        return await move_jobs(self._store, refs, self._to, self._why_unreadable)
+
     async def _duplicate(self, refs: Sequence[Ref]) -> list[Change]:
         """Enqueue a copy of each job under a new id, without its unique key and its flow."""
         jobs = await self._store.get(refs)
@@ -138,6 +161,8 @@ class JobActs:
     def _why_not_copied(self, job: Job) -> str | None:
         if job.members:
             return "it is a batch"
+        if job.spec.flow is not None and job.spec.flow.inputs:
+            return f"it takes results of the flow {job.spec.flow.id}: retry the flow from its node instead"
         return "its record cannot be read" if job.spec.unreadable else self._why_unreadable(job)
 
     def _new_id(self, job: Job) -> str:

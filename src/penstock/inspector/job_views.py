@@ -16,6 +16,7 @@ from penstock.core.retry import DEFAULT, DURATIONS, RetryPolicy
 from penstock.core.unique import UniqueKey
 from penstock.core.unique_rules import until
 from penstock.inspector.audit import ShownEntry
+from penstock.inspector.job_edits import version_of
 from penstock.stores.contract import PartitionInfo, StoredStep
 from penstock.stores.job_log import is_log, lines_of
 
@@ -23,7 +24,6 @@ __all__ = [
     "ActView",
     "AttemptView",
     "ErrorView",
-    "JobPage",
     "JobRow",
     "JobView",
     "LogLineView",
@@ -149,6 +149,7 @@ class StepView(msgspec.Struct, frozen=True):
 class JobView(JobRow, frozen=True, kw_only=True):
     """All facts of one job. `payload` and `result` are JSON if possible, else `…_base64` has the bytes.
 
+    `version` changes with the arguments; an edit may name it.
     `waited` and `ran` are seconds of the last attempt: from due to fetched, and from fetched to ended.
     """
 
@@ -171,6 +172,7 @@ class JobView(JobRow, frozen=True, kw_only=True):
     waited: float | None
     ran: float | None
     headers: dict[str, str]
+    version: str
     payload_size: int
     payload: msgspec.Raw | None
     payload_base64: str | None
@@ -182,13 +184,6 @@ class JobView(JobRow, frozen=True, kw_only=True):
     acts: list[ActView]  # of operators, newest first
     log: list[LogLineView]  # oldest first
     steps: list[StepView] = []
-
-
-class JobPage(msgspec.Struct, frozen=True):
-    """A page of a list of jobs, newest first; pass `next` as `after` to get the next page."""
-
-    jobs: list[JobRow]
-    next: str | None
 
 
 def job_row(job: Job) -> JobRow:
@@ -231,6 +226,7 @@ def job_view(
         waited=seconds(job.run_at, job.fetched_at),
         ran=seconds(job.fetched_at, job.ended_at),
         headers=dict(spec.headers or {}),
+        version=version_of(job),
         payload_size=len(spec.payload),
         payload=payload,
         payload_base64=payload_base64,

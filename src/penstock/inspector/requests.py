@@ -8,16 +8,7 @@ from penstock.core.errors import ConfigError, did_you_mean
 from penstock.core.ids import check_id, check_queue
 from penstock.core.job import Ref, State
 
-__all__ = ["Change", "Filter", "parse_address", "parse_state"]
-
-
-class Filter(msgspec.Struct, frozen=True):
-    """A selection of jobs; None matches everything."""
-
-    queue: str | None = None
-    state: State | None = None
-    task: str | None = None
-    worker: str | None = None
+__all__ = ["Change", "parse_address", "parse_state"]
 
 
 class Change(msgspec.Struct, frozen=True):

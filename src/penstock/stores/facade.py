@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.core.flow import FlowInfo, FlowNode, NewFlow, NewNode
 from penstock.core.job import Job, NewJob, Ref, State
-from penstock.core.lifecycle import ASK_CANCELLED
+from penstock.core.lifecycle import ASK_CANCELLED, DISCARDED
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
 from penstock.stores.contract import (
@@ -33,7 +33,9 @@ from penstock.stores.contract import (
     FlowChange,
     FlowPage,
     HeartbeatRequest,
+    JobEdit,
     JobFilter,
+    JobMove,
     JobOrder,
     LeaseStatus,
     LogPage,
@@ -67,7 +69,9 @@ from penstock.stores.contract import (
     WorkerInfo,
     WrittenDocument,
     check_change,
+    check_edits,
     check_kind,
+    check_moves,
     check_replacements,
     check_search,
 )
@@ -124,6 +128,9 @@ class VerbTable:
     retry: Operation[[Sequence[Ref], int | None, int | UnsetType | None], list[State | None]]
     reschedule: Operation[[Sequence[Ref], int, int | None], list[State | None]]
     delete: Operation[[Sequence[Ref], bool, bool], list[State | None]]
+    edit_jobs: AsyncOperation[[Sequence[JobEdit]], list[bool]]
+    move_jobs: AsyncOperation[[Sequence[JobMove]], list[Enqueued | None]]
+    discard: AsyncOperation[[Sequence[Ref], str], list[State | None]]
     replace_jobs: AsyncOperation[[Sequence[Replacement]], list[Enqueued]]
     purge: AsyncOperation[[str, Sequence[State], int], int]
     drop: AsyncOperation[[str], bool]
@@ -318,6 +325,15 @@ class StoreFacade:
         self, refs: Sequence[Ref], *, running: bool = False, keep_keys: bool = False
     ) -> list[State | None]:
         return await self._verbs.delete.run(refs, running, keep_keys)
+
+    async def discard(self, refs: Sequence[Ref], *, reason: str = DISCARDED) -> list[State | None]:
+        return await self._verbs.discard.run(refs, reason)
+
+    async def edit_jobs(self, edits: Sequence[JobEdit]) -> list[bool]:
+        return await self._verbs.edit_jobs.run(check_edits(edits))
+
+    async def move_jobs(self, moves: Sequence[JobMove]) -> list[Enqueued | None]:
+        return await self._verbs.move_jobs.run(check_moves(moves))
 
     async def replace_jobs(self, replacements: Sequence[Replacement]) -> list[Enqueued]:
         return await self._verbs.replace_jobs.run(check_replacements(replacements))

@@ -10,11 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from penstock.app.app import App
 from penstock.config import load
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.core.job import Job, State
+from penstock.inspector.bulk_acts import BulkActs, BulkState
 from penstock.stores.contract import Store
+from penstock.verify.command_line import command_line_numbers
 from penstock.verify.environment import Environment
 from penstock.verify.faults.chaos_run import ChaosRun
 from penstock.verify.faults.injector import FaultInjector
@@ -170,10 +174,14 @@ class _Run:
         first_round_done.set()
 
     def _inject_step(self, step: PlannedFault) -> None:
-        done = len(self._run.done)
+        done = self._injected(step.kind)
         self._injector.inject(step)
-        while step.first and len(self._run.done) == done and not self._over.wait(0.2):
+        while step.first and self._injected(step.kind) == done and not self._over.wait(0.2):
             self._injector.inject(step)  # retry: there was no victim, or the store was away
+
+    def _injected(self, kind: str) -> int:
+        """How often this kind has been injected. Other areas inject at the same time."""
+        return sum(1 for done in self._run.done if done.kind == kind)
 
     def _replace_dead(self) -> None:
         while not self._over.wait(_LOOK):
@@ -207,7 +215,7 @@ class _Run:
             self._progress("draining", unfinished=left)
             if time.monotonic() > ends:
                 self._reasons.append(
-                    f"{left} job(s) or flow(s) had not ended {limit:.0f} s after the last fault"
+                    f"{left} job(s), flow(s) or bulk act(s) had not ended {limit:.0f} s after the last fault"
                 )
                 break
             self._fleet.replace_dead()
@@ -219,7 +227,7 @@ class _Run:
     async def _tidy(self, store: Store) -> int:
         """Pause periodic entries, cancel parked jobs, bring delayed ones forward.
 
-        Answer: the number of unfinished jobs, or if there are none, of unfinished flows.
+        Answer: the number of unfinished jobs, or if there are none, of unfinished flows or bulk acts.
         """
         table = await store.entries()
         if running := [entry.ref for entry in table.entries if not entry.paused]:
@@ -236,7 +244,7 @@ class _Run:
         left = sum(counts[state] for state in _UNFINISHED)
         if left and left == counts[State.SUSPENDED]:
             await self._cancel_waits_in_vain(store)
-        return left or await self._open_flows(store)
+        return left or await self._open_flows(store) or await self._open_bulk_acts(store)
 
     def _had_wrong_clock(self) -> bool:
         return self._environment.file is not None and any(done.kind == "clock" for done in self._run.done)
@@ -277,11 +285,23 @@ class _Run:
             if after is None:
                 return n
 
+    async def _open_bulk_acts(self, store: Store) -> int:
+        """The number of bulk acts that run. One that a worker with a wrong clock holds for an hour is
+        aborted."""
+        acts = BulkActs(store)
+        running = [one for one in await acts.all() if one.state is BulkState.RUNNING]
+        if self._had_wrong_clock():
+            for one in running:
+                await acts.abort(one.id, by="verify")
+        return len(running)
+
     def _report(self) -> Report:
         self._progress("checking")
         store = self._app.store
         history = read(self._folder.ledger)
         seen = asyncio.run(snapshot(store, history))
+        commands = command_line_numbers(self._environment.url, self._folder.namespace)
+        seen = replace(seen, shown={**seen.shown, "the command line": commands})
         account = Account(
             request=self._request,
             environment=self._environment,

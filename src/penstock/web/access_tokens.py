@@ -5,7 +5,6 @@ Only a hash of the secret is stored, so that nobody who reads the store can use 
 
 from __future__ import annotations
 
-import enum
 import functools
 import hashlib
 import re
@@ -18,6 +17,7 @@ import msgspec
 from penstock.core.errors import ConfigError, did_you_mean
 from penstock.core.formats import instant, iso
 from penstock.core.limits import Rate
+from penstock.core.rights import INCLUDED, Right
 
 __all__ = [
     "AccessToken",
@@ -38,25 +38,6 @@ _LENGTH = 40
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _PATTERN = re.compile(r"[A-Za-z0-9._:@+=~*-]{1,255}", re.ASCII)
 _MOST_SCOPES = 100
-
-
-class Right(enum.StrEnum):
-    """What a token may do with queues."""
-
-    PRODUCE = "produce"  # enqueue jobs
-    CONSUME = "consume"  # take jobs, and settle them
-    READ = "read"  # see jobs and sizes
-    OPERATE = "operate"  # remove, retry and stop what others have enqueued
-    ADMIN = "admin"  # everything, and tokens and limits besides
-
-    __hash__ = str.__hash__
-
-
-#: The rights that a right includes.
-_INCLUDED = {
-    Right.OPERATE: frozenset({Right.OPERATE, Right.READ}),
-    Right.ADMIN: frozenset(Right),
-}
 
 
 class TokenScope(msgspec.Struct, frozen=True):
@@ -83,7 +64,7 @@ class TokenScope(msgspec.Struct, frozen=True):
 
     def gives(self, right: Right) -> bool:
         """Whether the scope has this right, on the queues that it names."""
-        return any(right in _INCLUDED.get(one, (one,)) for one in self.rights)
+        return any(right in INCLUDED.get(one, (one,)) for one in self.rights)
 
     def covers(self, queue: str) -> bool:
         """Whether the scope is about this queue; `*` stands for all queues."""

@@ -34,8 +34,11 @@ REPLACE = 79
 
 
 class Death(msgspec.Struct):
-    """The end of the worker that this child replaces: its id, the cause, how many jobs it held, and the jobs
-    (queue, id) that are dead because of it. The list is short: it is passed in the environment."""
+    """The end of another worker: its id, the cause, how many jobs it held, and the jobs (queue, id) that are
+    dead because of it. The list is short: it is passed in the environment of the child that replaces it.
+
+    The death of a worker that was replaced before is sent to a child over its socket, as a line of JSON.
+    """
 
     worker: str
     cause: str

@@ -4,7 +4,8 @@ It is a fork of the supervisor or a new program. A new program receives its orde
 and in both cases its lease table and a control socket are open files.
 Over the socket it sends `Hello` with the address of its store, because the supervisor never imports
 user code, or `Refusal` with the reason why it cannot work; the supervisor reports the same reason only once
-for several children. When the socket closes, the supervisor is dead and the process drains.
+for several children. It receives the deaths of other children. When the socket closes, the supervisor is dead
+and the process drains.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from penstock.worker.orders import (
     ChildHello,
     ChildMessage,
     ChildRequest,
+    Death,
     Orders,
     Refusal,
 )
@@ -125,24 +127,39 @@ async def _serve(orders: Orders, app: App, control: socket.socket) -> int:
     with contextlib.suppress(OSError):  # the supervisor is gone, which `_watch_supervisor` notices
         _send(control, ChildHello(app.connect_url, app.namespace, worker.has_listeners))
     _watch_supervisor(control, worker)
-    if orders.death is not None:  # the supervisor has no app, so no listeners
-        worker.report_lost_worker(orders.death.worker, orders.death.cause, orders.death.jobs)
-        worker.adopt_callbacks(orders.death.dead)
+    if orders.death is not None:
+        _report(orders.death, worker)
     await worker.run()
     return REPLACE if worker.wants_replacement else 0
 
 
+def _report(death: Death, worker: Worker) -> None:
+    """Report the death of another child to listeners: the supervisor has no app, so it has none."""
+    worker.report_lost_worker(death.worker, death.cause, death.jobs, death.dead)
+
+
 def _watch_supervisor(control: socket.socket, worker: Worker) -> None:
-    """Drain when the control socket becomes readable: the supervisor never writes, so it is gone."""
-    loop = asyncio.get_running_loop()
+    """Report deaths that the supervisor sends, and drain when the control socket closes: it is gone."""
+    loop, rest = asyncio.get_running_loop(), b""
     control.setblocking(False)
 
-    def gone() -> None:
-        loop.remove_reader(control)
-        _log.warning("worker %s: the supervisor is gone; draining", worker.id)
-        worker.stop()
+    def read() -> None:
+        nonlocal rest
+        try:
+            data = control.recv(65_536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            _report(msgspec.json.decode(line, type=Death), worker)
+        if not data:
+            loop.remove_reader(control)
+            _log.warning("worker %s: the supervisor is gone; draining", worker.id)
+            worker.stop()
 
-    loop.add_reader(control, gone)
+    loop.add_reader(control, read)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from penstock.maintenance.service import ProblemLog, Service
 from penstock.stores.contract import WorkerInfo
 from penstock.worker.announcer import Announcer
 from penstock.worker.attempt_watch import AttemptWatch
+from penstock.worker.callback_adopter import CallbackAdopter
 from penstock.worker.callback_runner import CallbackRunner
 from penstock.worker.checks import Check
 from penstock.worker.command_reader import CommandReader
@@ -69,6 +70,7 @@ class Services:
     unknown_tasks: UnknownTasks
     callback_runner: CallbackRunner
     reporter: Reporter
+    adopter: CallbackAdopter
     announcer: Announcer
     settler: Settler
     executor: Executor
@@ -154,6 +156,7 @@ class Services:
         setup, store = self.setup, self.setup.app.store
         services: list[Service] = [
             self.announcer,
+            self.adopter,
             self.maintenance.reclaimer,
             self.maintenance.promoter,
             self.maintenance.pruner,

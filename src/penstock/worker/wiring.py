@@ -18,6 +18,7 @@ from penstock.stores.contract import Fetched, WorkerInfo
 from penstock.stores.facade import StoreFacade
 from penstock.worker.announcer import Announcer
 from penstock.worker.attempt_recorder import AttemptRecorder
+from penstock.worker.callback_adopter import CallbackAdopter
 from penstock.worker.callback_runner import CallbackRunner
 from penstock.worker.command_reader import CommandReader
 from penstock.worker.executor import Executor, Slots
@@ -47,11 +48,13 @@ def wire(
     info: Callable[[], WorkerInfo],
     on_empty: Callable[[Fetched], bool],
     on_slot_lost: Callable[[], None],
+    adopted: list[tuple[str, str]],
 ) -> Services:
     """Create the services of one worker on the running event loop, without starting them.
 
     `worker` obeys the commands of operators, `info` returns what it announces. `on_empty` is called after a
     fetch without jobs and returns whether the worker stops, `on_slot_lost` when a slot was given up.
+    `adopted`: jobs (queue, id) that died with another worker, to be reported here.
     """
     app, config, store = setup.app, setup.config, setup.app.store
     metrics = None if setup.metrics is None else WorkerMetrics(setup.metrics)
@@ -115,6 +118,7 @@ def wire(
         unknown_tasks=unknown_tasks,
         callback_runner=callback_runner,
         reporter=reporter,
+        adopter=CallbackAdopter(reporter, adopted),
         announcer=announcer,
         settler=settler,
         executor=executor,

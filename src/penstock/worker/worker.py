@@ -81,7 +81,7 @@ class Worker:
         self.wants_replacement = False
         self._has_run = False
         self._services: Services | None = None
-        self._adopted: Sequence[tuple[str, str]] = ()
+        self._adopted: list[tuple[str, str]] = []
         self._started_at = int(time.time() * 1000)
 
     # ── life ─────────────────────────────────────────────────────────────────────────────────────
@@ -100,12 +100,17 @@ class Worker:
             for hook in self._app.hooks.on_startup:
                 await call_hook(hook, self._app)
             self._services = services = wire(
-                self._setup, self, info=self.info, on_empty=self._ends_burst, on_slot_lost=self._slot_lost
+                self._setup,
+                self,
+                info=self.info,
+                on_empty=self._ends_burst,
+                on_slot_lost=self._slot_lost,
+                adopted=self._adopted,
             )
             if self._state == "quiet":
                 self.quiet()
             if await services.announcer.announce_first(self._stop):
-                await services.reporter.adopt_callbacks(self._adopted)
+                await services.adopter.tick()
                 async with services.running():
                     names, slots = ", ".join(self._setup.queue_names), self._setup.concurrency
                     _log.info("worker %s serves %s with %d slots", self.id, names, slots)
@@ -251,14 +256,16 @@ class Worker:
             cpu=round(time.process_time(), 2),
         )
 
-    def report_lost_worker(self, worker: str, cause: str, jobs: int) -> None:
-        """Report to listeners that another worker is proven dead."""
+    def report_lost_worker(
+        self, worker: str, cause: str, jobs: int, dead: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """Report to listeners that another worker is proven dead, and held so many jobs. Take over the
+        callbacks of those jobs (queue, id) that died with it."""
         if self._app.events.active:
             self._app.events.emit(WorkerLost(int(time.time() * 1000), worker, cause, jobs))
-
-    def adopt_callbacks(self, dead: Sequence[tuple[str, str]]) -> None:
-        """Take over the callbacks of jobs (queue, id) that died with the previous worker."""
-        self._adopted = dead
+        self._adopted += dead
+        if self._services is not None:
+            self._services.adopter.wake()
 
     def _emit(self, kind: Callable[[int, str], Any]) -> None:
         if self._app.events.active:

@@ -323,6 +323,30 @@ async def test_metrics_that_differ_from_the_store_are_found(
     assert f"{shown or 'nothing'}; the store counts" in finding.says
 
 
+@pytest.mark.parametrize("shown", [3, None])
+async def test_a_face_that_shows_something_else_is_found(account: Account, shown: int | None) -> None:
+    history = read(account.directory)
+    seen = await snapshot(account.raw, history)
+    ((face, numbers),) = seen.shown.items()
+    lie = {what: n for what, n in numbers.items() if what[1] != "enqueued"}
+    lie |= {} if shown is None else {("default", "enqueued"): shown}
+    (finding,) = verdict_on(history, msgspec.structs.replace(seen, shown={face: lie})).findings
+    assert finding.promise == "counters"
+    assert finding.says == f"the inspector shows enqueued {shown or 0}; the store counts 7"
+
+
+async def test_statistics_of_tasks_with_more_than_their_queue_are_found(account: Account) -> None:
+    history = read(account.directory)
+    seen = await snapshot(account.raw, history)
+    assert seen.tasks
+    findings = verdict_on(history, msgspec.structs.replace(seen, tasks=seen.tasks * 2)).findings
+    assert promises(findings) == {"counters"}
+    assert [one.says.split(";")[0] for one in findings] == [
+        "the statistics of its tasks count processed 14",
+        "the statistics of its tasks count failed 4",
+    ]
+
+
 async def test_metrics_of_a_queue_with_an_unusual_name_are_understood(account: Account) -> None:
     await account.raw.enqueue([NewJob("stray", "somebody.elses", queue='a"b\\nc')])
     seen = await snapshot(account.raw, read(account.directory))

@@ -63,6 +63,8 @@ def show(id: str) -> None:
         [
             ("id", bulk.id),
             ("act", bulk.act.value),
+            ("to", bulk.to or None),
+            ("reason", bulk.reason or None),
             ("filter", filter),
             ("state", bulk.state.value),
             ("error", bulk.error or None),

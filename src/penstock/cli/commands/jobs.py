@@ -1,4 +1,4 @@
-"""`penstock jobs`: list, show, retry, cancel and delete jobs."""
+"""`penstock jobs`: list, show and change jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import click
 import msgspec
 
 from penstock.cli.faults import Exit
-from penstock.cli.job_acts import add_acts, ambiguous, no_job
+from penstock.cli.job_acts import add_acts
+from penstock.cli.job_addresses import ambiguous, no_job
+from penstock.cli.job_edit import add_edit
 from penstock.cli.job_search import read_search, run_search, search_options
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, counted, emit, facts, note, say, say_lines, span, table
@@ -160,6 +162,7 @@ def why(address: str) -> None:
 
 
 add_acts(command)
+add_edit(command)
 
 
 # ── showing ──────────────────────────────────────────────────────────────────────────────────────

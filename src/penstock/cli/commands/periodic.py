@@ -1,4 +1,4 @@
-"""`penstock periodic`: list, create, change, pause and remove periodic entries."""
+"""`penstock periodic`: list, create, change, pause, trigger and remove periodic entries."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import click
 from penstock.cli.audited_acts import AuditedAct
 from penstock.cli.commands.enqueue import find_task, read_arguments, refuse_memory, split_words
 from penstock.cli.completing import complete_entry, complete_queue
-from penstock.cli.faults import not_found
+from penstock.cli.faults import Exit, not_found
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, emit, facts, say, span, table
 from penstock.core.errors import did_you_mean
 
 if TYPE_CHECKING:
     from penstock.core.schedule import NewEntry, Schedule
-    from penstock.inspector import EntryView, Inspector
+    from penstock.inspector import Change, EntryView, Inspector
 
 __all__ = ["command"]
 
@@ -32,7 +32,7 @@ _ENTRIES = click.argument(
 
 @click.group("periodic")
 def command() -> None:
-    """List, create, change, pause and remove periodic entries.
+    """List, create, change, pause, trigger and remove periodic entries.
 
     A periodic entry is a schedule for jobs of one task. ENTRY is its queue/name, or the name alone.
     """
@@ -286,6 +286,29 @@ _switch(
     "pause it instead.",
     "removed",
 )
+
+
+@command.command("trigger", cls=Command)
+@_ENTRIES
+def trigger(addresses: tuple[str, ...]) -> Exit:
+    """Enqueue a job of each entry now.
+
+    The schedule does not change. The overlap rule of the entry applies, except while it is paused.
+    """
+    session = Session.current()
+
+    async def acting(inspector: Inspector) -> list[Change]:
+        for address in addresses:
+            await _some(inspector, inspector.entry, address)
+        return [change for address in addresses for change in await inspector.trigger_entry(address)]
+
+    changes = session.run(acting, audited=AuditedAct("periodic.trigger", addresses))
+    if session.json:
+        emit({"entries": changes})
+    else:
+        for change in changes:
+            say(f"{change.queue}/{change.id}: {change.says}", err=change.outcome != "done")
+    return Exit.OK if all(change.outcome == "done" for change in changes) else Exit.FAILED
 
 
 async def _some(

@@ -6,6 +6,7 @@
 | `consuming.py` | fetch, extend, settle, promote, reclaim, wait | workers |
 | `scheduling.py` | entries, put, pause, delete, tick | periodic jobs |
 | `operating.py` | list, queues, settings, retry, delete, prune, announce … | operators, maintenance |
+| `changing.py` | discard, edit_jobs, move_jobs | operators |
 | `documenting.py` | documents, change_documents, take_quota, append_log … | HTTP, dashboards |
 | `measuring.py` | add_stats, read_stats, read_errors, queue_sizes | workers, operators |
 | `flowing.py` | put_flow, get_flows, change_flow, advance_flows … | workflows |
@@ -42,6 +43,7 @@ Concepts, with an example each:
 
 from __future__ import annotations
 
+from penstock.stores.contract.changing import Changing, JobEdit, JobMove, check_edits, check_moves
 from penstock.stores.contract.checkup import Finding, Level, unreadable_settings_of
 from penstock.stores.contract.consuming import (
     Consuming,
@@ -180,6 +182,7 @@ __all__ = [
     "SIGNAL_KEPT",
     "SIZE_SAMPLE",
     "BatchInfo",
+    "Changing",
     "Consuming",
     "DayCount",
     "Document",
@@ -198,7 +201,9 @@ __all__ = [
     "FlowPage",
     "Flowing",
     "HeartbeatRequest",
+    "JobEdit",
     "JobFilter",
+    "JobMove",
     "JobOrder",
     "LeaseStatus",
     "Level",
@@ -255,7 +260,9 @@ __all__ = [
     "WorkerOffer",
     "WrittenDocument",
     "check_change",
+    "check_edits",
     "check_kind",
+    "check_moves",
     "check_replacements",
     "check_search",
     "most_steps",

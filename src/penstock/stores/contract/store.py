@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from penstock.stores.contract.changing import Changing
 from penstock.stores.contract.consuming import Consuming
 from penstock.stores.contract.documenting import Documenting
 from penstock.stores.contract.flowing import Flowing, SyncFlowing
@@ -26,6 +27,7 @@ class Store(
     Consuming,
     Scheduling,
     Operating,
+    Changing,
     Searching,
     Documenting,
     Measuring,

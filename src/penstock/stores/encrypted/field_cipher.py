@@ -12,6 +12,7 @@ from penstock.core.job import AttemptError, Job, NewJob, Progress, Ref, State
 from penstock.core.lifecycle import (
     ASK_CANCELLED,
     CANNOT_BE_READ,
+    DISCARDED,
     EXPIRED,
     OPERATOR_CANCELLED,
     UNKNOWN_TASK,
@@ -24,6 +25,7 @@ from penstock.stores.contract import (
     ErrorGroup,
     Fetched,
     HeartbeatRequest,
+    JobMove,
     Settlement,
     WorkerOffer,
 )
@@ -33,7 +35,9 @@ __all__ = ["FieldCipher"]
 J = TypeVar("J", bound="Job | None")
 
 #: Reasons worded by the lifecycle itself; operators without the key may read them.
-_OWN_WORDS = frozenset({ASK_CANCELLED, EXPIRED, OPERATOR_CANCELLED, "cancelled", "cancelled while running"})
+_OWN_WORDS = frozenset(
+    {ASK_CANCELLED, DISCARDED, EXPIRED, OPERATOR_CANCELLED, "cancelled", "cancelled while running"}
+)
 
 
 def _explains_parking(to: Transition) -> bool:
@@ -64,6 +68,20 @@ class FieldCipher:
         return replace(
             job, payload=payload, unique=replace(job.unique, key=self._cipher.hash_unique_key(job.unique.key))
         )
+
+    def encrypt_edited(self, new: NewJob, job: Job) -> NewJob:
+        """Encrypt new arguments of an existing job."""
+        place = self._additional_data(_kind_of(job.spec), job, job.task)
+        return replace(new, payload=self._cipher.encrypt(new.payload, place))
+
+    def encrypt_move(self, move: JobMove) -> JobMove:
+        """Encrypt a moved job for its new queue. Its unique key is a hash already."""
+        new, checkpoint = move.new, move.checkpoint
+        payload = self._cipher.encrypt(new.payload, self._additional_data(_kind_of(new), new, new.task))
+        if checkpoint is not None:
+            checkpoint = self._cipher.encrypt(checkpoint, self._additional_data("checkpoint", new))
+        errors = tuple(self._encrypt_error(new, error) for error in move.errors)
+        return replace(move, new=replace(new, payload=payload), errors=errors, checkpoint=checkpoint)
 
     def encrypt_entry(self, entry: NewEntry) -> NewEntry:
         """Encrypt deterministically: an unchanged entry that is put again stays equal."""

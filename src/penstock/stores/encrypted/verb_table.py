@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from penstock.core.job import Ref, State
 from penstock.core.schedule import Entry
 from penstock.stores.contract import Page, PartitionInfo, Replacement, Store, Tick, Timetable
+from penstock.stores.encrypted.changing import EditJobs, MoveJobs
 from penstock.stores.encrypted.documents import AppendLog, ChangeDocuments, ListDocuments, ReadLog
 from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.flows import AddToFlow, PutFlow, decrypted
@@ -75,11 +76,11 @@ class _DecryptingBoth(_Decrypting[P, R]):
         return self._decrypt(self._inner_sync.run_sync(*args, **options))
 
 
-class _Cancel:
-    """Cancel with a reason that is encrypted for each job by itself, so that each job is one call."""
+class _EndWithReason:
+    """End jobs with a reason that is encrypted for each job by itself, so that each job is one call."""
 
     def __init__(
-        self, inner: Operation[[Sequence[Ref], str], list[State | None]], cipher: FieldCipher
+        self, inner: AsyncOperation[[Sequence[Ref], str], list[State | None]], cipher: FieldCipher
     ) -> None:
         self._inner = inner
         self._cipher = cipher
@@ -92,11 +93,21 @@ class _Cancel:
         answers = dict(zip(once, await asyncio.gather(*calls), strict=True))
         return [answers[ref][0] for ref in refs]
 
+
+class _EndWithReasonBoth(_EndWithReason):
+    """The same, also for callers without an event loop."""
+
+    def __init__(
+        self, inner: Operation[[Sequence[Ref], str], list[State | None]], cipher: FieldCipher
+    ) -> None:
+        super().__init__(inner, cipher)
+        self._inner_sync = inner
+
     def run_sync(self, refs: Sequence[Ref], reason: str, /) -> list[State | None]:
         if not self._cipher.encrypts_reason(reason):
-            return self._inner.run_sync(refs, reason)
+            return self._inner_sync.run_sync(refs, reason)
         answers = {
-            ref: self._inner.run_sync([ref], self._cipher.encrypt_reason(ref, reason))[0]
+            ref: self._inner_sync.run_sync([ref], self._cipher.encrypt_reason(ref, reason))[0]
             for ref in dict.fromkeys(refs)
         }
         return [answers[ref] for ref in refs]
@@ -128,7 +139,10 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
     return VerbTable(
         # calls are encrypted, and what attempts say of themselves
         enqueue=_EncryptingBoth(inner.enqueue, cipher.encrypt_jobs),
-        cancel=_Cancel(inner.cancel, cipher),
+        cancel=_EndWithReasonBoth(inner.cancel, cipher),
+        edit_jobs=EditJobs(inner.edit_jobs, inner.get, cipher),
+        move_jobs=MoveJobs(inner.move_jobs, inner.get, cipher),
+        discard=_EndWithReason(inner.discard, cipher),
         extend=_Encrypting(
             inner.extend, lambda requests: [cipher.encrypt_heartbeat(request) for request in requests]
         ),

@@ -16,6 +16,7 @@ from penstock.stores.memory.rows import MemoryQueue, Row
 from penstock.stores.memory.state import MemoryState
 
 __all__ = [
+    "add",
     "batch",
     "batch_if_due",
     "become_batch",
@@ -33,6 +34,17 @@ __all__ = [
 
 
 # ── one job ──
+
+
+def add(memory: MemoryState, job: Job, queue: MemoryQueue, now: int) -> None:
+    """Add a new job to its queue, and to all indexes; it takes its unique key if that is free."""
+    row = memory.add(job, queue)
+    if job.spec.tenant is not None and queue.fair is None:
+        queue.fair = row.place
+    queue.enqueued += 1
+    keys.shift(memory, row, None, now)
+    put(memory, row)
+    batch_if_due(memory, row, now)
 
 
 def put(memory: MemoryState, row: Row) -> None:
@@ -91,11 +103,11 @@ def move(memory: MemoryState, row: Row, job: Job, now: int) -> None:
         partitions.advance(memory, queue, left, now)
 
 
-def end_queued(memory: MemoryState, row: Row, reason: str, now: int) -> None:
-    """Cancel a job that is not running."""
+def end_queued(memory: MemoryState, row: Row, reason: str, now: int, state: State = State.CANCELLED) -> None:
+    """Cancel a job that is not running, or make it dead."""
     indexes.take(memory, row)
-    row.over_at = now + kept(row.job.spec, State.CANCELLED)
-    row.job = replace(row.job, state=State.CANCELLED, ended_at=now, reason=reason)
+    row.over_at = now + kept(row.job.spec, state)
+    row.job = replace(row.job, state=state, ended_at=now, reason=reason)
     put(memory, row)
 
 

@@ -11,6 +11,7 @@ from penstock.core.errors import StoreError
 from penstock.stores.facade import VerbTable
 from penstock.stores.memory.state import MemoryState, named
 from penstock.stores.memory.verbs import (
+    changing,
     documents,
     fetching,
     flows,
@@ -106,6 +107,9 @@ def verb_table(owned: OwnedMemory) -> VerbTable:
         retry=_Locked(owned, operating.retry),
         reschedule=_Locked(owned, operating.reschedule),
         delete=_Locked(owned, operating.delete),
+        edit_jobs=_Locked(owned, changing.edit_jobs),
+        move_jobs=_Locked(owned, changing.move_jobs),
+        discard=_Locked(owned, changing.discard),
         replace_jobs=_Locked(owned, operating.replace_jobs),
         purge=_Locked(owned, operating.purge),
         drop=_Locked(owned, operating.drop),

@@ -37,6 +37,7 @@ ORDER = (
     "batches",
     "replacing",
     "insert",
+    "moving",
     "lease",
     "lookup",
     "removing",

@@ -10,6 +10,7 @@ from penstock.stores.redis.context import CallPlan, Context
 from penstock.stores.redis.plan_runner import PlanRunner
 from penstock.stores.redis.verbs import (
     batches,
+    changing,
     documents,
     fetching,
     flows,
@@ -77,6 +78,9 @@ def verb_table(plans: PlanRunner) -> VerbTable:
         retry=plan(operating.retry),
         reschedule=plan(operating.reschedule),
         delete=plan(operating.delete),
+        edit_jobs=plan(changing.edit_jobs),
+        move_jobs=plan(changing.move_jobs),
+        discard=plan(changing.discard),
         replace_jobs=plan(producing.replace_jobs),
         purge=plan(operating.purge),
         drop=plan(operating.drop),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from penstock.core.job import NewJob
+from penstock.core.job import NewJob, State
 from penstock.core.partition import Partition
 from penstock.stores.sqlite import fair_share
 from penstock.stores.sqlite.columns import LeasedRow
@@ -17,7 +17,7 @@ from penstock.stores.sqlite.rows import Row, RowBefore, numbers, spec_of
 from penstock.stores.sqlite.sql import ADMITTED, ADMITTED_UNSTARTED, SQL
 from penstock.stores.sqlite.states import (
     AVAILABLE,
-    CANCELLED,
+    CODE,
     PARKED,
     RETRYABLE,
     RUNNING,
@@ -143,16 +143,22 @@ def wait_in_line(tx: TransactionContext, queue: QueueContext, seq: int) -> None:
 
 
 def end_queued(
-    tx: TransactionContext, queue: QueueContext, seq: int, state: int, spec: NewJob | bytes, reason: str
+    tx: TransactionContext,
+    queue: QueueContext,
+    seq: int,
+    state: int,
+    spec: NewJob | bytes,
+    reason: str,
+    to: State = State.CANCELLED,
 ) -> None:
-    """Cancel a job that is not running, in a queue with or without partitions."""
+    """Cancel a job that is not running, or make it dead, in a queue with or without partitions."""
     if not queue.has_dependents:
-        tx.end_queued(queue, seq, state, spec, reason)
+        tx.end_queued(queue, seq, state, spec, reason, to)
         return
     before = look(tx, seq)
     assert before.state is not None
-    tx.end_queued(queue, seq, before.state, spec, reason)
-    became(tx, queue, before, CANCELLED, before.place)
+    tx.end_queued(queue, seq, before.state, spec, reason, to)
+    became(tx, queue, before, CODE[to], before.place)
 
 
 # ── admission ────────────────────────────────────────────────────────────────────────────────────

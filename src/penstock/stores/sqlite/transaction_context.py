@@ -10,14 +10,14 @@ import sqlite3
 from collections.abc import Sequence
 
 from penstock.core.clock import Clock
-from penstock.core.flow import NodeState
+from penstock.core.flow import NodeState, outcome_of
 from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import kept
 from penstock.stores.contract import SetAside
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import UnreadableRow, numbers, spec_of
 from penstock.stores.sqlite.sql import SQL
-from penstock.stores.sqlite.states import AVAILABLE, CANCELLED, ENDED, RUNNING, SCHEDULED, STATES
+from penstock.stores.sqlite.states import AVAILABLE, CODE, ENDED, RUNNING, SCHEDULED, STATES
 from penstock.stores.text_encoding import storable
 
 __all__ = ["TransactionContext"]
@@ -242,21 +242,27 @@ class TransactionContext:
         return () if found is None else tuple(found)
 
     def end_queued(
-        self, queue: QueueContext, seq: int, state: int, spec: NewJob | bytes, reason: str
+        self,
+        queue: QueueContext,
+        seq: int,
+        state: int,
+        spec: NewJob | bytes,
+        reason: str,
+        to: State = State.CANCELLED,
     ) -> None:
-        """Cancel a job that is not running."""
+        """Cancel a job that is not running, or make it dead."""
         if isinstance(spec, bytes):
             spec = spec_of(seq, spec)
-        until = self.now + kept(spec, State.CANCELLED)
+        until = self.now + kept(spec, to)
         try:
-            self.execute(_END, (seq, self.now, until, storable(reason)))
+            self.execute(_END, (seq, self.now, until, storable(reason), CODE[to]))
         except OverflowError as error:
             raise UnreadableRow({seq: f"its end cannot be stored: {error}"}) from error
         if spec.unique is not None:
             self.execute(_FREE, (numbers([seq]),))
         if spec.flow is not None:
-            self.note_flow_end(seq, NodeState.CANCELLED)
-        self.move(queue, state, CANCELLED)
+            self.note_flow_end(seq, outcome_of(to))
+        self.move(queue, state, CODE[to])
 
     def note_flow_end(self, seq: int, outcome: NodeState | None) -> None:
         """Note the end of a job that may be the job of a node; None: it had ended, and runs again."""

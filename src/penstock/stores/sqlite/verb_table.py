@@ -11,6 +11,7 @@ from penstock.stores.sqlite.namespace_runner import NamespaceRunner
 from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.verbs import (
     batches,
+    changing,
     documents,
     fetching,
     flows,
@@ -78,6 +79,9 @@ def verb_table(runner: Runner | NamespaceRunner) -> VerbTable:
         retry=ask(Verb(operating.retry)),
         reschedule=ask(Verb(operating.reschedule)),
         delete=ask(Verb(removing.delete)),
+        edit_jobs=ask(Verb(changing.edit_jobs)),
+        move_jobs=ask(Verb(changing.move_jobs)),
+        discard=ask(Verb(changing.discard)),
         replace_jobs=ask(Verb(removing.replace_jobs)),
         purge=ask(Verb(removing.purge)),
         drop=ask(Verb(operating.drop)),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+from penstock.verify.faults.act_faults import ActFaults
 from penstock.verify.faults.chaos_run import ChaosRun, NoVictim
 from penstock.verify.faults.plan import PlannedFault
 from penstock.verify.faults.process_faults import ProcessFaults
+from penstock.verify.faults.remote_faults import RemoteFaults
 from penstock.verify.faults.store_faults import StoreFaults
 from penstock.verify.faults.task_faults import TaskFaults
 
@@ -15,7 +17,7 @@ __all__ = ["FaultInjector"]
 
 
 class FaultInjector:
-    """Injects planned faults into the processes, the store and the tasks of a run."""
+    """Injects planned faults into the processes, the store and the tasks of a run, and does planned acts."""
 
     def __init__(self, run: ChaosRun) -> None:
         processes, self._store, tasks = ProcessFaults(run), StoreFaults(run), TaskFaults(run)
@@ -45,6 +47,8 @@ class FaultInjector:
             "segfault": tasks.segfault,
             "unknown-task": tasks.unknown_task,
             "poison-payload": tasks.poison_payload,
+            **ActFaults(run).by_kind(),
+            **RemoteFaults(run).by_kind(),
         }
 
     @property

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from penstock.verify.faults.act_faults import ACTS
 from penstock.verify.faults.types import FAULT_TYPES
 
 __all__ = ["AREAS", "PlannedFault", "RunRequest", "plan"]
@@ -15,9 +16,10 @@ AREAS: dict[str, tuple[float, float]] = {
     "processes": (0.5, 4.0),
     "store": (1.0, 4.0),
     "tasks": (0.2, 1.0),
+    "acts": (0.2, 1.0),
 }
-#: Relative frequency of types whose recovery times are reported (others: 1).
-_OFTEN = {"kill-worker": 4, "restart-store": 2}
+#: Relative frequency of types whose recovery times are reported, and of acts on jobs (others: 1).
+_OFTEN = {"kill-worker": 4, "restart-store": 2, **dict.fromkeys(ACTS, 4), "act-edit": 4, "act-bulk": 4}
 
 
 @dataclass(frozen=True)

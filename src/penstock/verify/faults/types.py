@@ -14,7 +14,7 @@ __all__ = ["FAULT_TYPES", "FaultType", "choose", "possible"]
 
 @dataclass(frozen=True)
 class FaultType:
-    """A type of fault: name, description, area (processes, store or tasks), and requirements."""
+    """A type of fault: name, description, area (processes, store, tasks or acts), and requirements."""
 
     name: str
     says: str
@@ -72,6 +72,20 @@ FAULT_TYPES: dict[str, FaultType] = {
         FaultType("segfault", "a task in a process of its own crashes the interpreter", "tasks"),
         FaultType("unknown-task", "a job whose task no worker has", "tasks"),
         FaultType("poison-payload", "a job whose payload cannot be decoded into arguments", "tasks"),
+        FaultType("act-retry", "an operator retries jobs: ended or queued ones", "acts"),
+        FaultType("act-run-now", "an operator runs delayed jobs now", "acts"),
+        FaultType("act-reschedule", "an operator reschedules jobs", "acts"),
+        FaultType("act-cancel", "an operator cancels jobs, also running ones", "acts"),
+        FaultType("act-delete", "an operator deletes jobs", "acts"),
+        FaultType("act-duplicate", "an operator duplicates jobs", "acts"),
+        FaultType("act-discard", "an operator discards jobs, which are dead then", "acts"),
+        FaultType("act-move", "an operator moves jobs to another queue", "acts"),
+        FaultType("act-edit", "an operator edits the arguments of a job", "acts"),
+        FaultType("act-bulk", "an act on all jobs of a filter, run by the workers; some are aborted", "acts"),
+        FaultType("remote-quiet", "an operator quiets a worker, and later ends it", "acts"),
+        FaultType("remote-drain", "an operator drains a worker", "acts"),
+        FaultType("remote-stop", "an operator stops a worker at once", "acts"),
+        FaultType("remote-restart", "an operator restarts a process of a supervisor", "acts"),
     )
 }  # fmt: skip
 

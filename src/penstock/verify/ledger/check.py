@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -13,14 +13,25 @@ from typing import TypedDict, Unpack
 import msgspec
 
 from penstock.core.job import Job, Ref
-from penstock.stores.contract import FLOW_STEP, QueueInfo, QueueStats, Store, StoredStep
+from penstock.inspector import Inspector
+from penstock.stores.contract import (
+    FLOW_STEP,
+    QueueInfo,
+    QueueStats,
+    Resolution,
+    StatsRow,
+    Store,
+    StoredStep,
+)
 from penstock.verify.ledger.reading.history import History, Story, read, uncollected
 from penstock.verify.ledger.rules import attempts, ends
+from penstock.verify.ledger.rules.acts import acts
 from penstock.verify.ledger.rules.batches import batches
 from penstock.verify.ledger.rules.begun import begun
 from penstock.verify.ledger.rules.case import Case, StoredFlow, broken
 from penstock.verify.ledger.rules.causes import SecondRun, reruns
 from penstock.verify.ledger.rules.counters import counters
+from penstock.verify.ledger.rules.faces import Numbers, counted, faces, numbers_of, tasks_of_queues
 from penstock.verify.ledger.rules.faults import ForgivenSpans, fault_index_of, word_of
 from penstock.verify.ledger.rules.flows import flow_numbers, flows
 from penstock.verify.ledger.rules.lost_shards import LostShard, went_on
@@ -57,6 +68,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     flows: dict[Ref, StoredFlow] = {}
     steps: dict[Ref, list[StoredStep]] = {}  # of the jobs that have recorded one
     metrics: str | None = None
+    #: What each face shows of the queues, by its name.
+    shown: Mapping[str, Numbers] = {}
+    tasks: list[StatsRow] = []  # the statistics of each task by day
 
 
 class Terms(TypedDict, total=False):
@@ -112,7 +126,16 @@ async def snapshot(store: Store, history: History) -> Snapshot:
         await _flows(store, list(history.flows)),
         {story.ref: await store.steps(story.ref) for story in history.stories if story.steps},
         metrics,
+        {"the inspector": await _inspected(store)},
+        (await store.read_stats(Resolution.DAY, span=Resolution.DAY.length * Resolution.DAY.kept)).rows,
     )
+
+
+async def _inspected(store: Store) -> Numbers:
+    """What the inspector shows: all faces but the metrics show what it has."""
+    inspector = Inspector(store)
+    queues, stats = await inspector.queues(), await inspector.stats(days=1)
+    return numbers_of(map(msgspec.structs.asdict, queues), map(msgspec.structs.asdict, stats))
 
 
 async def _flows(store: Store, refs: list[Ref]) -> dict[Ref, StoredFlow]:
@@ -191,6 +214,7 @@ def _verdict_on(
         findings += chain(attempts.fencing(story, case), attempts.attempts(story, case))
     findings += chain(begun(case), uniqueness(case), partitions(case), queue_limits(case))
     findings += chain(batches(case, exclusive=exclusive), periods(case), went_on(case, lost_shards))
+    findings += acts(case)
     findings += chain(flows(case, finished=finished), steps(case), signals(case))
     again = [one for s in history.stories for one in reruns(s, history, case.faults_by_target, case.forgiven)]
     findings += [one.finding for one in again if one.finding is not None]
@@ -198,6 +222,9 @@ def _verdict_on(
         findings += counters(history.stories, seen.jobs, seen.queues, seen.stats, case.forgiven)
         if seen.metrics is not None:
             findings += scraped(seen.metrics, seen.queues, seen.stats)
+        findings += faces(seen.shown, counted(seen.queues, seen.stats))
+        if not case.forgiven:
+            findings += tasks_of_queues(seen.tasks, seen.stats)
     findings += _of_the_ledger(history, injected, asked)
     late = list(lateness(case))
     verdict = Verdict(

@@ -225,18 +225,20 @@ class SettleAnswered(JobFact, frozen=True, tag="settled"):
 
 
 class OperationAsked(JobFact, frozen=True):
-    """A call that cancels, retries, reschedules, deletes or purges a job (`id` is `*` for a purge).
+    """A call that changes a job: cancel, retry, reschedule, delete, discard, edit, move, or purge.
 
-    `due` is the new time of a reschedule.
+    The `id` of a purge is `*`. `due`: the new time of a reschedule. `value`: the new arguments of an edit,
+    shortened. A move is followed by the `Offered` of the job in its new queue.
     """
 
     verb: str
     due: int = 0
+    value: str = ""
 
 
 class OperationAnswered(JobFact, frozen=True):
-    """The answer to `OperationAsked`: the job's state, empty if there is no such job, `unknown` if the reply
-    was lost; for a purge the number of removed jobs."""
+    """The answer to `OperationAsked`: the job's state, empty if nothing was changed, e.g. there is no such
+    job, `unknown` if the reply was lost; for a purge the number of removed jobs."""
 
     verb: str
     answer: str = ""

@@ -25,6 +25,11 @@ _AREAS = {
         *("failover", "lost-shard", "disk-full"),
     ),
     "network": ("reset", "half-open", "latency"),
+    "acts": (
+        *("act-retry", "act-run-now", "act-reschedule", "act-cancel", "act-delete", "act-duplicate"),
+        *("act-discard", "act-move", "act-edit"),
+        *("act-bulk", "remote-quiet", "remote-drain", "remote-stop", "remote-restart"),
+    ),
 }
 _AREA_OF = {kind: area for area, kinds in _AREAS.items() for kind in kinds}
 _LABELS = {
@@ -32,6 +37,7 @@ _LABELS = {
     "store": "faults of the store",
     "network": "network faults",
     "tasks": "faults of tasks",
+    "acts": "acts of an operator",
 }
 
 
@@ -63,7 +69,9 @@ def _chart(samples: Sequence[Mapping[str, Any]], faults: Iterable[Mapping[str, A
     }
     top = _round_up(max((rate for points in lines.values() for _, rate in points), default=0))
     grid = "".join(f'<line x1="0" x2="{_WIDE}" y1="{y}" y2="{y}"/>' for y in (0, _HIGH / 2))
-    shade = "".join(_mark(fault, span, _HIGH) for fault in faults if _area(_kind(fault)) != "tasks")
+    shade = "".join(
+        _mark(fault, span, _HIGH) for fault in faults if _area(_kind(fault)) not in ("tasks", "acts")
+    )
     drawn = "".join(
         f'<polyline class="{look}" points="{_points(lines[name], span, top)}"/>'
         for name, look in (("enqueued", "in"), ("completed", "out"))

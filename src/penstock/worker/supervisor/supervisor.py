@@ -117,6 +117,7 @@ class Supervisor:
         self._code = 0
         self._reported: set[str] = set()
         self._has_listeners = False  # whether the app has listeners or callbacks
+        self._deaths: asyncio.Queue[Death] = asyncio.Queue()  # for any child to report
         self._address: tuple[str, str] | None = None  # the URL and namespace of the app's store
         self._store: Store | None = None
         self._store_hangs = False  # it did not answer in time, so closing it could hang too
@@ -208,6 +209,9 @@ class Supervisor:
                 child, death, failures = child.successor, None, 0
                 continue
             asked, death = await self._after_end(child, code)
+            if child.successor is not None and death is not None:
+                self._hand_over(death)
+                death = None
             if code == REFUSED or (code in _NO_STORE and not began):
                 self._code = code
                 self._stop()
@@ -240,7 +244,14 @@ class Supervisor:
 
     async def _await_replaced(self, child: WorkerProcess) -> None:
         """Await the end of a child that another one has replaced."""
-        await self._after_end(child, await child.end)
+        _, death = await self._after_end(child, await child.end)
+        if death is not None:
+            self._hand_over(death)
+
+    def _hand_over(self, death: Death) -> None:
+        """Let a child that is there report a death to listeners: none will start that could."""
+        if self._has_listeners and not self._stopping:
+            self._deaths.put_nowait(death)
 
     def _new_child(self, death: Death | None) -> WorkerProcess:
         return process_class(self._app, self._config, self._queues, self._burst, death)
@@ -261,7 +272,7 @@ class Supervisor:
 
     def _await_end(self, child: WorkerProcess) -> None:
         child.end = asyncio.ensure_future(
-            child.wait(self._on_hello, lambda act: self._on_request(child, act))
+            child.wait(self._on_hello, lambda act: self._on_request(child, act), self._deaths)
         )
 
     # ── replacement ──────────────────────────────────────────────────────────────────────────────

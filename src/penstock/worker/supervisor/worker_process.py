@@ -46,6 +46,7 @@ class WorkerProcess:
         self.successor: WorkerProcess | None = None
         self.replaces: WorkerProcess | None = None
         self.replaced = asyncio.Event()  # its successor serves
+        self._greeted = asyncio.Event()  # it has sent its hello
         self._asked_to_end = False
         self.extended_ns = 0  # when its leases were last extended for it
         self.looked_ns = 0  # when its table was last read
@@ -110,20 +111,37 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    async def wait(self, on_hello: Callable[[ChildHello], None], on_request: Callable[[str], None]) -> int:
+    async def wait(
+        self,
+        on_hello: Callable[[ChildHello], None],
+        on_request: Callable[[str], None],
+        deaths: asyncio.Queue[Death],
+    ) -> int:
         """Wait until the process has ended; returns its exit code, negative for a signal.
 
-        Passes its hello and its requests on.
+        Passes its hello and its requests on, and sends it the `deaths` that no other process takes first.
         """
         receiving = asyncio.create_task(self._receive(on_hello, on_request))
+        sending = asyncio.create_task(self._send(deaths))
         try:
             code = await self._exit()
+            sending.cancel()
             # its last message is in the socket, or none comes; another holder of the socket is not waited for
             await asyncio.wait({receiving}, timeout=0.1)
             return code
         finally:
+            sending.cancel()
             receiving.cancel()
             self._control.close()
+
+    async def _send(self, deaths: asyncio.Queue[Death]) -> None:
+        """Send deaths to the process, once it is ready."""
+        loop = asyncio.get_running_loop()
+        await self._greeted.wait()
+        while True:
+            death = await deaths.get()
+            with contextlib.suppress(OSError):  # it has just ended, too
+                await loop.sock_sendall(self._control, msgspec.json.encode(death) + b"\n")
 
     async def _receive(
         self, on_hello: Callable[[ChildHello], None], on_request: Callable[[str], None]
@@ -140,6 +158,7 @@ class WorkerProcess:
                     on_request(message.act)
                 else:
                     self.ready_for_signals = True
+                    self._greeted.set()
                     on_hello(message)
 
     async def _exit(self) -> int:

@@ -20,7 +20,16 @@ from penstock.stores.memory.state import MemoryState
 from penstock.stores.memory.verbs.listing import info_of
 from penstock.stores.memory.verbs.producing import enqueue_one
 
-__all__ = ["delete", "drop", "flush_batch", "purge", "replace_jobs", "reschedule", "retry", "settings"]
+__all__ = [
+    "delete",
+    "drop",
+    "flush_batch",
+    "purge",
+    "replace_jobs",
+    "reschedule",
+    "retry",
+    "settings",
+]
 
 _MOVABLE = (State.SCHEDULED, State.AVAILABLE, State.RETRYABLE, State.WAITING)
 

@@ -13,11 +13,11 @@ from penstock.core.limits import OnFull
 from penstock.core.unique_rules import expiry_of, moves, replaced
 from penstock.stores.contract import Enqueued, EnqueueStatus
 from penstock.stores.memory import indexes, keys, transitions
-from penstock.stores.memory.rows import Holder, MemoryQueue
+from penstock.stores.memory.rows import Holder, MemoryQueue, Row
 from penstock.stores.memory.state import MemoryState
 from penstock.stores.text_encoding import asked_because, storable
 
-__all__ = ["cancel", "cancel_one", "enqueue", "enqueue_one", "get"]
+__all__ = ["cancel", "cancel_one", "enqueue", "enqueue_one", "get", "replace_content"]
 
 
 def enqueue(memory: MemoryState, jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -49,13 +49,8 @@ def enqueue_one(
         return Enqueued(EnqueueStatus.FULL, new.id, full[1], size=full[0], waits=waits)
     state, run_at = first_state(new, now)
     number, expires_at = memory.generation + 1, expiry_of(new, now)
-    row = memory.add(Job(new, state, number, enqueued_at=now, run_at=run_at, expires_at=expires_at), queue)
-    if new.tenant is not None and queue.fair is None:
-        queue.fair = row.place
-    queue.enqueued += 1
-    keys.shift(memory, row, None, now)
-    transitions.put(memory, row)
-    transitions.batch_if_due(memory, row, now)
+    job = Job(new, state, number, enqueued_at=now, run_at=run_at, expires_at=expires_at)
+    transitions.add(memory, job, queue, now)
     return Enqueued(EnqueueStatus.NEW, new.id)
 
 
@@ -65,22 +60,27 @@ def _replace(memory: MemoryState, queue: MemoryQueue, holder: Holder, new: NewJo
     job = None if row is None else replaced(row.job, new, now)
     if row is None or job is None:
         return Enqueued(EnqueueStatus.DUPLICATE, holder.id)
+    replace_content(memory, row, job, now)
+    return Enqueued(EnqueueStatus.REPLACED, holder.id)
+
+
+def replace_content(memory: MemoryState, row: Row, job: Job, now: int) -> None:
+    """Replace a queued job by `job`: `unique_rules.replaced`."""
     if moves(row.job.spec, job.spec):
         transitions.move(memory, row, job, now)
-        return Enqueued(EnqueueStatus.REPLACED, holder.id)
+        return
     if (job.state, job.run_at) == (row.job.state, row.job.run_at):  # the job keeps its place
         memory.expiring.drop(row.generation)
         if job.expires_at is not None:
             memory.expiring.put(row.generation, job.expires_at)
         row.job = job
-        return Enqueued(EnqueueStatus.REPLACED, holder.id)
+        return
     indexes.take(memory, row)
     row.job = job
     if job.state in (State.AVAILABLE, State.COLLECTING):
         transitions.put_available(memory, row, now)
     else:
         transitions.put(memory, row)
-    return Enqueued(EnqueueStatus.REPLACED, holder.id)
 
 
 def get(memory: MemoryState, refs: Sequence[Ref]) -> list[Job | None]:

@@ -1,13 +1,14 @@
-"""Deliver jobs that follow a job of another slot of a Cluster."""
+"""Deliver jobs that follow a job of another slot of a Cluster, or were moved from a queue of another slot."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from penstock.core.job import NewJob
+from penstock.core.job import AttemptError, NewJob
 from penstock.stores.contract import SetAside
 from penstock.stores.redis.context import CallPlan, Context, command
 from penstock.stores.redis.isolation import AWAY, each
@@ -17,50 +18,98 @@ from penstock.stores.redis.script_arguments import form_of, tail_of
 from penstock.stores.redis.verbs.known_queues import register
 from penstock.stores.redis.wire.calls import Call
 
-__all__ = ["deliver"]
+__all__ = ["MovedJob", "carried_by", "deliver"]
 
 #: How long (s) another process may take to deliver an entry that it read before the entry was removed.
 _STILL_READ = 3_600
+_CARRIED = struct.Struct("<III")
 _GENERATION = struct.Struct("<d")
+#: The first byte of the name of a moved job's entry.
+_MOVED = b"m"
+#: The answer for a moved job whose id another job of the queue has: the delivery is repeated by each prune.
+_TAKEN = b"-1"
 _read_new = msgspec.msgpack.Decoder(NewJob).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class MovedJob(msgspec.Struct, frozen=True, array_like=True):
+    """A job that was moved to another queue, as its note has it. Add new fields only at the end."""
+
+    new: NewJob
+    attempt: int = 0
+    lost: int = 0
+    errors: tuple[AttemptError, ...] = ()
+    checkpoint: bytes | None = None
+
+
+_read_moved = msgspec.msgpack.Decoder(MovedJob).decode
+
+
+class _OutboxEntry(NamedTuple):
+    """An entry of an outbox, and its delivery: the call, and the name under which it is made only once."""
+
+    queue: str
+    key: bytes
+    name: bytes
+    to: str
+    call: Call
+    once: str | None
+
+
+def carried_by(moved: MovedJob) -> bytes:
+    """Return what a moved job brings along, as `scripts/lib/moving.lua` reads it."""
+    parts = [_encode(error) for error in moved.errors]
+    errors = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+    head = _CARRIED.pack(moved.attempt, moved.lost, len(errors)) + errors
+    return head + (b"\0" if moved.checkpoint is None else b"\1" + moved.checkpoint)
 
 
 def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[None]:
-    """Enqueue jobs that follow a job of another slot; until then they are in the `out` hash of its queue.
+    """Enqueue jobs that come from another slot; until then they are in the `out` hash of a queue there.
 
     Delivery is at least once: if this process dies in between, the next prune of that queue delivers them.
     """
     keys = [(queue, context.redis_keys.queue(queue) + b":out", name) for queue, name in lying]
     texts = yield from each(context, [(queue, command(key, "HGET", key, name)) for queue, key, name in keys])
-    found: list[tuple[str, bytes, bytes, NewJob, int]] = []
-    calls: list[tuple[str, Call]] = []
+    notes: list[_OutboxEntry] = []
     for (queue, key, name), text in zip(keys, texts, strict=True):
         if text is None or text is AWAY:
             continue
         try:
-            new, generation = _read_new(text[8:]), int(_GENERATION.unpack_from(text)[0])
-            calls.append((new.queue, _follower_call(context, new, generation)))
+            notes.append(_note(context, queue, key, name, text))
         except UNDECODABLE as error:
             yield from _keep_unread(
                 context, queue, name, text, f"a job that follows another one cannot be read ({error})"
             )
-            continue
-        found.append((queue, key, name, new, generation))
-    if found:
-        yield from register(context, {queue for queue, _ in calls})
+    if notes:
+        yield from register(context, {note.to for note in notes})
         gone: list[tuple[str, Call]] = []
         once: list[tuple[str, Call] | None] = []
-        answers = yield from each(context, calls)
-        for (queue, key, name, new, generation), highest in zip(found, answers, strict=True):
+        answers = yield from each(context, [(note.to, note.call) for note in notes])
+        for note, highest in zip(notes, answers, strict=True):
             highest, unconfirmed = context.confirmed(highest)
-            if highest is not AWAY and not unconfirmed:  # else the entry stays for another process
+            if highest is not AWAY and not unconfirmed and highest != _TAKEN:  # else the entry stays
                 context.floor = max(context.floor, int(highest))
-                gone.append((queue, command(key, "HDEL", key, name)))
-                once.append(_confirmation(context, new, generation))
+                gone.append((note.queue, command(note.key, "HDEL", note.key, note.name)))
+                once.append(_confirmation(context, note))
         removed = yield from each(context, gone)
         confirmed = [one for one, answer in zip(once, removed, strict=True) if one and answer is not AWAY]
         if confirmed:
             yield from each(context, confirmed)
+
+
+def _note(context: Context, queue: str, key: bytes, name: bytes, text: bytes) -> _OutboxEntry:
+    """Read an entry; raises one of UNDECODABLE."""
+    generation = int(_GENERATION.unpack_from(text)[0])
+    if name.startswith(_MOVED):
+        moved = _read_moved(text[8:])
+        once = f"{queue}/{name.decode()}"
+        return _OutboxEntry(
+            queue, key, name, moved.new.queue, _receive_call(context, moved, generation, once), once
+        )
+    new = _read_new(text[8:])
+    call = _follower_call(context, new, generation)
+    return _OutboxEntry(queue, key, name, new.queue, call, _once(new, generation))
 
 
 def _once(new: NewJob, generation: int) -> str | None:
@@ -68,13 +117,12 @@ def _once(new: NewJob, generation: int) -> str | None:
     return None if new.flow is None else f"{new.flow.id}/{new.flow.node}/{generation}"
 
 
-def _confirmation(context: Context, new: NewJob, generation: int) -> tuple[str, Call] | None:
+def _confirmation(context: Context, note: _OutboxEntry) -> tuple[str, Call] | None:
     """Let the name be forgotten when no other process can still be about to deliver the job."""
-    name = _once(new, generation)
-    if name is None:
+    if note.once is None:
         return None
-    key = context.redis_keys.queue(new.queue) + f":once/{name}".encode()
-    return new.queue, command(key, "EXPIRE", key, _STILL_READ)
+    key = context.redis_keys.queue(note.to) + f":once/{note.once}".encode()
+    return note.to, command(key, "EXPIRE", key, _STILL_READ)
 
 
 def _keep_unread(context: Context, queue: str, name: bytes, text: bytes, cause: str) -> CallPlan[None]:
@@ -84,6 +132,15 @@ def _keep_unread(context: Context, queue: str, name: bytes, text: bytes, cause: 
     (kept,) = yield from each(context, [(queue, call)])
     if kept is not AWAY:
         context.set_asides.add(SetAside("outbox entry", queue, id, cause))
+
+
+def _receive_call(context: Context, moved: MovedJob, generation: int, once: str) -> Call:
+    """Return the call that stores a moved job, with the generation that its removal reserved for it."""
+    new = moved.new
+    digest, text = context.profiles.write(new)
+    facts = (packed(new.id), form_of(new, 1), tail_of(new, digest), carried_by(moved))
+    args = (generation - 1, digest, text, *facts, once)
+    return context.call("receive", [new.queue], args, replicas=context.replicas_of_noted)
 
 
 def _follower_call(context: Context, new: NewJob, generation: int) -> Call:

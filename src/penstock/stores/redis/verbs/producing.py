@@ -21,7 +21,18 @@ from penstock.stores.redis.wire.calls import Call
 from penstock.stores.redis.wire.faults import ReplyLost
 from penstock.stores.text_encoding import storable
 
-__all__ = ["MOST_QUEUES", "Part", "cancel", "enqueue", "get", "replace_jobs", "states_of"]
+__all__ = [
+    "MOST_QUEUES",
+    "Part",
+    "answers_of",
+    "cancel",
+    "enqueue",
+    "get",
+    "raise_whole",
+    "register_again",
+    "replace_jobs",
+    "states_of",
+]
 
 _STATUSES = {
     ord("n"): EnqueueStatus.NEW,
@@ -70,12 +81,12 @@ def enqueue(context: Context, jobs: Sequence[NewJob]) -> CallPlan[list[Enqueued]
     answers = yield calls
     if any(isinstance(answer, StoreCorrupt) for answer in answers):  # the next verbs run queue by queue
         context.spoiled.met()
-    _raise_whole(answers, jobs)
+    raise_whole(answers, jobs)
     for part, batch, answer in zip(parts, batches, answers, strict=True):
-        for place, one in zip(part, _answers(context, batch, answer, new), strict=True):
+        for place, one in zip(part, answers_of(context, batch, answer, new), strict=True):
             enqueued[place] = one
     if new:
-        yield from _register_again(context, new)
+        yield from register_again(context, new)
     return [one for one in enqueued if one is not None]
 
 
@@ -91,11 +102,11 @@ def _enqueue_one(context: Context, job: NewJob) -> CallPlan[list[Enqueued]]:
     if isinstance(answer, Exception):
         if isinstance(answer, StoreCorrupt):
             context.spoiled.met()
-        _raise_whole([answer], [job])
+        raise_whole([answer], [job])
     new: set[str] = set()
-    enqueued = _answers(context, (job,), answer, new)
+    enqueued = answers_of(context, (job,), answer, new)
     if new:
-        yield from _register_again(context, new)
+        yield from register_again(context, new)
     return enqueued
 
 
@@ -113,12 +124,12 @@ def replace_jobs(context: Context, replacements: Sequence[Replacement]) -> CallP
             enqueued[n] = _unwritable(one.new, error)
     sent = [n for n in range(len(jobs)) if n not in enqueued]
     answers = (yield calls) if calls else []
-    _raise_whole(answers, [jobs[n] for n in sent])
+    raise_whole(answers, [jobs[n] for n in sent])
     new: set[str] = set()
     for n, answer in zip(sent, answers, strict=True):
-        (enqueued[n],) = _answers(context, [jobs[n]], answer, new)
+        (enqueued[n],) = answers_of(context, [jobs[n]], answer, new)
     if new:
-        yield from _register_again(context, new)
+        yield from register_again(context, new)
     return [enqueued[n] for n in range(len(jobs))]
 
 
@@ -129,7 +140,7 @@ def _replace_call(context: Context, one: Replacement) -> Call:
     return context.call("replace_jobs", [one.new.queue], args, repeatable=False, replicas=context.replicas)
 
 
-def _register_again(context: Context, new: set[str]) -> CallPlan[None]:
+def register_again(context: Context, new: set[str]) -> CallPlan[None]:
     """Put queues on the list that an enqueue has created: they may have been dropped since the last time."""
     try:
         yield from register(context, new)
@@ -194,7 +205,7 @@ def _enqueue_call(context: Context, jobs: Sequence[NewJob], places: Sequence[int
     return context.call("enqueue", list(numbers), [*head, *args], repeatable=False, replicas=context.replicas)
 
 
-def _raise_whole(answers: Sequence[Any], jobs: Sequence[NewJob]) -> None:
+def raise_whole(answers: Sequence[Any], jobs: Sequence[NewJob]) -> None:
     """Raise an error of the whole call: no job was stored, or the outcome is unknown for all jobs."""
     kinds = {isinstance(answer, ReplyLost) for answer in answers if isinstance(answer, Exception)}
     if len(kinds) != 1 or not all(isinstance(answer, Exception) for answer in answers):
@@ -205,7 +216,7 @@ def _raise_whole(answers: Sequence[Any], jobs: Sequence[NewJob]) -> None:
         raise answers[0]
 
 
-def _answers(context: Context, jobs: Sequence[NewJob], answer: Any, new: set[str]) -> list[Enqueued]:
+def answers_of(context: Context, jobs: Sequence[NewJob], answer: Any, new: set[str]) -> list[Enqueued]:
     """Return the answer for each job of one part; add the names of new queues to `new`."""
     if isinstance(answer, Exception):
         status = EnqueueStatus.UNKNOWN if isinstance(answer, ReplyLost) else EnqueueStatus.FAILED

@@ -1,4 +1,4 @@
--- Change single jobs: retry, reschedule, delete.
+-- Change single jobs: retry, reschedule, delete, move.
 
 -- name: look
 -- ?1 qid  ?2 id
@@ -22,6 +22,10 @@ WHERE seq = ?1
 -- name: reschedule
 -- ?1 seq  ?2 state  ?3 due  ?4 place (NULL: keep)
 UPDATE penstock_job SET state = ?2, due = ?3, place = coalesce(?4, place) WHERE seq = ?1
+
+-- name: carry
+-- Give a job that was moved the history that it had.  ?1 qid  ?2 id  ?3 attempt  ?4 lost  ?5 errors  ?6 checkpoint
+UPDATE penstock_job SET attempt = ?3, lost = ?4, errors = ?5, checkpoint = ?6 WHERE queue = ?1 AND id = ?2
 
 -- name: delete
 -- Remove jobs in any state.  ?1 JSON list of seq

@@ -15,7 +15,7 @@ from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.queue_context import QueueContext
 from penstock.stores.sqlite.rows import Row, RowBefore, numbers, spec_blob, spec_of, specs_of
 from penstock.stores.sqlite.sql import SQL
-from penstock.stores.sqlite.states import AVAILABLE, CANCELLED, COLLECTING, STATES
+from penstock.stores.sqlite.states import AVAILABLE, CODE, COLLECTING, STATES
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.keys import forget_key, free_keys, shift_key
 from penstock.stores.text_encoding import storable
@@ -167,19 +167,27 @@ def _insert(
 
 
 def end_queued(
-    tx: TransactionContext, queue: QueueContext, seq: int, state: int, spec: NewJob | bytes, reason: str
+    tx: TransactionContext,
+    queue: QueueContext,
+    seq: int,
+    state: int,
+    spec: NewJob | bytes,
+    reason: str,
+    to: State = State.CANCELLED,
 ) -> None:
-    """Cancel a job that is not running: a member leaves its collecting batch, a batch ends its members."""
+    """Cancel a job that is not running, or make it dead.
+
+    A member leaves its collecting batch, a batch ends its members.
+    """
     if isinstance(spec, bytes):
         spec = spec_of(seq, spec)
-    partitions.end_queued(tx, queue, seq, state, spec, reason)
+    partitions.end_queued(tx, queue, seq, state, spec, reason, to)
     if spec.batch_terms is None:
         return
     if state == COLLECTING:
         left(tx, queue, spec.task, spec.batch_terms.key)
     else:
-        until = tx.now + kept(spec, State.CANCELLED)
-        end_members(tx, queue, spec.id, CANCELLED, until, reason)
+        end_members(tx, queue, spec.id, CODE[to], tx.now + kept(spec, to), reason)
 
 
 def end_members(

@@ -35,7 +35,7 @@ from penstock.stores.sqlite.verbs.keys import (
 from penstock.stores.sqlite.verbs.listing import info
 from penstock.stores.sqlite.verbs.measuring import drop_stats
 
-__all__ = ["drop", "reschedule", "retry", "settings"]
+__all__ = ["drop", "look", "reschedule", "retry", "settings"]
 
 _LOOK = SQL["operate.look"]
 _RETRY = SQL["operate.retry"]
@@ -53,7 +53,8 @@ _DROP_ENTRIES = SQL["entries.drop"]
 # ── single jobs ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _look(tx: TransactionContext, ref: Ref) -> tuple[QueueContext, Row] | None:
+def look(tx: TransactionContext, ref: Ref) -> tuple[QueueContext, Row] | None:
+    """Find a job and return its queue and the columns of `operate.look`; None if it does not exist."""
     queue = tx.queue(ref.queue)
     row = None if queue is None else tx.execute(_LOOK, (queue.qid, ref.id)).fetchone()
     if queue is None or row is None:
@@ -72,7 +73,7 @@ def retry(
 def _retry(
     tx: TransactionContext, ref: Ref, attempts: int | None, new_expiry: int | UnsetType | None
 ) -> State | None:
-    found = _look(tx, ref)
+    found = look(tx, ref)
     if found is None:
         return None
     queue, (seq, state, spec, expires_at, batch, is_batch) = found
@@ -136,7 +137,7 @@ def reschedule(
 
 
 def _reschedule(tx: TransactionContext, ref: Ref, due: int) -> State | None:
-    found = _look(tx, ref)
+    found = look(tx, ref)
     if found is None:
         return None
     queue, (seq, state, spec, _, batch, is_batch) = found

@@ -23,7 +23,17 @@ from penstock.stores.sqlite.verbs.limits import refusal
 from penstock.stores.sqlite.verbs.replacing import conflict
 from penstock.stores.text_encoding import asked_because
 
-__all__ = ["all_ended", "cancel", "enqueue", "enqueue_one", "find_ended", "get", "is_open"]
+__all__ = [
+    "all_ended",
+    "cancel",
+    "enqueue",
+    "enqueue_one",
+    "find_ended",
+    "get",
+    "insert_with_options",
+    "is_open",
+    "refused",
+]
 
 _INSERT = SQL["enqueue.insert"]
 _INSERT_WITH_KEY = SQL["enqueue.insert_with_key"]
@@ -119,23 +129,34 @@ def _row(queue: QueueContext, job: NewJob, seq: int, code: int, place: int, due:
 
 def enqueue_one(tx: TransactionContext, job: NewJob, *, follows: bool = False) -> Enqueued:
     """Enqueue one job with any options. With `follows`, a closed or full queue takes the job, too."""
-    cx = tx.cx
     queue = tx.some_queue(job.queue)
-    if cx.execute(_EXISTS, (queue.qid, job.id)).fetchone():
-        return Enqueued(EnqueueStatus.EXISTS, job.id)
+    if (answer := _taken(tx, queue, job)) is not None:
+        return answer
     if queue.closed and not follows:
         return Enqueued(EnqueueStatus.CLOSED, job.id)
     held = None if job.unique is None else conflict(tx, queue, job)
     if held is not None:
         return held
-    refused = None if follows else refusal(tx, queue, job)
-    if refused is not None:
-        return refused
+    full = None if follows else refusal(tx, queue, job)
+    if full is not None:
+        return full
     if job.unique is None and job.batch_terms is None and not _may_wait(queue, job):
         _insert(tx, queue, job)
     else:
-        _insert_with_options(tx, queue, job)
+        insert_with_options(tx, queue, job)
     return Enqueued(EnqueueStatus.NEW, job.id)
+
+
+def refused(tx: TransactionContext, queue: QueueContext, job: NewJob) -> Enqueued | None:
+    """The answer for a job that this queue refuses, except for its unique key; None: the queue takes it."""
+    if (answer := _taken(tx, queue, job)) is not None:
+        return answer
+    return Enqueued(EnqueueStatus.CLOSED, job.id) if queue.closed else refusal(tx, queue, job)
+
+
+def _taken(tx: TransactionContext, queue: QueueContext, job: NewJob) -> Enqueued | None:
+    exists = tx.execute(_EXISTS, (queue.qid, job.id)).fetchone()
+    return Enqueued(EnqueueStatus.EXISTS, job.id) if exists else None
 
 
 def _may_wait(queue: QueueContext, job: NewJob) -> bool:
@@ -143,8 +164,8 @@ def _may_wait(queue: QueueContext, job: NewJob) -> bool:
     return queue.fair is not None or job.partition is not None or job.tenant is not None
 
 
-def _insert_with_options(tx: TransactionContext, queue: QueueContext, job: NewJob) -> None:
-    """Store a job with a unique key (which must be free), a partition, a fair share or a batch key."""
+def insert_with_options(tx: TransactionContext, queue: QueueContext, job: NewJob) -> None:
+    """Store a job with a unique key (taken if it is free), a partition, a fair share or a batch key."""
     unique = job.unique
     first, due = first_state(job, tx.now)
     seq, state, place = tx.generation() + 1, CODE[first], tx.tails(queue, 1) + 1

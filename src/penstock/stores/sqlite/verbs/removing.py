@@ -20,7 +20,7 @@ from penstock.stores.sqlite.verbs.listing import cheaper_to_gather, gather
 from penstock.stores.sqlite.verbs.producing import enqueue_one
 from penstock.stores.sqlite.verbs.stepping import forget_steps
 
-__all__ = ["delete", "forget", "purge", "replace_jobs"]
+__all__ = ["delete", "forget", "purge", "remove", "replace_jobs"]
 
 _LOOK = SQL["operate.look"]
 _DELETE = SQL["operate.delete"]
@@ -65,9 +65,9 @@ def _delete(tx: TransactionContext, ref: Ref, running: bool, keep_keys: bool) ->
     check_state(seq, state)
     if state == RUNNING and running:
         tx.settled(queue, 1, 0)
-        _remove(tx, queue, [seq], keep_keys)
+        remove(tx, queue, [seq], keep_keys)
     elif state != RUNNING and not (state == COLLECTING and batch is not None):
-        _remove(tx, queue, [seq], keep_keys)
+        remove(tx, queue, [seq], keep_keys)
     return STATES[state]
 
 
@@ -81,7 +81,7 @@ def purge(tx: TransactionContext, name: str, states: Sequence[State], limit: int
         seqs = sorted(seq for code in codes for seq in _purgeable(tx, queue.qid, code))[:limit]
     else:
         seqs = [seq for (seq,) in tx.execute(_OLDEST_JOBS, (queue.qid, numbers(codes), limit))]
-    _remove(tx, queue, seqs)
+    remove(tx, queue, seqs)
     return len(seqs)
 
 
@@ -91,9 +91,7 @@ def _purgeable(tx: TransactionContext, qid: int, code: int) -> list[int]:
     return gather(tx, qid, code)
 
 
-def _remove(
-    tx: TransactionContext, queue: QueueContext, seqs: Sequence[int], keep_keys: bool = False
-) -> None:
+def remove(tx: TransactionContext, queue: QueueContext, seqs: Sequence[int], keep_keys: bool = False) -> None:
     """Remove jobs on request."""
     if queue.has_dependents:
         _remove_with_dependents(tx, queue, seqs, keep_keys)

@@ -14,7 +14,7 @@ from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.batches import enter, left, set_key
 from penstock.stores.sqlite.verbs.keys import holder
 
-__all__ = ["conflict"]
+__all__ = ["conflict", "replace_content"]
 
 _LOOK = SQL["keys.look"]
 _REPLACE = SQL["keys.replace"]
@@ -27,12 +27,13 @@ def conflict(tx: TransactionContext, queue: QueueContext, new: NewJob) -> Enqueu
     if found is None:
         return None
     id, seq = found
-    if new.unique.replace and _replace(tx, queue, seq, new):
+    if new.unique.replace and replace_content(tx, queue, seq, new):
         return Enqueued(EnqueueStatus.REPLACED, id)
     return Enqueued(EnqueueStatus.DUPLICATE, id)
 
 
-def _replace(tx: TransactionContext, queue: QueueContext, seq: int, new: NewJob) -> bool:
+def replace_content(tx: TransactionContext, queue: QueueContext, seq: int, new: NewJob) -> bool:
+    """Replace the content of a queued job by that of a call; False if the call does not replace it."""
     row = tx.execute(_LOOK, (seq,)).fetchone()
     if row is None:  # the key has outlived its job
         return False

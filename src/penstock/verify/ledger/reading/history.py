@@ -296,28 +296,31 @@ def _add_start(story: Story, runs: dict[str, Run], fact: Started) -> None:
     if run is None:
         lease = next((one for one in story.leases if one.token == fact.token), None)
         run = runs[fact.token] = Run(fact.token, fact.attempt, fact.worker, fact, lease)
-        story.runs.insert(_place(story.runs, run), run)
+        story.runs.insert(_place(story, run), run)
     elif run.start.inside == fact.inside:
         story.shared.append((fact.token, run.start.pid, fact.pid))
     run.pids.add(fact.pid)
 
 
-def _place(runs: list[Run], late: Run) -> int:
+def _place(story: Story, late: Run) -> int:
     """The index of a run among the runs that began before it."""
-    place = len(runs)
-    while place and _was_first(late, runs[place - 1]):
+    place = len(story.runs)
+    while place and _was_first(late, story.runs[place - 1], story):
         place -= 1
     return place
 
 
-def _was_first(late: Run, other: Run) -> bool:
+def _was_first(late: Run, other: Run, story: Story) -> bool:
     """Whether `late`, which began after `other`, was leased before it.
 
     It was if its worker received it first; or if it may have been leased first and its attempt number is
     lower. The time of the request alone proves nothing: all requests wait together for a store that is away.
+    An operator's retry in between explains a lower number.
     """
     if late.granted < other.granted:
-        return late.attempt <= other.attempt
+        return late.attempt <= other.attempt or story.operated("retry", late.granted, other.start.mono)
+    if story.operated("retry", other.granted, late.start.mono):
+        return False
     return late.asked < other.asked and late.attempt < other.attempt
 
 

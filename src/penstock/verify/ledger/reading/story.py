@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 
 from penstock.core.job import TERMINAL, Ref
 from penstock.verify.ledger.facts import (
@@ -98,6 +100,21 @@ class OperatorAction:
         """Whether it was applied, or may have been: the answer does not say that there was nothing to do."""
         return self.answer not in ("", "running")
 
+    @property
+    def certain(self) -> bool:
+        """Whether its answer says that it was applied."""
+        return self.answer is not None and self.answer not in ("", "running", "unknown")
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may have changed how the job ends: a running job may obey a request to stop, or not."""
+        return self.accepted or (self.asked.verb == "cancel" and self.answer == "running")
+
+    @property
+    def until(self) -> float:
+        """When it was applied at the latest (mono), if it was: infinite without an answer."""
+        return self.answered if self.answer is not None else inf
+
     def may_lie(self, after: int, before: int) -> bool:
         """Whether the store may have applied it between these moments (mono); without an answer at any time
         since the call."""
@@ -163,6 +180,10 @@ class Story:
     def began(self) -> int:
         """When the first enqueue call began (mono)."""
         return self.offer.mono if self.offer else 0
+
+    def accepted(self, verb: str) -> Iterator[OperatorAction]:
+        """The operations of this kind that were applied, or may have been."""
+        return (op for op in self.operations if op.asked.verb == verb and op.accepted)
 
     def call_of(self, lease: Leased) -> tuple[int, int]:
         """The earliest and the latest moment (mono) at which the store can have leased the job.

@@ -32,6 +32,7 @@ from penstock.stores.contract import (
 )
 from penstock.verify.ledger import facts
 from penstock.verify.ledger.recording import store_calls
+from penstock.verify.ledger.recording.change_calls import ChangeVerbs
 from penstock.verify.ledger.recording.fact_writer import FactWriter
 from penstock.verify.ledger.recording.flow_calls import FlowCallRecorder, FlowVerbs, SyncFlowVerbs
 from penstock.verify.ledger.recording.store_calls import timestamp
@@ -50,13 +51,13 @@ def recorded_store(store: Store, writer: FactWriter) -> Store:
     return cast(Store, _RecordedStore(store, writer))
 
 
-class _RecordedStore(FlowVerbs):
+class _RecordedStore(FlowVerbs, ChangeVerbs):
     """A store whose recorded verbs are below; all others are passed to the wrapped store."""
 
     def __init__(self, store: Store, writer: FactWriter) -> None:
         self._store = store
         self._writer = writer
-        self._recorder = _CallRecorder(writer)
+        self._recorder = self._operations = _CallRecorder(writer)
         self._flow_recorder = FlowCallRecorder(writer)
         self.sync = cast(SyncStore, _RecordedSyncStore(store.sync, self._recorder, self._flow_recorder))
 
@@ -251,9 +252,14 @@ class _CallRecorder:
             self._writer.write_all(store_calls.settled(settlements, answer.given))
 
     @contextmanager
-    def operate(self, verb: str, refs: Sequence[Ref], due: int = 0) -> Iterator[_CapturedAnswer[Any]]:
+    def operate(
+        self, verb: str, refs: Sequence[Ref], due: int = 0, values: Sequence[str] = ()
+    ) -> Iterator[_CapturedAnswer[Any]]:
         now = timestamp()
-        self._writer.write_all([facts.OperationAsked(*now, ref.queue, ref.id, verb, due) for ref in refs])
+        pairs = zip(refs, values or [""] * len(refs), strict=True)
+        self._writer.write_all(
+            [facts.OperationAsked(*now, ref.queue, ref.id, verb, due, value) for ref, value in pairs]
+        )
         answer = _CapturedAnswer[Any]()
         try:
             yield answer

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from penstock.core.job import Job
+from penstock.core.job import QUEUED, Job, State
 from penstock.verify.ledger.facts import Answered
 from penstock.verify.ledger.reading.story import TERMINAL_STATES, Act, OperatorAction, Story
 from penstock.verify.ledger.rules.case import Case, broken
@@ -12,6 +12,8 @@ from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["end_of", "is_forgiven"]
 
+#: The states of jobs that a discard makes dead. A collecting job may be in a batch, and then it stays.
+_DISCARDED = {state.value for state in (*QUEUED, State.SUSPENDED)} - {State.COLLECTING.value}
 #: A store may count a retention from slightly before the time in the ledger (ms).
 _ABOUT = 1_000
 
@@ -22,13 +24,14 @@ def end_of(story: Story, case: Case) -> tuple[str, list[Violation]]:
     if not _taken(story) and not (story.of_flow and job is not None):
         return "never", _there_though_refused(story, job)
     batches = [batch for batch in story.batches if not _was_left_out(story, batch, case)]
-    if batches and not _ends(story) and not _cancels(story):
+    if batches and not _ends(story) and not any(_ends_by_acts(story)):
         return _end_of_member(story, batches, case, job)
     ends, undone = _certain_ends(story, case)
     told = {act.asked.state for act in ends}
     perhaps = {act.asked.state for act in undone}
-    for cancel in _cancels(story):
-        (perhaps if case.forgiven(*cancel.call) else told).add("cancelled")
+    for act, state in _ends_by_acts(story):
+        certain = not case.forgiven(*act.call) and _stays(story, act)
+        (told if certain else perhaps).add(state)
     wrong = _ended_twice(story, ends, told)
     if job is not None:
         if story.of_flow and case.forgiven:
@@ -36,14 +39,14 @@ def end_of(story: Story, case: Case) -> tuple[str, list[Violation]]:
         return _kept_end(story, job, told, perhaps, wrong)
     if _deleted(story):
         return "deleted", wrong
-    ends = ends or undone
-    called_off = "cancelled" in told | perhaps
-    end = ends[-1].asked.state if ends else "cancelled" if called_off else _presumed(story, case)
+    lasting, ends = bool(ends), ends or undone
+    by_act = max(told | perhaps, default=None)
+    end = ends[-1].asked.state if ends else by_act or _presumed(story, case)
     if end is None:
         return _gone(story, case, wrong)
-    if ends and case.is_last(story) and not case.is_purged(story) and not case.clock_skewed:
+    if lasting and case.is_last(story) and not case.is_purged(story) and not case.clock_skewed:
         until = case.history.at(ends[-1].asked) + ends[-1].asked.keep - _ABOUT
-        if case.now < until and not case.forgiven(*ends[-1].call):
+        if case.now < until:
             says = f"the job ended as {end} and must still be kept, but is not in the store"
             wrong.append(broken(story, "kept", says))
     return end, wrong
@@ -102,38 +105,47 @@ def _there_though_refused(story: Story, job: Job | None) -> list[Violation]:
     return []
 
 
-def _since(story: Story) -> int:
-    """When the job was last retried by an operator (mono), which makes it a new job; 0: never."""
-    retries = [op.asked.mono for op in story.operations if op.asked.verb == "retry" and op.accepted]
-    return max(retries, default=0)
+def _is_over(story: Story, act: Act | OperatorAction) -> bool:
+    """Whether an operator has certainly retried the job after this end, which makes it a new job.
+
+    A running job cannot be retried, so no outcome of a lease from before the retry ends the new job.
+    """
+    ended = act.answered if act.answer is not None else act.asked.mono
+    if isinstance(act, Act):
+        leases = (lease.mono for lease in story.leases if lease.token == act.asked.token)
+        ended = min([ended, *leases])
+    return any(op.certain and op.asked.mono >= ended for op in story.accepted("retry"))
+
+
+def _stays(story: Story, act: Act | OperatorAction) -> bool:
+    """Whether no retry may have followed this end."""
+    return not any(op.until > act.asked.mono for op in story.accepted("retry"))
 
 
 def _ends(story: Story) -> list[Act]:
-    since = _since(story)
-    return [a for a in story.acts if a.terminal and a.applied and a.asked.mono >= since]
+    """The ends of the job since its last retry, or perhaps before it."""
+    return [a for a in story.acts if a.terminal and a.applied and not _is_over(story, a)]
 
 
 def _certain_ends(story: Story, case: Case) -> tuple[list[Act], list[Act]]:
-    """The ends of the job: the certain ones, and those that the store may have lost."""
+    """The ends of the job: the certain ones, and those that the store may have lost, or a retry undone."""
     ends = _ends(story)
-    if not case.forgiven:
-        return ends, []
-    undone = [act for act in ends if case.forgiven(*act.call)]
-    return [act for act in ends if act not in undone], undone
+    lasting = [act for act in ends if _stays(story, act) and not case.forgiven(*act.call)]
+    return lasting, [act for act in ends if act not in lasting]
 
 
-def _cancels(story: Story) -> list[OperatorAction]:
-    """The cancellations that ended the job, according to the store."""
-    since = _since(story)
-    return [
-        op
-        for op in story.operations
-        if op.asked.verb == "cancel" and op.answer == "cancelled" and op.asked.mono >= since
-    ]
+def _ends_by_acts(story: Story) -> Iterator[tuple[OperatorAction, str]]:
+    """The cancellations and discards that ended the job, according to the store, and its state then."""
+    for op in story.operations:
+        cancelled = op.asked.verb == "cancel" and op.answer == "cancelled"
+        discarded = op.asked.verb == "discard" and op.answer in _DISCARDED
+        if (cancelled or discarded) and not _is_over(story, op):
+            yield op, "cancelled" if cancelled else "dead"
 
 
 def _deleted(story: Story) -> bool:
-    return any(op.asked.verb == "delete" and op.accepted for op in story.operations)
+    """Whether the job was removed, or moved to another queue, which is another job there."""
+    return any(story.accepted("delete")) or any(story.accepted("move"))
 
 
 def _ended_twice(story: Story, ends: Sequence[Act], told: set[str]) -> list[Violation]:
@@ -165,7 +177,7 @@ def _otherwise(story: Story, told: set[str], state: str) -> Violation:
 
 def _completed_by_nobody(story: Story) -> list[Violation]:
     """A finding for a completed job without a settlement: every worker records its settle calls."""
-    said = [a for a in story.acts if a.asked.state == "completed" and a.asked.mono >= _since(story)]
+    said = [a for a in story.acts if a.asked.state == "completed" and not _is_over(story, a)]
     if any(a.perhaps for a in said) or not (story.leases or story.runs or story.acts):
         return []  # or its worker was not recorded
     if said:
@@ -179,10 +191,9 @@ def _presumed(story: Story, case: Case) -> str | None:
     Either its worker was killed before the answer, and the job is past its retention; or the job has expired.
     With a wrong clock the retention counts as past.
     """
-    since = _since(story)
     for act in reversed(story.acts):
         over = case.clock_skewed or act.asked.keep == 0 or case.now >= act.asked.at + act.asked.keep
-        if act.terminal and act.perhaps and over and act.asked.mono >= since:
+        if act.terminal and act.perhaps and over and not _is_over(story, act):
             return act.asked.state
     node = case.nodes.get(story.ref) if case.is_last(story) else None
     if node is not None and node.state.value in TERMINAL_STATES:

@@ -28,6 +28,9 @@ ENDS_A_PROCESS = frozenset({"kill", "kill-worker", "kill-producer", SUPERVISOR_K
 #: Types of faults that cost no lease.
 _HARMLESS = frozenset(
     {
+        *("act-retry", "act-run-now", "act-reschedule", "act-cancel", "act-delete", "act-duplicate"),
+        *("act-discard", "act-move", "act-edit"),
+        *("act-bulk", "remote-quiet", "remote-drain", "remote-stop", "remote-restart"),
         "kill-producer",
         "poison-payload",
         "raise",

@@ -131,12 +131,12 @@ def _seen(stories: Sequence[Story], begin: int, end: int, healthy: Set[int], cas
 def _waits(story: Story, by: int, case: Case) -> bool:
     """Whether the job was ready to start at this moment (mono): acknowledged, due, and no worker had it.
 
-    A collected job waits for its batch, and when a rescheduled one was due is not certain.
+    A collected job waits for its batch, and when a rescheduled or retried one was due is not certain.
     """
     offer, since = story.offer, story.acknowledged_at
     if offer is None or since is None or since > by or offer.collected or min(_ends(story)) < by:
         return False
-    if any(op.asked.verb == "reschedule" for op in story.operations):
+    if any(op.asked.verb in ("reschedule", "retry") for op in story.operations):
         return False
     leases = [lease for lease in story.leases if lease.mono <= by]
     if leases:
@@ -158,6 +158,6 @@ def _ends(story: Story) -> Iterator[int]:
         if act.terminal and (act.applied or act.perhaps):
             yield act.asked.mono
     for op in story.operations:
-        if op.asked.verb in ("cancel", "delete"):
+        if op.asked.verb in ("cancel", "delete", "discard", "move"):
             yield op.asked.mono
     yield FOR_EVER

@@ -26,6 +26,8 @@ def partitions(case: Case) -> Iterator[Violation]:
     by_key: dict[tuple[str, str], list[Story]] = defaultdict(list)
     for story in case.history.stories:
         if story.offer is not None and story.offer.partition is not None and story.leases:
+            if any(story.accepted("edit")):
+                continue  # its new arguments may have another key
             by_key[story.ref.queue, story.offer.partition].append(story)
     for (_, key), stories in by_key.items():
         spans = [span for story in stories for span in leases_of(story, case)]

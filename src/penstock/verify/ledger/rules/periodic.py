@@ -87,7 +87,7 @@ def _broken_chain(moves: list[_EntryMove], case: Case) -> Iterator[str]:
 
 def _enqueued_once(story: Story, case: Case) -> Iterator[Violation]:
     """Check that an instant has one job: a second story with its id would be a second job."""
-    if any(op.asked.verb in ("delete", "retry") for op in story.operations) or case.is_purged(story):
+    if any(op.asked.verb in ("delete", "move", "retry") for op in story.operations) or case.is_purged(story):
         return
     if not case.is_last(story) and not any(case.forgiven(*call) for call in story.calls):
         yield broken(story, "periodic", "its instant enqueued a second job later")

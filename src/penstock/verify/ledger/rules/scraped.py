@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 
 from penstock.stores.contract import QueueInfo, QueueStats
+from penstock.verify.ledger.rules.faces import counted
 from penstock.verify.ledger.verdict import Violation
 
 __all__ = ["scraped"]
 
-_TOTALS = ("enqueued", "processed", "failed")
 _SAMPLE = re.compile(
     r"^penstock_(?:queue_jobs|jobs_(?P<total>[a-z]+)_total)"
     r'\{pool="[^"]*",queue="(?P<queue>(?:[^"\\]|\\.)*)"(?:,state="(?P<state>[a-z]+)")?\} (?P<value>\d+)$',
@@ -27,10 +27,9 @@ def scraped(metrics: str, queues: Iterable[QueueInfo], stats: Iterable[QueueStat
         (_unescaped(found["queue"]), found["total"] or found["state"]): int(found["value"])
         for found in _SAMPLE.finditer(metrics)
     }
-    counted = {(one.name, total): int(getattr(one, total)) for one in stats for total in _TOTALS}
-    counted |= {(info.name, state.value): n for info in queues for state, n in info.counts.items()}
-    for name, what in sorted(shown.keys() | counted.keys()):
-        there, here = shown.get((name, what), "nothing"), counted.get((name, what), "nothing")
+    numbers = counted(queues, stats)
+    for name, what in sorted(shown.keys() | numbers.keys()):
+        there, here = shown.get((name, what), "nothing"), numbers.get((name, what), "nothing")
         if there != here:
             yield Violation("counters", f"the metrics show {what} {there}; the store counts {here}", name)
 

@@ -51,7 +51,7 @@ def open_until(story: Story, case: Case) -> int:
 
 
 def _may_end(verb: str) -> bool:
-    return verb in ("cancel", "delete")
+    return verb in ("cancel", "delete", "discard", "move")
 
 
 def _expiry(story: Story, case: Case) -> int | None:

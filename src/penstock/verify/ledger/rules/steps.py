@@ -108,7 +108,7 @@ def _undone(story: Story, kept: Sequence[StoredStep], case: Case) -> Iterator[Vi
     undone = [name.removeprefix(_UNDO) for name in names if name.startswith(_UNDO) and name != _UNDO]
     if job.state is State.COMPLETED and (undone or _FAILED in names):
         yield broken(story, "steps", f"the job has completed, and {', '.join(undone) or 'it'} was undone")
-    if job.state is not State.DEAD:
+    if job.state is not State.DEAD or any(story.accepted("discard")):  # a discarded job runs no undo
         return
     done = [name for name in names if _is_step(name)]
     if undone != done[::-1]:

@@ -66,8 +66,10 @@ local function first_facts(generation, form)
   return job
 end
 
-local function store_new(queue, id, form, generation, flags, tail)
+-- carried: fields of the job that it brings along, or nothing.
+local function store_new(queue, id, form, generation, flags, tail, carried)
   local job = first_facts(generation, form)
+  for name, value in pairs(carried or {}) do job[name] = value end
   job.tail_flags, job.tail = flags, tail
   if job.unique then shift_key(queue, id, job, 0, QUEUED_PHASE) end
   if job.tenant then become_fair(queue, job) end

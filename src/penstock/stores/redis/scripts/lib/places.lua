@@ -268,12 +268,12 @@ local function remove(queue, id, job, forgotten, keeps_key)
   end
 end
 
--- Cancel a queued job that was taken from its indexes.
-function end_queued(queue, id, job, reason)
-  job.state, job.ended, job.reason = CANCELLED, now, reason
+-- Cancel a queued job that was taken from its indexes, or make it dead, which is then kept for `dead_kept` ms.
+function end_queued(queue, id, job, reason, dead_kept)
+  job.state, job.ended, job.reason = dead_kept and DEAD or CANCELLED, now, reason
   local m = meta(queue)
   if m.size then m.size = m.size - 1 end
-  put(queue, id, job, now + profile(queue, job))
+  put(queue, id, job, now + (dead_kept or profile(queue, job)))
 end
 
 -- Put a job at the tail of its queue; a member joins its collecting batch instead.

@@ -1,0 +1,181 @@
+"""Acts of an operator as faults: jobs are retried, rescheduled, cancelled, deleted or copied as they run.
+
+The jobs are whatever a search finds at that moment, so many acts race with the workers that run them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from penstock.core.errors import PenstockError
+from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
+from penstock.inspector import Inspector
+from penstock.inspector.bulk_acts import BulkActs
+from penstock.inspector.job_acts import JobAct, JobActs
+from penstock.stores.contract import JobFilter, Store
+from penstock.verify.faults.chaos_run import NO_PROCESS, ChaosRun, NoVictim
+from penstock.verify.faults.task_faults import TASKS
+from penstock.verify.run_folder import QUEUES
+
+__all__ = ["ACTS", "ActFaults", "ActOnJobs"]
+
+T = TypeVar("T")
+
+#: Name by which the audit log and bulk acts know the run.
+_BY = "verify"
+#: The most jobs of one act, and among how many they are drawn.
+_MOST, _AMONG = 8, 100
+#: The most jobs of a bulk act, and the longest delay of a reschedule (ms).
+_MOST_IN_BULK, _LONGEST_DELAY = 200, 2_000
+#: The share of bulk acts that are aborted, and the longest time until then (s).
+_ABORTED, _UNTIL_ABORT = 0.3, 0.5
+#: Tasks whose jobs depend on each other by signals: without a job, or with one more, others wait for ever.
+_SIGNALLED = ("penstock.verify.workload.flow_tasks.sends", "penstock.verify.workload.flow_tasks.waits")
+#: The tasks of bulk acts: no signals, no batches, and no jobs that another job waits for.
+_IN_BULK = (
+    *("quick", "in_thread", "in_process", "fails_at_first", "slow", "snoozes"),
+    *("alone", "in_order", "two_at_once", "once"),
+)
+#: Tasks of one argument `n`, whose jobs are edited.
+_EDITED = ("quick", "in_thread")
+_LATER = (State.SCHEDULED, State.RETRYABLE)
+
+
+class ActOnJobs(NamedTuple):
+    """An act on jobs, and the states in which its jobs are looked for.
+
+    - `calls_off`: a job may not run any more. Not done to a job for which another one waits without end.
+    - `copies`: there is one job more.
+    """
+
+    act: JobAct
+    states: tuple[State, ...]
+    calls_off: bool = False
+    copies: bool = False
+
+
+#: The acts on jobs by the name of their fault.
+ACTS: dict[str, ActOnJobs] = {
+    "act-retry": ActOnJobs(JobAct.RETRY, (*sorted(TERMINAL), *sorted(QUEUED))),
+    "act-run-now": ActOnJobs(JobAct.RUN_NOW, _LATER),
+    "act-reschedule": ActOnJobs(JobAct.RESCHEDULE, (*_LATER, State.AVAILABLE)),
+    "act-cancel": ActOnJobs(JobAct.CANCEL, (*_LATER, State.AVAILABLE, State.RUNNING, State.SUSPENDED), True),
+    "act-delete": ActOnJobs(JobAct.DELETE, tuple(State), True),
+    "act-duplicate": ActOnJobs(JobAct.DUPLICATE, tuple(State), copies=True),
+    "act-discard": ActOnJobs(JobAct.DISCARD, (*_LATER, State.AVAILABLE, State.SUSPENDED), calls_off=True),
+    "act-move": ActOnJobs(JobAct.MOVE, (*_LATER, State.AVAILABLE)),
+}
+
+
+class ActFaults:
+    """Each method does one act; its parameters are random numbers (0 to 1) for the jobs and details."""
+
+    def __init__(self, run: ChaosRun) -> None:
+        self._run = run
+
+    def by_kind(self) -> dict[str, Callable[[float, float, float], None]]:
+        """The methods by the names of their faults."""
+        acts = {kind: partial(self.act, kind) for kind in ACTS}
+        return {**acts, "act-edit": self.edit, "act-bulk": self.bulk}
+
+    def act(self, kind: str, *values: float) -> None:
+        """Do an act to some jobs, as `penstock jobs` does."""
+        rng, what = _dice(values), ACTS[kind]
+        queue, state = rng.choice(QUEUES), rng.choice(what.states)
+        delay, to = rng.randrange(_LONGEST_DELAY), rng.choice(QUEUES)
+
+        async def act(store: Store) -> list[Ref]:
+            jobs = await _found(store, queue, state)
+            refs = [job.ref for job in jobs if await _is_allowed(store, job, what)]
+            chosen = rng.sample(refs, min(len(refs), rng.randint(1, _MOST)))
+            if chosen:
+                self._run.ledger.fault("act", NO_PROCESS, kind)
+                await JobActs(store, delay=delay, to=to).apply(what.act, chosen)
+            return chosen
+
+        done = self._do(act)
+        self._run.record(kind, f"{len(done)} {state.value} job(s)", ", ".join(ref.id for ref in done))
+
+    def edit(self, *values: float) -> None:
+        """Give one job other arguments that fit its task."""
+        rng = _dice(values)
+        task, n = f"{TASKS}.{rng.choice(_EDITED)}", rng.randrange(1_000, 2_000)
+
+        async def edit(store: Store) -> str:
+            filter = JobFilter(states=(*_LATER, State.AVAILABLE), task=task)
+            page = await store.search_jobs(filter, limit=_AMONG)
+            if not page.hits:
+                return ""
+            job = rng.choice(page.jobs)
+            self._run.ledger.fault("act", NO_PROCESS, "act-edit")
+            await Inspector(store).edit(job.ref, lambda job: replace(job.spec, payload=b'{"n": %d}' % n))
+            return job.id
+
+        self._run.record("act-edit", task.rpartition(".")[2], self._do(edit))
+
+    def bulk(self, *values: float) -> None:
+        """Start a bulk act, which the workers run, and abort some of them."""
+        rng = _dice(values)
+        what = rng.choice(list(ACTS.values()))
+        task, state = f"{TASKS}.{rng.choice(_IN_BULK)}", rng.choice(what.states)
+        filter = JobFilter(states=(state,), task=task)
+        limit, delay, to = rng.randint(1, _MOST_IN_BULK), rng.randrange(_LONGEST_DELAY), rng.choice(QUEUES)
+
+        async def start(store: Store) -> str:
+            self._run.ledger.fault("act", NO_PROCESS, "act-bulk")
+            acts = BulkActs(store)
+            bulk = await acts.start(what.act, filter, by=_BY, delay=delay, to=to, limit=limit)
+            return bulk.id
+
+        id = self._do(start)
+        self._run.record("act-bulk", f"{what.act.value} of {state.value} {task.rpartition('.')[2]}", id)
+        if rng.random() < _ABORTED:
+            self._run.wait(rng.uniform(0.0, _UNTIL_ABORT))
+            self._do(lambda store: BulkActs(store).abort(id, by=_BY))
+
+    def _do(self, act: Callable[[Store], Awaitable[T]]) -> T:
+        """Raises NoVictim if there was nothing to act on, or the store was away: it is tried again later."""
+
+        async def do() -> T:
+            return await act(self._run.app.store)
+
+        try:
+            with self._run.using:
+                done = asyncio.run(do())
+        except PenstockError as error:
+            raise NoVictim from error
+        if not done:
+            raise NoVictim
+        return done
+
+
+def _dice(values: tuple[float, ...]) -> random.Random:
+    return random.Random(repr(values))  # noqa: S311 (chaos by lot, no secret)
+
+
+async def _found(store: Store, queue: str, state: State) -> list[Job]:
+    """Jobs in this state, of this queue if it has any."""
+    page = await store.search_jobs(JobFilter(queues=(queue,), states=(state,)), limit=_AMONG)
+    if not page.hits:
+        page = await store.search_jobs(JobFilter(states=(state,)), limit=_AMONG)
+    return page.jobs
+
+
+async def _is_allowed(store: Store, job: Job, what: ActOnJobs) -> bool:
+    """Whether the ledger can account for this act: what becomes of others that depend on the job is known."""
+    if (what.calls_off or what.copies) and job.task in _SIGNALLED:
+        return False
+    if not what.calls_off:
+        return True
+    if job.members or job.batch is not None:
+        return False  # the members of a batch that no worker has seen yet are not in the ledger
+    if job.spec.flow is None:
+        return True
+    (flow,) = await store.get_flows([Ref(job.spec.flow.queue, job.spec.flow.id)])
+    return flow is not None and not flow.spec.wakes  # a gather fails the job that waits for it

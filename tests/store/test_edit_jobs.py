@@ -1,0 +1,92 @@
+"""edit_jobs: new arguments for a queued job that is still as it was seen."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.core.clock import ManualClock
+from penstock.core.errors import ConfigError
+from penstock.core.job import QUEUED, TERMINAL, Job, NewJob, Ref, State
+from penstock.core.partition import Partition
+from penstock.core.unique import UniqueKey
+from penstock.stores.contract import EnqueueStatus, JobEdit, Store
+from tests.store.facts import PUT_BACK, add, counts, end, in_state, member, new, running, take, take_one, the
+
+
+def edited(job: Job, payload: bytes = b'[["new"]]', **facts: object) -> JobEdit:
+    return JobEdit(job, replace(job.spec, payload=payload, **facts))
+
+
+@pytest.mark.parametrize("state", sorted(QUEUED))
+async def test_a_queued_job_gets_new_arguments_and_nothing_else_changes(store: Store, state: State) -> None:
+    job = await in_state(store, state, unique=UniqueKey("u"), headers={"a": "b"})
+    assert await store.edit_jobs([edited(job)]) == [True]
+    assert await the(store, job) == replace(job, spec=replace(job.spec, payload=b'[["new"]]'))
+    assert await counts(store) == {state: 1}
+    (again,) = await store.enqueue([new(unique=UniqueKey("u"))])
+    assert again.status is EnqueueStatus.DUPLICATE, "it holds its key"
+
+
+@pytest.mark.parametrize("state", sorted(TERMINAL | {State.RUNNING, State.SUSPENDED}))
+async def test_a_job_that_is_not_queued_stays_as_it_is(store: Store, state: State) -> None:
+    job = await in_state(store, state)
+    assert await store.edit_jobs([edited(job)]) == [False]
+    assert await the(store, job) == job
+
+
+async def test_a_job_that_was_edited_since_it_was_seen_stays(store: Store) -> None:
+    job = await in_state(store, State.SCHEDULED)
+    assert await store.edit_jobs([edited(job, b"1"), edited(job, b"2")]) == [True, False]
+    assert (await the(store, job)).spec.payload == b"1"
+
+
+async def test_a_job_that_was_fetched_and_put_back_since_it_was_seen_stays(
+    store: Store, clock: ManualClock
+) -> None:
+    seen = await in_state(store, State.SCHEDULED)
+    clock.advance(60_000)
+    await store.promote(["default"], limit=9)
+    await end(store, await take_one(store), PUT_BACK)
+    assert await store.edit_jobs([edited(seen), edited(replace(seen, generation=7))]) == [False, False]
+    now = await the(store, seen)
+    assert (now.state, now.spec.payload) == (State.AVAILABLE, b"{}")
+    assert await store.edit_jobs([edited(now)]) == [True]
+
+
+async def test_an_edit_and_a_fetch_of_the_same_moment_are_one_after_the_other(store: Store) -> None:
+    job = await in_state(store, State.AVAILABLE)
+    (leased,) = await take(store, 1)
+    assert await store.edit_jobs([edited(job)]) == [False]
+    assert (await the(store, job)).spec == leased.spec
+
+
+async def test_new_arguments_move_the_job_to_their_partition(store: Store) -> None:
+    first = await running(store, partition=Partition("a", 1))
+    await add(store, new("second", partition=Partition("a", 1)))
+    second = await the(store, Ref("default", "second"))
+    assert second.state is State.WAITING
+    assert await store.edit_jobs([edited(second, partition=Partition("b", 1))]) == [True]
+    assert (await the(store, second)).state is State.AVAILABLE
+    assert [job.id for job in await take(store, 9)] == ["second"]
+    assert (await the(store, first)).spec.partition == Partition("a", 1)
+
+
+async def test_a_collecting_job_runs_with_its_new_arguments(store: Store) -> None:
+    first, second = member(size=2), member(size=2)
+    await add(store, first)
+    assert await store.edit_jobs([edited(await the(store, first), b"[[5],{}]")]) == [True]
+    await add(store, second)
+    batch = await take_one(store)
+    assert batch.spec.payload == b"[[[[5],{}],1]]"
+    collected = await the(store, first)
+    assert await store.edit_jobs([edited(collected)]) == [False], "it is in a batch"
+    with pytest.raises(ConfigError, match="no arguments of its own"):
+        await store.edit_jobs([edited(batch)])
+
+
+async def test_a_job_that_does_not_exist_is_not_edited(store: Store) -> None:
+    job = Job(NewJob("nobody", "t"), State.AVAILABLE)
+    assert await store.edit_jobs([edited(job)]) == [False]
+    assert await store.edit_jobs([]) == []
+    assert await store.queues() == []

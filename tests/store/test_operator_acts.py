@@ -1,0 +1,227 @@
+"""Every act of an operator: beside a worker, on a flow's node, on a batch's member, and of two operators."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.core.clock import ManualClock
+from penstock.core.job import Job, NewJob, Ref, State
+from penstock.core.lifecycle import DISCARDED
+from penstock.core.schedule import NewEntry, Overlap, Schedule
+from penstock.inspector import BulkActs, BulkState, Inspector, JobAct
+from penstock.inspector import bulk_acts as module
+from penstock.stores.contract import JobFilter, Settled, Settlement, StepRecord, Store
+from penstock.stores.job_log import JobLog, LogLine, store_logs
+from tests.store.facts import (
+    COMPLETED,
+    LEASE,
+    MINUTE,
+    OpenStore,
+    add,
+    counts,
+    end,
+    ids,
+    in_state,
+    member,
+    new,
+    retryable,
+    running,
+    some,
+    take,
+    take_one,
+    the,
+)
+from tests.store.flow_facts import advance, flow_of, nodes_of, put, ref_of
+
+#: The acts and arguments of a test, and edit, which is no act on many jobs.
+ACTS = [*JobAct, "edit"]
+
+
+def with_new_arguments(job: Job) -> NewJob:
+    return replace(job.spec, payload=b'["new"]')
+
+
+async def act(store: Store, act: JobAct | str, *refs: Ref) -> list[tuple[str, str]]:
+    inspector = Inspector(store)
+    if isinstance(act, JobAct):
+        changes = await inspector.act(act, refs, delay=MINUTE, to="other")
+    else:
+        changes = [await inspector.edit(ref, with_new_arguments) for ref in refs]
+    return [(one.outcome, one.says) for one in changes]
+
+
+@pytest.mark.parametrize("name", ACTS)
+async def test_a_job_that_a_worker_holds_stays_with_it(store: Store, name: JobAct | str) -> None:
+    job = await running(store)
+    ((outcome, says),) = await act(store, name, job.ref)
+    expected = {JobAct.CANCEL: "asked", JobAct.DUPLICATE: "done"}.get(name, "refused")  # type: ignore[call-overload]
+    assert outcome == expected, says
+    assert (outcome != "refused") or "it is running" in says
+    held = await the(store, job)
+    assert (held.state, held.token, held.spec.payload) == (State.RUNNING, job.token, b"{}")
+    assert await store.settle([Settlement(job.lease, COMPLETED)]) == [Settled.APPLIED]
+
+
+@pytest.mark.parametrize("name", ACTS)
+async def test_a_worker_and_an_operator_never_both_get_the_job(
+    open_store: OpenStore, store: Store, name: JobAct | str
+) -> None:
+    """The job is either leased as it was, or changed and then leased at most once, wherever it is."""
+    await add(store, new("one", payload=b'["old"]'))
+    leased, ((outcome, _),) = await asyncio.gather(
+        take(open_store(), 9), act(store, name, Ref("default", "one"))
+    )
+    assert outcome in ("done", "asked", "refused", "missing")
+    there = [*leased, *(await take(store, 9)), *(await take(store, 9, "other"))]
+    of_the_job = [job for job in there if job.id == "one"]
+    assert len(of_the_job) <= 1
+    for job in leased:
+        assert job.spec.payload == (b'["new"]' if name == "edit" and outcome == "done" else b'["old"]')
+
+
+@pytest.mark.parametrize("name", ACTS)
+async def test_a_member_of_a_batch_is_changed_only_with_its_batch(store: Store, name: JobAct | str) -> None:
+    one, two = member(size=2), member(size=2)
+    await add(store, one, two)
+    before = await the(store, one)
+    assert before.in_batch
+    ((outcome, says),) = await act(store, name, one.ref)
+    expected = "done" if name in (JobAct.DUPLICATE, JobAct.RETRY) else "refused"  # a retry is of its batch
+    assert outcome == expected, says
+    after = await the(store, one)
+    assert (after.state, after.batch, after.spec.payload) == (State.COLLECTING, before.batch, b"1")
+
+
+@pytest.mark.parametrize("name", ACTS)
+async def test_a_node_of_a_flow_stays_in_its_flow_or_ends_in_it(store: Store, name: JobAct | str) -> None:
+    flow = flow_of()
+    await put(store, flow, nodes_of(flow, 1, delay=MINUTE))
+    ref = ref_of(flow, 0)
+    ((outcome, says),) = await act(store, name, ref)
+    await advance(store)
+    assert outcome == ("refused" if name is JobAct.MOVE else "done"), says
+    (found,) = await store.get_flows([flow.ref])
+    assert found is not None
+    ends = name in (JobAct.CANCEL, JobAct.DELETE, JobAct.DISCARD)
+    assert found.ended is ends
+    if name is JobAct.MOVE:
+        assert f"part of the flow {flow.id}" in says
+
+
+async def test_a_job_that_does_not_exist_is_missing_in_every_act(store: Store) -> None:
+    for name in ACTS:
+        assert await act(store, name, Ref("default", "nobody")) == [("missing", "no such job")], name
+
+
+async def test_discard_and_move_say_what_became_of_each_job(store: Store) -> None:
+    dead, later = await in_state(store, State.DEAD), await in_state(store, State.SCHEDULED)
+    other = await in_state(store, State.SCHEDULED)
+    assert await act(store, JobAct.DISCARD, later.ref, dead.ref) == [
+        ("done", "discarded (was scheduled)"),
+        ("refused", "not discarded: it is dead"),
+    ]
+    assert (await the(store, later)).reason == DISCARDED
+    await add(store, new("x", queue="other"), new("x", delay=MINUTE))
+    refs = (other.ref, dead.ref, Ref("other", "x"), Ref("default", "x"))
+    assert await act(store, JobAct.MOVE, *refs) == [
+        ("done", "moved to other (was scheduled)"),
+        ("refused", "not moved: it is dead"),
+        ("refused", "not moved: it is in that queue"),
+        ("refused", "not moved: the queue other has a job with this id"),
+    ]
+
+
+async def test_a_job_with_recorded_steps_is_not_moved_and_one_with_log_lines_is(store: Store) -> None:
+    stepped, logged, log = await running(store), await running(store), JobLog()
+    await store.record_steps([StepRecord(stepped.lease, "charge", b"1", LEASE)])
+    log.append(LogLine(1, "page 1 of 7"))
+    await store_logs(store, [(logged.lease, log)], LEASE)
+    for job in (stepped, logged):
+        await end(store, job, retryable())
+    assert await act(store, JobAct.MOVE, stepped.ref, logged.ref) == [
+        ("refused", "not moved: it has recorded steps, which are bound to its queue"),
+        ("done", "moved to other (was retryable)"),
+    ]
+
+
+async def test_an_edit_is_refused_if_the_arguments_are_not_those_that_were_shown(store: Store) -> None:
+    job, inspector = await in_state(store, State.SCHEDULED), Inspector(store)
+    (shown,) = await inspector.job(f"default/{job.id}")
+    first = await inspector.edit(job.ref, with_new_arguments, version=shown.version)
+    assert (first.outcome, first.says) == ("done", "edited (is scheduled)")
+    again = await inspector.edit(job.ref, with_new_arguments, version=shown.version)
+    assert again.says == "not edited: its arguments have changed since they were shown"
+
+
+# ── in bulk ──
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_STEP", 3)
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize(("name", "state"), [(JobAct.DISCARD, State.DEAD), (JobAct.MOVE, State.SCHEDULED)])
+async def test_all_jobs_of_a_filter_are_discarded_or_moved_while_workers_fetch(
+    open_store: OpenStore, store: Store, clock: ManualClock, name: JobAct, state: State
+) -> None:
+    await add(store, *some(7, delay=MINUTE), *some(3))
+    clock.advance(1)
+    acts, filter = BulkActs(store), JobFilter(queues=("default",), states=(State.SCHEDULED, State.AVAILABLE))
+    bulk = await acts.start(name, filter, by="ann", to="other", reason="order 17")
+    held = await take(open_store(), 2)
+    one, two = "w1", "w2"
+    while (now := await acts.get(bulk.id)) is not None and now.state is BulkState.RUNNING:
+        await asyncio.gather(acts.step(bulk.id, one), BulkActs(open_store()).step(bulk.id, two))
+        clock.advance(MINUTE // 60)
+    assert now is not None
+    assert (now.state, now.done) == (BulkState.DONE, 8)
+    queue = "other" if name is JobAct.MOVE else "default"
+    assert (await counts(store, queue))[state] == (7 if name is JobAct.MOVE else 8)
+    assert {(await the(store, job)).state for job in held} == {State.RUNNING}
+    if name is JobAct.DISCARD:
+        dead = (await store.list_jobs(state=State.DEAD)).jobs
+        assert {job.reason for job in dead} == {"order 17"}
+
+
+async def test_a_repeated_step_of_a_move_moves_nothing_twice(store: Store) -> None:
+    await add(store, *some(3))
+    refs = [job.ref for job in (await store.list_jobs()).jobs]
+    acts = module.JobActs(store, to="other", once="bulk-1")
+    assert {one.outcome for one in await acts.apply(JobAct.MOVE, refs)} == {"done"}
+    assert {one.outcome for one in await acts.apply(JobAct.MOVE, refs)} == {"missing"}
+    assert len(await take(store, 9, "other")) == 3
+
+
+# ── periodic entries ──
+
+
+async def test_a_triggered_entry_enqueues_one_job_now_and_keeps_its_schedule(
+    store: Store, clock: ManualClock
+) -> None:
+    spec = NewEntry("report", NewJob("", "t", b"[1]", expires_in=MINUTE), Schedule("0 * * * *"))
+    (entry,) = await store.put_entries([spec])
+    inspector = Inspector(store)
+    (change,) = await inspector.trigger_entry("default/report")
+    assert (change.outcome, change.says[:15]) == ("done", "triggered: job ")
+    job = await take_one(store)
+    assert (job.id, job.spec.payload) == (change.says.removeprefix("triggered: job "), b"[1]")
+    assert (job.run_at, job.expires_at) == (clock.now(), clock.now() + MINUTE)
+    ((after),) = (await store.entries()).entries
+    assert (after.watermark, after.revision, after.enqueued) == (entry.watermark, entry.revision, 1)
+    assert await inspector.trigger_entry("nobody") == []
+
+
+async def test_a_trigger_obeys_the_overlap_rule_except_while_the_entry_is_paused(store: Store) -> None:
+    spec = NewEntry("report", NewJob("", "t"), Schedule("0 * * * *"), overlap=Overlap.SKIP)
+    await store.put_entries([spec])
+    inspector = Inspector(store)
+    outcomes = [(await inspector.trigger_entry("report"))[0].outcome for _ in range(2)]
+    assert outcomes == ["done", "refused"]
+    await inspector.pause_entry("report")
+    assert (await inspector.trigger_entry("report"))[0].outcome == "done"
+    assert len(ids(await take(store, 9))) == 2
