@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -59,6 +60,8 @@ class Root(click.Group):
         **extra: Any,
     ) -> Any:
         """Run a command and exit with its code; `standalone_mode=False` has the same meaning as in click."""
+        if os.environ.get("NO_COLOR"):  # https://no-color.org
+            extra.setdefault("color", False)
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
         prepare_streams()

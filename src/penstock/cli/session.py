@@ -37,6 +37,9 @@ class Session:
     traceback: bool = False
     #: Settings given as options, before or after the name of the command.
     options: dict[str, Any] = field(default_factory=dict)
+    #: Seconds between two looks, with --watch.
+    watch: float | None = None
+    _open: Store | None = None
 
     @staticmethod
     def current() -> Session:
@@ -75,6 +78,9 @@ class Session:
 
         Without `create`, a missing SQLite file is an error: reading must not create an empty store.
         """
+        if self._open is not None:
+            yield self._open
+            return
         store = self._store()
         path = getattr(store, "path", None)
         try:
@@ -86,6 +92,16 @@ class Session:
             yield store
         finally:
             store.close()
+
+    @contextmanager
+    def same_store(self) -> Iterator[None]:
+        """Use one open store in the whole block."""
+        with self.store() as store:
+            self._open = store
+            try:
+                yield
+            finally:
+                self._open = None
 
     def url(self) -> str:
         """The store's URL as it was given, including secrets."""

@@ -63,6 +63,12 @@ class QueueView(msgspec.Struct, frozen=True):
     set_by: dict[str, str] = {}
     #: The limits that the app's code sets, also where an operator's are in effect.
     by_code: dict[str, Any] = {}
+    #: Number of live workers that fetch its jobs; None where it is not counted.
+    workers: int | None = None
+    #: If `max_running` keeps it from starting more: the first of the running jobs.
+    held_by: list[str] = []
+    #: Who made the latest change of what keeps it from starting jobs (a pause, a throttle), if known.
+    stopped_by: str | None = None
 
 
 class ParkedView(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from penstock.cli.faults import Exit, not_found
 from penstock.cli.job_acts import bulk_line, bulk_row
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, emit, facts, say, table
+from penstock.cli.watching import Listing
 from penstock.core.formats import iso
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def command() -> None:
     """
 
 
-@command.command("list", cls=Command)
+@command.command("list", cls=Listing)
 def list_() -> None:
     """List bulk acts that run, or have ended in the last 7 days."""
     session = Session.current()
@@ -36,7 +37,12 @@ def list_() -> None:
         emit({"bulk": [bulk_row(bulk) for bulk in acts]})
         return
     head = ("ID", "ACT", "STATE", "DONE", "ASKED", "REFUSED", "BY", "STARTED", "PROGRESS")
-    table(head, [_line(bulk) for bulk in acts], empty="no bulk acts")
+    table(
+        head,
+        [_line(bulk) for bulk in acts],
+        empty="no bulk acts",
+        spare=("STARTED", "BY", "REFUSED", "ASKED"),
+    )
 
 
 def _line(bulk: BulkAct) -> tuple[str, ...]:

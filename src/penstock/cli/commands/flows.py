@@ -11,6 +11,7 @@ from penstock.cli.faults import not_found
 from penstock.cli.options import limit_option
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, emit, facts, say, table
+from penstock.cli.watching import Listing
 
 if TYPE_CHECKING:
     from penstock.inspector import FlowView, Inspector, NodeView
@@ -29,7 +30,7 @@ def command() -> None:
     """
 
 
-@command.command("list", cls=Command)
+@command.command("list", cls=Listing)
 @limit_option("flows")
 @click.option("--after", metavar="CURSOR", help="Continue a list: the `next` of the previous page.")
 def list_(limit: int, after: str | None) -> None:
