@@ -21,7 +21,7 @@ __all__ = ["cli", "main"]
 COMMANDS = (
     *("init", "demo", "verify", "worker", "serve", "enqueue"),
     *("jobs", "bulk", "queues", "batches", "flows", "periodic", "workers"),
-    *("stats", "errors", "tokens", "audit"),
+    *("top", "stats", "errors", "tokens", "audit"),
     *("config", "doctor", "keygen", "completion"),
 )
 

@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 from penstock.core.job import State
 
-__all__ = ["Fit", "aligned", "coloured", "fit"]
+__all__ = ["Fit", "aligned", "coloured", "fit", "is_numeric", "style"]
 
 #: Columns that are never folded, because an id in pieces cannot be copied.
 _IDS = frozenset({"ID", "JOB", "WORKER", "FLOW", "NODE", "CURSOR"})
 #: Columns with text are folded to this width, or to that of their heading.
 _NARROWEST = 10
+#: The first column, a name, is at least this wide.
+_NARROWEST_NAME = 16
 #: The last column is at least this wide if nothing fits.
 _LAST = 40
 
@@ -31,11 +33,14 @@ def fit(heads: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str
     Text is folded first; then the columns `spare` are left out, in this order. If ids alone are too wide, all
     columns are shown and the terminal wraps the lines.
     """
-    natural = [max(len(head), *(len(row[n]) for row in rows)) for n, head in enumerate(heads)]
+    natural = [max([len(head), *(len(row[n]) for row in rows)]) for n, head in enumerate(heads)]
     least = [
-        wide if heads[n] in _IDS or _is_numeric(rows, n) else min(wide, max(_NARROWEST, len(heads[n])))
+        wide
+        if heads[n] in _IDS or is_numeric(rows, n)
+        else min(wide, max(_NARROWEST if n else _NARROWEST_NAME, len(heads[n])))
         for n, wide in enumerate(natural)
     ]
+    natural = [max(less, min(wide, width)) for less, wide in zip(least, natural, strict=True)]
     left_out: list[str] = []
     for head in (None, *spare):
         if head is not None and head in heads:
@@ -50,7 +55,7 @@ def fit(heads: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str
 def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a table without colours, for a pipe."""
     widths = [max(len(head), *(len(row[i]) for row in rows)) for i, head in enumerate(heads)]
-    right = [_is_numeric(rows, n) for n in range(len(heads))]
+    right = [is_numeric(rows, n) for n in range(len(heads))]
     return [
         "  ".join(
             cell.rjust(width) if to_right else cell.ljust(width)
@@ -68,14 +73,24 @@ def coloured(heads: Sequence[str], rows: Sequence[Sequence[str]], fitted: Fit) -
 
     made = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for n, width in zip(fitted.columns, fitted.widths, strict=True):
-        justify = "right" if _is_numeric(rows, n) else "left"
+        justify = "right" if is_numeric(rows, n) else "left"
         made.add_column(heads[n], justify=justify, width=width, overflow="fold")
     for row in rows:
-        made.add_row(*(Text(row[n], style=_style(heads[n], row[n])) for n in fitted.columns))
+        made.add_row(*(Text(row[n], style=style(heads[n], row[n])) for n in fitted.columns))
     console = Console(width=sum(fitted.widths) + 2 * len(fitted.widths))
     with console.capture() as captured:
         console.print(made, soft_wrap=True)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
+    """Whether a column has only numbers."""
+    return all(_is_number(row[column]) for row in rows)
+
+
+def style(head: str, cell: str) -> str:
+    """The style of a cell, for rich."""
+    return _STYLES.get(cell.partition(" ")[0].rstrip(","), "") if head in ("STATE", "STATUS") else ""
 
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────
@@ -90,16 +105,8 @@ def _shared(natural: Sequence[int], least: Sequence[int], room: int) -> list[int
     return widths
 
 
-def _is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
-    return all(_is_number(row[column]) for row in rows)
-
-
 def _is_number(cell: str) -> bool:
     return cell.replace(",", "").replace(".", "").isdigit() or cell in ("", "-")
-
-
-def _style(head: str, cell: str) -> str:
-    return _STYLES.get(cell.partition(" ")[0].rstrip(","), "") if head in ("STATE", "STATUS") else ""
 
 
 _STYLES: dict[str, str] = {

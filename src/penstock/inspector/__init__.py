@@ -18,6 +18,7 @@ from penstock.inspector.job_views import (
     PartitionView,
     UniqueView,
 )
+from penstock.inspector.overview import HeldView, Overview
 from penstock.inspector.queue_views import (
     BatchView,
     EntryView,
@@ -48,6 +49,7 @@ __all__ = [
     "FlowInspector",
     "FlowPageView",
     "FlowView",
+    "HeldView",
     "Inspector",
     "JobAct",
     "JobPage",
@@ -57,6 +59,7 @@ __all__ = [
     "LimitsView",
     "LogLineView",
     "NodeView",
+    "Overview",
     "ParkedView",
     "PartitionView",
     "PeriodStatsView",

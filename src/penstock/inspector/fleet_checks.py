@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from penstock.core.job import TERMINAL, Job, Ref, State
 from penstock.core.version import __version__
+from penstock.inspector.queue_views import takes_parked
 from penstock.stores.contract import Finding, Level, Parked, QueueInfo, Store, WorkerInfo
 
-__all__ = ["check_fleet", "runs"]
+__all__ = ["check_fleet"]
 
 #: Clocks that differ by more than this (ms) are reported.
 _SKEW = 1_000
@@ -33,12 +34,6 @@ async def check_fleet(store: Store) -> list[Finding]:
         *_lost_leases(running, known),
         *await _orphans(store, running),
     ]
-
-
-def runs(worker: WorkerInfo, parked: Parked) -> bool:
-    """Whether the worker takes these parked jobs."""
-    known = parked.task in worker.tasks or parked.queue in worker.handled
-    return known and parked.queue in worker.queues
 
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────
@@ -111,7 +106,7 @@ def _unserved(queues: Sequence[QueueInfo], workers: Sequence[WorkerInfo]) -> Ite
 
 def _parked(parked: Sequence[Parked], workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
     for one in parked:
-        knowing = [w.id for w in workers if runs(w, one)]
+        knowing = [w.id for w in workers if takes_parked(w, one)]
         jobs = "1 job" if one.jobs == 1 else f"{one.jobs:,} jobs"
         what = f"{jobs} of {one.task!r} in {one.queue!r}"
         if knowing:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from itertools import islice
 
@@ -17,12 +16,13 @@ from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
 from penstock.inspector.audit import AuditLog
 from penstock.inspector.bulk_acts import BulkActs
-from penstock.inspector.fleet_checks import check_fleet, runs
+from penstock.inspector.fleet_checks import check_fleet
 from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.job_acts import JobAct, JobActs, every_state
 from penstock.inspector.job_search import JobSearch, SearchProgress
 from penstock.inspector.job_search import search as search_steps
 from penstock.inspector.job_views import JobPage, JobView, job_row, job_view
+from penstock.inspector.overview import Overview, read_overview
 from penstock.inspector.queue_views import (
     BatchView,
     EntryView,
@@ -31,7 +31,9 @@ from penstock.inspector.queue_views import (
     QueueView,
     batch_view,
     entry_view,
+    parked_view,
     queue_view,
+    queue_views,
     stats_view,
 )
 from penstock.inspector.reasons import WhyView, holders, stopped_by, why
@@ -147,10 +149,7 @@ class Inspector:
 
     async def queues(self) -> list[QueueView]:
         """All queues, by name, with the number of workers that fetch their jobs."""
-        serving = Counter(
-            name for w in await self._store.workers() if w.state == "running" for name in set(w.queues)
-        )
-        return [replace(queue_view(info), workers=serving[info.name]) for info in await self._store.queues()]
+        return queue_views(await self._store.queues(), await self._store.workers())
 
     async def queue(self, name: str) -> QueueView | None:
         """One queue, with what keeps it from starting jobs; None if there is none of this name."""
@@ -165,6 +164,10 @@ class Inspector:
             stopped_by=await stopped_by(self._store, infos[0]),
         )
 
+    async def overview(self, *, limit: int = 200) -> Overview:
+        """What a live view shows: nine reads, of at most `limit` jobs or groups of errors each."""
+        return await read_overview(self._store, limit=limit)
+
     async def checkup(self) -> list[Finding]:
         """Check the fleet: clocks, versions, queues that nobody serves, unknown tasks, orphans.
 
@@ -176,15 +179,7 @@ class Inspector:
         """Number of parked jobs by queue and task, with the workers that know the task."""
         found = await self._store.parked()
         workers = await self._store.workers() if found else []
-        return [
-            ParkedView(
-                one.queue,
-                one.task,
-                one.jobs,
-                [w.id for w in workers if runs(w, one)],
-            )
-            for one in found
-        ]
+        return [parked_view(one, workers) for one in found]
 
     async def pause(self, queue: str) -> QueueView:
         """Pause the queue: workers start no more of its jobs; new jobs are accepted."""

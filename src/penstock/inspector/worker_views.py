@@ -9,7 +9,7 @@ from penstock.core.job import Job
 from penstock.inspector.job_views import ProgressView, progress_view
 from penstock.stores.contract import WorkerInfo
 
-__all__ = ["RunningView", "WorkerView", "worker_view"]
+__all__ = ["RunningView", "WorkerView", "running_view", "worker_view"]
 
 
 class RunningView(msgspec.Struct, frozen=True):
@@ -72,14 +72,15 @@ def worker_view(info: WorkerInfo, jobs: list[Job], *, more: bool, now: int) -> W
         version=info.version,
         memory=info.memory,
         cpu=info.cpu,
-        jobs=[_running(job, now) for job in jobs],
+        jobs=[running_view(job, now) for job in jobs],
         more=more,
         silent=max(0, now - info.seen_at) / 1000,
         ahead=(info.clock - info.seen_at) / 1000 if info.clock else None,
     )
 
 
-def _running(job: Job, now: int) -> RunningView:
+def running_view(job: Job, now: int) -> RunningView:
+    """A job that a worker holds, at the store's time `now`."""
     return RunningView(
         job.queue,
         job.id,
