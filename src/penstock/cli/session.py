@@ -40,6 +40,7 @@ class Session:
     #: Seconds between two looks, with --watch.
     watch: float | None = None
     _open: Store | None = None
+    _runner: asyncio.Runner | None = None
 
     @staticmethod
     def current() -> Session:
@@ -95,13 +96,13 @@ class Session:
 
     @contextmanager
     def same_store(self) -> Iterator[None]:
-        """Use one open store in the whole block."""
-        with self.store() as store:
-            self._open = store
+        """Use one open store and one event loop in the whole block."""
+        with asyncio.Runner() as runner, self.store() as store:
+            self._open, self._runner = store, runner
             try:
                 yield
             finally:
-                self._open = None
+                self._open = self._runner = None
 
     def url(self) -> str:
         """The store's URL as it was given, including secrets."""
@@ -154,7 +155,7 @@ class Session:
             return await act(store)
 
         with self.store(create=create) as store:
-            return asyncio.run(acting(store))
+            return asyncio.run(acting(store)) if self._runner is None else self._runner.run(acting(store))
 
 
 class Command(click.Command):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "age",
     "ask",
+    "at_terminal",
     "brief",
     "close_streams",
     "counted",
@@ -79,7 +80,7 @@ def emit(document: Any) -> None:
         text = msgspec.json.encode(document).decode()
     except UnicodeEncodeError:  # an argument of the command need not be UTF-8
         text = msgspec.json.encode(_whole(msgspec.to_builtins(document))).decode()
-    if _at_terminal():
+    if at_terminal():
         text = msgspec.json.format(text, indent=2)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     click.echo(json_escaped(text, ascii=encoding.replace("-", "").lower() != "utf8"))
@@ -119,10 +120,12 @@ def repaint(frame: str, *, in_place: bool, first: bool) -> None:
     if not in_place:
         click.echo(frame, nl=False)
         return
+    from rich.cells import cell_len
+
     size = _size()
     lines, left = [], size.lines - 1
     for line in frame.splitlines():
-        left -= max(1, -(-len(click.unstyle(line)) // size.columns))
+        left -= max(1, -(-cell_len(click.unstyle(line)) // size.columns))
         if left < 1:
             lines.append("…\x1b[K")
             break
@@ -138,6 +141,11 @@ def ask(question: str) -> None:
     click.confirm(one_line(question), abort=True, err=True)
 
 
+def at_terminal() -> bool:
+    """Whether stdout is a terminal."""
+    return sys.stdout is not None and sys.stdout.isatty()  # None after `>&-`
+
+
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, spare: Sequence[str] = ()
 ) -> None:
@@ -151,7 +159,7 @@ def table(
     from penstock.cli.tables import aligned, coloured, fit
 
     rows = [[one_line(cell) for cell in row] for row in rows]
-    if not _at_terminal():
+    if not at_terminal():
         click.echo("\n".join(aligned(heads, rows)))
         return
     fitted = fit(heads, rows, spare, _size().columns)
@@ -215,10 +223,6 @@ def brief(seconds: float | None) -> str:
 
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def _at_terminal() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty()  # None after `>&-`
 
 
 def _size() -> os.terminal_size:

@@ -14,7 +14,7 @@ import click
 
 from penstock.cli.faults import INTERRUPTED, Exit, complain
 from penstock.cli.session import Command, Session
-from penstock.cli.show import note, repaint
+from penstock.cli.show import at_terminal, note, repaint
 from penstock.core.duration import milliseconds
 from penstock.core.errors import ConfigError, StoreUnavailable
 
@@ -82,8 +82,8 @@ def watched(show: Callable[[], Any]) -> Any:
 def _watch(show: Callable[[], Any], session: Session, seconds: float) -> None:
     timer, first, code = threading.Event(), True, None
     while code != INTERRUPTED:
-        frame = _Frame(at_terminal=not session.json and sys.stdout.isatty())
-        with redirect_stdout(frame), nullcontext() if session.json else redirect_stderr(frame):
+        frame = _Frame(at_terminal=not session.json and at_terminal())
+        with redirect_stdout(frame), nullcontext() if session.json else redirect_stderr(_Notes(frame)):
             if not session.json:
                 note(_headline(seconds))
             try:
@@ -117,6 +117,17 @@ class _Frame(io.StringIO):
 
     def isatty(self) -> bool:
         return self._at_terminal
+
+
+class _Notes(io.StringIO):
+    """What a command prints on stderr, in the frame. It is no terminal: lines of progress are not shown."""
+
+    def __init__(self, frame: _Frame) -> None:
+        super().__init__()
+        self._frame = frame
+
+    def write(self, text: str) -> int:
+        return self._frame.write(text)
 
 
 def _is_number(text: str) -> bool:

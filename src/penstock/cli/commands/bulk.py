@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.audited_acts import acting_user
+from penstock.cli.completing import complete_bulk
 from penstock.cli.faults import Exit, not_found
 from penstock.cli.job_acts import bulk_line, bulk_row
 from penstock.cli.session import Command, Session
@@ -53,7 +54,7 @@ def _line(bulk: BulkAct) -> tuple[str, ...]:
 
 
 @command.command("show", cls=Command)
-@click.argument("id", metavar="ID")
+@click.argument("id", metavar="ID", shell_complete=complete_bulk)
 def show(id: str) -> None:
     """Show a bulk act: its filter, progress and result."""
     session = Session.current()
@@ -82,7 +83,7 @@ def show(id: str) -> None:
 
 
 @command.command("abort", cls=Command)
-@click.argument("id", metavar="ID")
+@click.argument("id", metavar="ID", shell_complete=complete_bulk)
 def abort(id: str) -> Exit:
     """Stop a bulk act after the step in progress. What it has changed stays changed."""
     session = Session.current()

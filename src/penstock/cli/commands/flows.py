@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from penstock.cli.completing import complete_flow
 from penstock.cli.faults import not_found
 from penstock.cli.options import limit_option
 from penstock.cli.session import Command, Session
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_FLOW = click.argument("address", metavar="FLOW")
-_FLOWS = click.argument("addresses", metavar="FLOW...", nargs=-1, required=True)
+_FLOW = click.argument("address", metavar="FLOW", shell_complete=complete_flow)
+_FLOWS = click.argument("addresses", metavar="FLOW...", nargs=-1, required=True, shell_complete=complete_flow)
 
 
 @click.group("flows")

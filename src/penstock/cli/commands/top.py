@@ -28,7 +28,7 @@ __all__ = ["command"]
     help="Seconds between two reads of the store.",
 )
 @click.option("--read-only", is_flag=True, help="Show only: no key changes anything.")
-def command(interval: float, read_only: bool) -> None:
+def command(interval: float, read_only: bool) -> int:
     """Show queues, workers, running and dead jobs, and errors, live in the whole terminal.
 
     Keys pause a queue, retry, cancel or delete a job, and quiet or drain a worker; ? shows all of them.
@@ -47,10 +47,11 @@ def command(interval: float, read_only: bool) -> None:
     with session.store() as store:
         place = mask_url(store.url) + (f"  {store.namespace}" if store.namespace else "")
 
-        async def show() -> None:
+        async def show() -> int:
             top = Top(store, place=place, interval=interval, read_only=read_only)
             for ending in (signal.SIGTERM, signal.SIGHUP):
                 asyncio.get_running_loop().add_signal_handler(ending, top.exit)  # restores the terminal
             await top.run_async()
+            return top.return_code or 0
 
-        asyncio.run(show())
+        return asyncio.run(show())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.audited_acts import AuditedAct, acting_user
+from penstock.cli.completing import complete_worker
 from penstock.cli.faults import CommandError, Exit, not_found
 from penstock.cli.session import Command, Session, shared_options
 from penstock.cli.show import age, ask, brief, counted, emit, note, progress_text, say, say_lines, span, table
@@ -64,7 +65,7 @@ def _act(act: str, says: str) -> None:
         cls=Command,
         help=f"{says}\n\nNo access to the machine is needed: workers are told through the store.",
     )
-    @click.argument("ids", metavar="[ID]...", nargs=-1)
+    @click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=complete_worker)
     @click.option("--all", "all_", is_flag=True, help="Select all workers.")
     @click.option("--host", metavar="HOST", help="Select all workers of a host.")
     @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation of --all or --host.")

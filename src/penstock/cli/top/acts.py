@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from penstock.cli.audited_acts import AuditedAct, acting_user
+from penstock.cli.faults import CommandError
 from penstock.cli.job_acts import bulk_steps
 from penstock.core.job import Ref, State
 from penstock.inspector import (
@@ -87,6 +88,9 @@ async def _of_group(inspector: Inspector, act: JobAct, group: ErrorGroupView) ->
     filter = JobFilter((group.queue,), (State.DEAD,), group.task)
     async with aclosing(inspector.bulk.dry_run(filter)) as counting:
         count = ([0] + [found async for found in counting])[-1]
+
+    if not count:
+        raise CommandError(f"no job of the task {group.task} in {group.queue} is dead now")
 
     async def run() -> str:
         bulk = await inspector.bulk.start(act, filter, by=acting_user())

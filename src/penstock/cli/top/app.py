@@ -12,7 +12,7 @@ from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.events import Resize
+from textual.events import DescendantFocus, Resize
 from textual.widgets import DataTable, Static
 
 from penstock.cli.top.acts import plan
@@ -85,6 +85,7 @@ class Top(App[None]):
         self._tables = [PaneTable(pane, n) for n, pane in enumerate(PANES)]
         self._chosen = 0
         self._view: Overview | None = None
+        self._rates: Rates | None = None
         self._away_since: float | None = None
         self._kicked = asyncio.Event()
 
@@ -114,6 +115,11 @@ class Top(App[None]):
     @property
     def _table(self) -> PaneTable:
         return self._tables[self._chosen]
+
+    def on_descendant_focus(self, event: DescendantFocus) -> None:
+        """Choose the pane that was clicked."""
+        if isinstance(event.widget, PaneTable) and event.widget is not self._table:
+            self.action_choose(self._tables.index(event.widget))
 
     def _lines(self) -> None:
         """Refresh the lines around the panes."""
@@ -157,7 +163,7 @@ class Top(App[None]):
                     await self._kicked.wait()
 
     def _took(self, view: Overview) -> None:
-        rates = Rates(self._view, view)
+        self._rates = rates = Rates(self._view, view, self._rates)
         if self._away_since is not None:
             self._say("the store answers again")
             self._away_since = None
@@ -249,11 +255,12 @@ class Top(App[None]):
         row = self._table.row()
         if act not in self._table.pane.acts or row is None:
             return
+        self._say(f"{act} …")
         try:
             planned = await plan(self._inspector, act, row.subject)
             if not await self.push_screen_wait(Ask(one_line(planned.question))):
+                self._say("")
                 return
-            self._say(f"{act} …")
             says = await planned.run()
             if planned.audited is not None:
                 await planned.audited.write(self._store)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.inspector import Overview
+from penstock.inspector import Overview, WorkerView
 
 __all__ = ["Rate", "Rates"]
+
+
+#: Seconds between two reports of a worker that are one.
+_SAME_REPORT = 0.05
 
 
 class Rate(NamedTuple):
@@ -20,9 +24,11 @@ class Rate(NamedTuple):
 class Rates:
     """Rates of queues, in total, and of the CPU of workers. None: unknown, as in the first overview."""
 
-    def __init__(self, before: Overview | None, after: Overview) -> None:
+    def __init__(self, before: Overview | None, after: Overview, last: Rates | None = None) -> None:
         self._seconds = 0.0 if before is None else (after.now - before.now) / 1000
         self._before, self._after = before, after
+        known = {} if last is None else last._cpu
+        self._cpu = {w.id: cpu for w in after.workers if (cpu := self._cpu_of(w, known)) is not None}
 
     def of(self, queue: str) -> Rate | None:
         """The rates of a queue."""
@@ -43,13 +49,18 @@ class Rates:
         return Rate(*(sum(rate[n] for rate in found) for n in range(3)))
 
     def cpu(self, worker: str) -> float | None:
-        """The cores that a worker process used."""
-        if self._before is None:
+        """The cores that a worker process used between its last two reports."""
+        return self._cpu.get(worker)
+
+    def _cpu_of(self, now: WorkerView, known: dict[str, float]) -> float | None:
+        was = None if self._before is None else _worker(self._before, now.id)
+        if was is None:
             return None
-        was = next((w for w in self._before.workers if w.id == worker), None)
-        now = next((w for w in self._after.workers if w.id == worker), None)
-        if was is None or now is None:
-            return None
-        # a worker reports every few seconds: between two of its reports, not of ours
         seconds = self._seconds - now.silent + was.silent
-        return max(0.0, now.cpu - was.cpu) / seconds if seconds > 0.05 else None
+        if seconds < _SAME_REPORT:  # a worker reports every few seconds
+            return known.get(now.id)
+        return max(0.0, now.cpu - was.cpu) / seconds
+
+
+def _worker(view: Overview, id: str) -> WorkerView | None:
+    return next((w for w in view.workers if w.id == id), None)
