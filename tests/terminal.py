@@ -22,7 +22,13 @@ class Terminal:
 
     def run(self, *words: str) -> str:
         """The output of a command of tmux."""
-        done = subprocess.run([*self._tmux, *words], capture_output=True, text=True, timeout=20, check=False)
+        # the size is that of the window, not of the terminal that the tests run in
+        env = {
+            name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
+        }
+        done = subprocess.run(
+            [*self._tmux, *words], env=env, capture_output=True, text=True, timeout=20, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -53,18 +53,18 @@ def test_a_vulnerable_sqlite_is_named(here, monkeypatch, version, named):
         (
             0o644,
             "warning",
-            "every user of this machine may read penstock.toml, which has secrets (url, key); ",
+            "every user of this machine may read penstock.toml, which has secrets (key); ",
         ),
-        (0o640, "warning", "its group may read penstock.toml, which has secrets (url, key); chmod 600"),
+        (0o640, "warning", "its group may read penstock.toml, which has secrets (key); chmod 600"),
         (0o600, "ok", "only its owner may read the secrets in penstock.toml"),
     ],
 )
 def test_a_settings_file_with_secrets_that_others_may_read_is_named(here, mode, how, says):
-    (here / "penstock.toml").write_text(f'url = "redis://:s3cret@127.0.0.1:1"\nkey = "{"A" * 43}="\n')
+    (here / "penstock.toml").write_text(f'url = "memory://x"\nkey = "{"A" * 43}="\n')
     (here / "penstock.toml").chmod(mode)
-    findings = found(Cli("memory://x").json("doctor", url=False, code=1))
+    findings = found(Cli("memory://x").json("doctor", url=False))
     assert (findings["settings file"][0], findings["settings file"][1][: len(says)]) == (how, says)
-    assert "s3cret" not in str(findings)
+    assert "AAAA" not in str(findings)
     (here / "penstock.toml").write_text('lease = "30s"\n')
     assert "settings file" not in found(Cli("memory://x").json("doctor"))
 

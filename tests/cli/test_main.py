@@ -308,7 +308,7 @@ for words in ("penstock ", "penstock jobs list --st", "penstock workers q", "pen
         cli(prog_name="penstock")
     except SystemExit:
         pass
-heavy = ("penstock.app", "penstock.stores", "penstock.inspector", "sqlite3", "asyncio", "rich", "textual")
+heavy = ("penstock.app", "penstock.stores", "penstock.inspector", "sqlite3", "rich", "textual")
 print(*[name for name in sys.modules if name.startswith(heavy)], file=sys.stderr)
 """
     env = {**os.environ, "_PENSTOCK_COMPLETE": "bash_complete", "PENSTOCK_APP": "stranger:app"}
@@ -320,7 +320,8 @@ print(*[name for name in sys.modules if name.startswith(heavy)], file=sys.stderr
     assert ran.stderr.split() == []
 
 
-def test_names_of_workers_flows_and_bulk_acts_are_completed(penstock, store):
+def test_names_of_workers_flows_and_bulk_acts_are_completed(store):
+    penstock = Cli(store.url)
     announce(store, WorkerInfo("0a1-x", "box", 1, 0, ("mail",), ("t",), 2))
     put(store, "a")
     penstock.ok("jobs", "retry", "--all", "--state", "dead", "--detach", "--yes")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from penstock.core.job import State
 
-__all__ = ["Fit", "aligned", "coloured", "fit", "is_numeric", "style"]
+__all__ = ["Fit", "aligned", "coloured", "fit", "justify", "style"]
 
 #: Columns that are never folded, because an id in pieces cannot be copied.
 _IDS = frozenset({"ID", "JOB", "WORKER", "FLOW", "NODE", "CURSOR"})
@@ -36,7 +36,7 @@ def fit(heads: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str
     natural = [max([len(head), *(len(row[n]) for row in rows)]) for n, head in enumerate(heads)]
     least = [
         wide
-        if heads[n] in _IDS or is_numeric(rows, n)
+        if heads[n] in _IDS or _is_numeric(rows, n)
         else min(wide, max(_NARROWEST if n else _NARROWEST_NAME, len(heads[n])))
         for n, wide in enumerate(natural)
     ]
@@ -55,7 +55,7 @@ def fit(heads: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str
 def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a table without colours, for a pipe."""
     widths = [max(len(head), *(len(row[i]) for row in rows)) for i, head in enumerate(heads)]
-    right = [is_numeric(rows, n) for n in range(len(heads))]
+    right = [_is_numeric(rows, n) for n in range(len(heads))]
     return [
         "  ".join(
             cell.rjust(width) if to_right else cell.ljust(width)
@@ -73,8 +73,7 @@ def coloured(heads: Sequence[str], rows: Sequence[Sequence[str]], fitted: Fit) -
 
     made = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for n, width in zip(fitted.columns, fitted.widths, strict=True):
-        justify = "right" if is_numeric(rows, n) else "left"
-        made.add_column(heads[n], justify=justify, width=width, overflow="fold")
+        made.add_column(heads[n], justify=justify(rows, n), width=width, overflow="fold")
     for row in rows:
         made.add_row(*(Text(row[n], style=style(heads[n], row[n])) for n in fitted.columns))
     console = Console(width=sum(fitted.widths) + 2 * len(fitted.widths))
@@ -83,9 +82,9 @@ def coloured(heads: Sequence[str], rows: Sequence[Sequence[str]], fitted: Fit) -
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
-def is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
-    """Whether a column has only numbers."""
-    return all(_is_number(row[column]) for row in rows)
+def justify(rows: Sequence[Sequence[str]], column: int) -> Literal["left", "right"]:
+    """How a column is aligned, for rich: numbers to the right."""
+    return "right" if _is_numeric(rows, column) else "left"
 
 
 def style(head: str, cell: str) -> str:
@@ -103,6 +102,11 @@ def _shared(natural: Sequence[int], least: Sequence[int], room: int) -> list[int
         widest = max((n for n in range(len(widths)) if widths[n] > least[n]), key=lambda n: widths[n])
         widths[widest] -= 1
     return widths
+
+
+def _is_numeric(rows: Sequence[Sequence[str]], column: int) -> bool:
+    """Whether a column has only numbers."""
+    return all(_is_number(row[column]) for row in rows)
 
 
 def _is_number(cell: str) -> bool:

@@ -80,7 +80,7 @@ def watched(show: Callable[[], Any]) -> Any:
 
 
 def _watch(show: Callable[[], Any], session: Session, seconds: float) -> None:
-    timer, first, code = threading.Event(), True, None
+    first, code = True, None
     while code != INTERRUPTED:
         frame = _Frame(at_terminal=not session.json and at_terminal())
         with redirect_stdout(frame), nullcontext() if session.json else redirect_stderr(_Notes(frame)):
@@ -95,7 +95,12 @@ def _watch(show: Callable[[], Any], session: Session, seconds: float) -> None:
         repaint(frame.getvalue(), in_place=frame.isatty(), first=first)
         first = False
         if code != INTERRUPTED:
-            timer.wait(seconds)
+            _pause(seconds)
+
+
+def _pause(seconds: float) -> None:
+    """Wait; Ctrl-C ends it at once."""
+    threading.Event().wait(seconds)
 
 
 def _headline(seconds: float) -> str:

@@ -45,7 +45,8 @@ def command(interval: float, read_only: bool) -> int:
     from penstock.cli.top.app import Top
 
     with session.store() as store:
-        place = mask_url(store.url) + (f"  {store.namespace}" if store.namespace else "")
+        namespace = getattr(store, "namespace", "")
+        place = mask_url(store.url) + (f"  {namespace}" if namespace else "")
 
         async def show() -> int:
             top = Top(store, place=place, interval=interval, read_only=read_only)

@@ -92,7 +92,7 @@ class ShowText(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """The text."""
         box = VerticalScroll(Static(Text(self._text)), classes="dialog tall")
-        box.border_title = Text(self._title)  # type: ignore[assignment]
+        box.border_title = Text(self._title)
         yield box
 
     def action_leave(self) -> None:

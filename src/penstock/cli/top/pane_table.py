@@ -8,8 +8,8 @@ from rich.text import Text
 from textual.events import Resize
 from textual.widgets import DataTable
 
-from penstock.cli.tables import fit, is_numeric, style
-from penstock.cli.top.panes import Pane, Row, arranged
+from penstock.cli.tables import fit, justify, style
+from penstock.cli.top.panes import Pane, PaneRow, arranged
 from penstock.core.text import one_line
 
 __all__ = ["PaneTable"]
@@ -24,8 +24,8 @@ class PaneTable(DataTable[Text]):
         self.text = ""
         self._number = number
         self._sort, self._falling = pane.sort, pane.falling
-        self._all: Sequence[Row] = ()
-        self._shown: list[Row] = []
+        self._all: Sequence[PaneRow] = ()
+        self._shown: list[PaneRow] = []
 
     @property
     def arrangement(self) -> str:
@@ -33,11 +33,11 @@ class PaneTable(DataTable[Text]):
         filtered = f"  with {one_line(self.text)!r}" if self.text else ""
         return f"by {self.pane.heads[self._sort]} {'▼' if self._falling else '▲'}{filtered}"
 
-    def row(self) -> Row | None:
+    def row(self) -> PaneRow | None:
         """The chosen row; None if there is none."""
         return self._shown[self.cursor_row] if 0 <= self.cursor_row < len(self._shown) else None
 
-    def take(self, rows: Sequence[Row]) -> None:
+    def take(self, rows: Sequence[PaneRow]) -> None:
         """Show these rows from now on."""
         self._all = [row._replace(cells=tuple(map(one_line, row.cells))) for row in rows]
         self._render_rows()
@@ -72,7 +72,7 @@ class PaneTable(DataTable[Text]):
             self.clear(columns=True)
             for n, width in zip(fitted.columns, fitted.widths, strict=True):
                 label = Text(heads[n], style="reverse" if n == self._sort else "bold")
-                label.justify = "right" if is_numeric(cells, n) else "left"
+                label.justify = justify(cells, n)
                 self.add_column(label, width=width)
             for row in cells:
                 self.add_row(*(self._cell(row[n], n, cells) for n in fitted.columns))
@@ -85,5 +85,5 @@ class PaneTable(DataTable[Text]):
     def _cell(self, text: str, column: int, cells: Sequence[Sequence[str]]) -> Text:
         head = self.pane.heads[column]
         colour = style(head, text) or ("yellow" if head == "STATUS" else "")
-        justify = "right" if is_numeric(cells, column) else "left"
-        return Text(text, style=colour, no_wrap=True, overflow="ellipsis", justify=justify)
+        aligned = justify(cells, column)
+        return Text(text, style=colour, no_wrap=True, overflow="ellipsis", justify=aligned)

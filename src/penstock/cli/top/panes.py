@@ -12,13 +12,13 @@ from penstock.core.formats import ms_of
 from penstock.core.job import TERMINAL, State
 from penstock.inspector import ErrorGroupView, HeldView, JobRow, Overview, QueueView, WorkerView
 
-__all__ = ["PANES", "Pane", "Row", "arranged", "totals"]
+__all__ = ["PANES", "Pane", "PaneRow", "arranged", "totals"]
 
 #: States of jobs that wait for a time, an event or a worker.
 _LATER = tuple(state for state in State if state not in TERMINAL | {State.AVAILABLE, State.RUNNING})
 
 
-class Row(NamedTuple):
+class PaneRow(NamedTuple):
     """A row: the key that finds it again after a refresh, its cells, what they sort by, and its subject."""
 
     key: str
@@ -38,13 +38,13 @@ class Pane:
     title: str
     heads: tuple[str, ...]
     spare: tuple[str, ...]
-    rows: Callable[[Overview, Rates], list[Row]]
+    rows: Callable[[Overview, Rates], list[PaneRow]]
     sort: int
     falling: bool
     acts: tuple[str, ...]
 
 
-def arranged(rows: Sequence[Row], *, filter: str, sort: int, falling: bool) -> list[Row]:
+def arranged(rows: Sequence[PaneRow], *, filter: str, sort: int, falling: bool) -> list[PaneRow]:
     """The rows with this text in any cell, in order. Rows without a value come last."""
     text = filter.lower()
     found = [row for row in rows if not text or any(text in cell.lower() for cell in row.cells)]
@@ -76,11 +76,11 @@ def totals(view: Overview, rates: Rates) -> str:
 # ── queues ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _queues(view: Overview, rates: Rates) -> list[Row]:
+def _queues(view: Overview, rates: Rates) -> list[PaneRow]:
     return [_queue(queue, view, rates) for queue in view.queues]
 
 
-def _queue(queue: QueueView, view: Overview, rates: Rates) -> Row:
+def _queue(queue: QueueView, view: Overview, rates: Rates) -> PaneRow:
     counts = queue.counts
     ready, running, dead = (counts.get(state, 0) for state in (State.AVAILABLE, State.RUNNING, State.DEAD))
     later = sum(counts.get(state, 0) for state in _LATER)
@@ -91,7 +91,7 @@ def _queue(queue: QueueView, view: Overview, rates: Rates) -> Row:
     wait = None if waits is None else waits.p95
     status = _status(queue)
     per_second = ("-",) * 3 if rate is None else tuple(map(_rate, rate))
-    return Row(
+    return PaneRow(
         queue.name,
         (
             queue.name,
@@ -123,7 +123,7 @@ def _status(queue: QueueView) -> str:
 # ── workers and their jobs ───────────────────────────────────────────────────────────────────────
 
 
-def _workers(view: Overview, rates: Rates) -> list[Row]:
+def _workers(view: Overview, rates: Rates) -> list[PaneRow]:
     rows = []
     for w in view.workers:
         place, cpu = f"{w.host}:{w.pid}", rates.cpu(w.id)
@@ -139,7 +139,7 @@ def _workers(view: Overview, rates: Rates) -> list[Row]:
             w.id,
         )
         rows.append(
-            Row(
+            PaneRow(
                 w.id,
                 cells,
                 (place, w.state, w.running, cpu, w.memory, w.silent, w.version, cells[7], w.id),
@@ -149,7 +149,7 @@ def _workers(view: Overview, rates: Rates) -> list[Row]:
     return rows
 
 
-def _running(view: Overview, rates: Rates) -> list[Row]:
+def _running(view: Overview, rates: Rates) -> list[PaneRow]:
     places = {w.id: f"{w.host}:{w.pid}" for w in view.workers}
     rows = []
     for held in view.running:
@@ -157,32 +157,34 @@ def _running(view: Overview, rates: Rates) -> list[Row]:
         progress = "-" if job.progress is None else progress_text(job.progress)
         cells = (job.id, job.queue, job.task, f"{job.attempt}", brief(job.age), progress, place)
         sorts = (job.id, job.queue, job.task, job.attempt, job.age, progress, place)
-        rows.append(Row(f"{job.queue}/{job.id}", cells, sorts, held))
+        rows.append(PaneRow(f"{job.queue}/{job.id}", cells, sorts, held))
     return rows
 
 
 # ── what failed ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _dead(view: Overview, rates: Rates) -> list[Row]:
+def _dead(view: Overview, rates: Rates) -> list[PaneRow]:
     rows = []
     for job in view.dead:
         age = _age(view, job.ended_at)
         error = job.error or job.reason or ""
         cells = (job.id, job.queue, job.task, f"{job.attempt}", brief(age), error)
         rows.append(
-            Row(f"{job.queue}/{job.id}", cells, (job.id, job.queue, job.task, job.attempt, age, error), job)
+            PaneRow(
+                f"{job.queue}/{job.id}", cells, (job.id, job.queue, job.task, job.attempt, age, error), job
+            )
         )
     return rows
 
 
-def _errors(view: Overview, rates: Rates) -> list[Row]:
+def _errors(view: Overview, rates: Rates) -> list[PaneRow]:
     rows = []
     for group in view.errors:
         task, text = f"{group.queue}/{group.task}", ": ".join(filter(None, (group.kind, group.message)))
         last, first = _age(view, group.last_at), _age(view, group.first_at)
         cells = (f"{group.count:,}", brief(last), brief(first), task, text)
-        rows.append(Row(f"{task} {text}", cells, (group.count, last, first, task, text), group))
+        rows.append(PaneRow(f"{task} {text}", cells, (group.count, last, first, task, text), group))
     return rows
 
 

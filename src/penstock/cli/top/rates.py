@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from penstock.inspector import Overview, WorkerView
 
-__all__ = ["Rate", "Rates"]
+__all__ = ["QueueRates", "Rates"]
 
 
 #: Seconds between two reports of a worker that are one.
 _SAME_REPORT = 0.05
 
 
-class Rate(NamedTuple):
+class QueueRates(NamedTuple):
     """Jobs per second that were enqueued, and attempts that were processed and failed."""
 
     enqueued: float
@@ -27,10 +27,12 @@ class Rates:
     def __init__(self, before: Overview | None, after: Overview, last: Rates | None = None) -> None:
         self._seconds = 0.0 if before is None else (after.now - before.now) / 1000
         self._before, self._after = before, after
-        known = {} if last is None else last._cpu
-        self._cpu = {w.id: cpu for w in after.workers if (cpu := self._cpu_of(w, known)) is not None}
+        known: dict[str, float] = {} if last is None else last._cpu
+        self._cpu: dict[str, float] = {
+            w.id: cpu for w in after.workers if (cpu := self._cpu_of(w, known)) is not None
+        }
 
-    def of(self, queue: str) -> Rate | None:
+    def of(self, queue: str) -> QueueRates | None:
         """The rates of a queue."""
         if self._before is None or self._seconds <= 0:
             return None
@@ -39,14 +41,14 @@ class Rates:
             return None
         counts = (now.enqueued - was.enqueued, now.processed - was.processed, now.failed - was.failed)
         # a queue that was deleted and made again counts from 0
-        return Rate(*(max(0, count) / self._seconds for count in counts))
+        return QueueRates(*(max(0, count) / self._seconds for count in counts))
 
-    def total(self) -> Rate | None:
+    def total(self) -> QueueRates | None:
         """The rates of all queues together."""
         if self._before is None or self._seconds <= 0:
             return None
         found = [rate for name in self._after.stats if (rate := self.of(name)) is not None]
-        return Rate(*(sum(rate[n] for rate in found) for n in range(3)))
+        return QueueRates(*(sum(rate[n] for rate in found) for n in range(3)))
 
     def cpu(self, worker: str) -> float | None:
         """The cores that a worker process used between its last two reports."""
