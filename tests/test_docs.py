@@ -318,6 +318,7 @@ CALLS = {
 def test_a_command_line_parses(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[click.Context] = []
     monkeypatch.setattr(click.Command, "invoke", lambda self, ctx: parsed.append(ctx))
+    monkeypatch.setattr("penstock.cli.watching.Listing.invoke", lambda self, ctx: parsed.append(ctx))
     cli.main(list(CALLS[call]), standalone_mode=False)
     last = parsed[-1]
     alone = isinstance(last.command, click.Group) and not last.command.invoke_without_command
