@@ -438,7 +438,7 @@ def as_seen(line: str) -> str:
     line = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "<id>", line)
     line = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*Z?", "<instant>", line)
     line = re.sub(r"\b[\d.]+ (ms|s|min|h|d) ago\b", "<age>", line)
-    line = re.sub(r"\b\d+ MB\b", "<size>", line)
+    line = re.sub(r"\b\d+ MB\b( +[\d.]+ m?s\b)?", "<size and time>", line)
     line = re.sub(r"^<instant> \d+ ", "<instant> <pid> ", line)
     line = re.sub(r"^(<id> +)\S+ +\d+ +running", r"\1<host> <pid> running", line)
     return " ".join(line.split())

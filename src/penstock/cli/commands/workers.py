@@ -11,7 +11,7 @@ from penstock.cli.audited_acts import AuditedAct, acting_user
 from penstock.cli.completing import complete_worker
 from penstock.cli.faults import CommandError, Exit, not_found
 from penstock.cli.session import Command, Session, shared_options
-from penstock.cli.show import age, ask, brief, counted, emit, note, progress_text, say, say_lines, span, table
+from penstock.cli.show import age, ask, counted, emit, note, progress_text, say, say_lines, span, table
 from penstock.cli.watching import Listing, watch_option, watched
 from penstock.core.duration import milliseconds
 
@@ -169,7 +169,7 @@ def _print_workers(workers: Iterable[WorkerView]) -> None:
         memory = f"{w.memory / 1e6:.0f} MB" if w.memory else "-"
         seen = f"{span(w.silent)} ago"
         rows.append(
-            (w.id, w.host, str(w.pid), *at_work, memory, brief(w.cpu), age(w.started_at), seen, w.version)
+            (w.id, w.host, str(w.pid), *at_work, memory, span(w.cpu), age(w.started_at), seen, w.version)
         )
     spare = ("CPU", "VERSION", "STARTED", "PID", "MEMORY", "HOST", "SLOTS", "SEEN")
     table((*head, "SEEN", "VERSION"), rows, empty="no workers", spare=spare)
