@@ -47,6 +47,7 @@ def test_what_a_bare_install_imports_needs_no_extra() -> None:
         "pydantic": ("codec",),
         "cryptography": ("encryption",),
         "hiredis": ("stores",),
+        "textual": ("cli",),  # which is imported by `penstock top` alone
         "httptools": ("web",),  # which is imported by `penstock serve` alone
     }
     for arrow in imports():

@@ -318,6 +318,7 @@ CALLS = {
 def test_a_command_line_parses(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[click.Context] = []
     monkeypatch.setattr(click.Command, "invoke", lambda self, ctx: parsed.append(ctx))
+    monkeypatch.setattr("penstock.cli.watching.Listing.invoke", lambda self, ctx: parsed.append(ctx))
     cli.main(list(CALLS[call]), standalone_mode=False)
     last = parsed[-1]
     alone = isinstance(last.command, click.Group) and not last.command.invoke_without_command
@@ -445,7 +446,7 @@ def as_seen(line: str) -> str:
     line = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "<id>", line)
     line = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,\d]*Z?", "<instant>", line)
     line = re.sub(r"\b[\d.]+ (ms|s|min|h|d) ago\b", "<age>", line)
-    line = re.sub(r"\b\d+ MB\b", "<size>", line)
+    line = re.sub(r"\b\d+ MB\b( +[\d.]+ m?s\b)?", "<size and time>", line)
     line = re.sub(r"^<instant> \d+ ", "<instant> <pid> ", line)
     line = re.sub(r"^(<id> +)\S+ +\d+ +running", r"\1<host> <pid> running", line)
     return " ".join(line.split())

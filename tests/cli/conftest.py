@@ -180,11 +180,12 @@ def park(store: Store, n: int = 1, *, queue: str = "default") -> None:
     asyncio.run(parking(fetch(store, n, queue=queue)))
 
 
-def at_terminal(*words: str, columns: str = "80") -> str:
+def at_terminal(*words: str, columns: str = "80", **variables: str) -> str:
     """What the command writes to a terminal that is so wide."""
     ours, theirs = pty.openpty()
     env = {**os.environ, "COLUMNS": columns, "TERM": "xterm-256color"}
     env.pop("NO_COLOR", None)
+    env |= variables
     child = subprocess.Popen(
         [sys.executable, "-m", "penstock", *words], stdout=theirs, stderr=theirs, env=env
     )

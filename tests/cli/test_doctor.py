@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.conftest import Cli
+from penstock.stores.contract import WorkerInfo
+from tests.cli.conftest import Cli, announce, put
 
 
 def found(document):
@@ -44,6 +45,41 @@ def test_a_vulnerable_sqlite_is_named(here, monkeypatch, version, named):
     monkeypatch.setattr("sqlite3.sqlite_version_info", version)
     how, says = found(Cli(f"sqlite:///{here}/jobs.db").json("doctor"))["SQLite"]
     assert (how, "can lose committed writes" in says) == ("ok", named)
+
+
+@pytest.mark.parametrize(
+    ("mode", "how", "says"),
+    [
+        (
+            0o644,
+            "warning",
+            "every user of this machine may read penstock.toml, which has secrets (key); ",
+        ),
+        (0o640, "warning", "its group may read penstock.toml, which has secrets (key); chmod 600"),
+        (0o600, "ok", "only its owner may read the secrets in penstock.toml"),
+    ],
+)
+def test_a_settings_file_with_secrets_that_others_may_read_is_named(here, mode, how, says):
+    (here / "penstock.toml").write_text(f'url = "memory://x"\nkey = "{"A" * 43}="\n')
+    (here / "penstock.toml").chmod(mode)
+    findings = found(Cli("memory://x").json("doctor", url=False))
+    assert (findings["settings file"][0], findings["settings file"][1][: len(says)]) == (how, says)
+    assert "AAAA" not in str(findings)
+    (here / "penstock.toml").write_text('lease = "30s"\n')
+    assert "settings file" not in found(Cli("memory://x").json("doctor"))
+
+
+def test_the_fleet_is_checked_and_each_finding_has_its_way_out(penstock, store):
+    put(store, "a", queue="mail")
+    announce(store, WorkerInfo("w1", "box", 7, 0, ("news",), ("t",), 4, version="9.9"))
+    findings = {one["what"]: one for one in penstock.json("doctor")["findings"]}
+    queues = findings["queues"]
+    assert (queues["how"], queues["why"]) == ("warning", "it has no live worker: mail (1 jobs)")
+    assert queues["way_out"] == "start a worker with --queues that names it, or purge it"
+    assert queues["says"] == f"{queues['why']}; {queues['way_out']}"
+    assert findings["versions"]["how"] == "warning"
+    assert all(one["way_out"] for one in findings.values() if one["how"] != "ok")
+    assert "warning  queues: it has no live worker: mail" in penstock.ok("doctor")
 
 
 APP = """

@@ -8,8 +8,10 @@ import subprocess
 import sys
 
 import pytest
+from click.shell_completion import ShellComplete
 
 from penstock.cli.faults import Exit, code_of
+from penstock.cli.main import cli
 from penstock.errors import (
     ArgumentError,
     ConfigError,
@@ -20,8 +22,9 @@ from penstock.errors import (
     StoreUnavailable,
     UnknownScheme,
 )
+from penstock.stores.contract import WorkerInfo
 from penstock.stores.memory import MemoryStore
-from tests.cli.conftest import Cli, at_terminal
+from tests.cli.conftest import Cli, announce, at_terminal, put
 
 
 @pytest.fixture
@@ -291,6 +294,48 @@ def test_completion_imports_no_app_but_the_one_on_the_command_line(here):
     assert not (here / "it-ran").exists()
     named = {"COMP_WORDS": "penstock --app stranger:app queues pause ", "COMP_CWORD": "5"}
     assert complete(env | named) == ["plain,theirs"]
+
+
+@pytest.mark.slow
+def test_completion_of_commands_and_options_imports_neither_an_app_nor_a_store(here):
+    (here / "penstock.toml").write_text('app = "stranger:app"\n')
+    code = """
+import os, sys
+from penstock.cli.main import cli
+for words in ("penstock ", "penstock jobs list --st", "penstock workers q", "penstock queues list --w"):
+    os.environ |= {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+    try:
+        cli(prog_name="penstock")
+    except SystemExit:
+        pass
+heavy = ("penstock.app", "penstock.stores", "penstock.inspector", "sqlite3", "rich", "textual")
+print(*[name for name in sys.modules if name.startswith(heavy)], file=sys.stderr)
+"""
+    env = {**os.environ, "_PENSTOCK_COMPLETE": "bash_complete", "PENSTOCK_APP": "stranger:app"}
+    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    offered = ran.stdout.split()
+    for command in ("top", "stats", "errors", "bulk", "workers", "doctor"):
+        assert f"plain,{command}" in offered
+    assert {"plain,--state", "plain,quiet", "plain,--watch"} <= {*offered}
+    assert ran.stderr.split() == []
+
+
+def test_names_of_workers_flows_and_bulk_acts_are_completed(store):
+    penstock = Cli(store.url)
+    announce(store, WorkerInfo("0a1-x", "box", 1, 0, ("mail",), ("t",), 2))
+    put(store, "a")
+    penstock.ok("jobs", "retry", "--all", "--state", "dead", "--detach", "--yes")
+    (bulk,) = penstock.json("bulk", "list")["bulk"]
+    for words, offered in (
+        ("workers quiet 0a", ["0a1-x"]),
+        ("jobs list --worker 0a", ["0a1-x"]),
+        ("bulk show ", [bulk["id"]]),
+        ("flows show ", []),
+    ):
+        *args, incomplete = words.split(" ")
+        complete = ShellComplete(cli, {}, "penstock", "_PENSTOCK_COMPLETE")
+        found = complete.get_completions(["--url", penstock.url, *args], incomplete)
+        assert [item.value for item in found] == offered
 
 
 OTHER_APP = """

@@ -1,5 +1,7 @@
-"""Shell completion of queue and entry names. It prints no errors, and imports only an app that the command
-line names."""
+"""Shell completion of the names of queues, periodic entries, workers, flows and bulk acts.
+
+It prints no errors, and imports only an app that the command line names.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +15,48 @@ from penstock.core.errors import PenstockError
 if TYPE_CHECKING:  # click imports it to complete
     from click.shell_completion import CompletionItem
 
-__all__ = ["complete_entry", "complete_queue"]
+    Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem | str]]
+
+__all__ = ["complete_bulk", "complete_entry", "complete_flow", "complete_queue", "complete_worker"]
 
 
-def complete_queue(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem | str]:
-    """Names of queues; none if the store cannot be read."""
+def _completing(names: Callable[[Any], Awaitable[list[str]]]) -> Complete:
+    """A completion of the names that an inspector finds; of none if the store cannot be read."""
 
-    async def names(inspector: Any) -> list[str]:
-        return [queue.name for queue in await inspector.queues()]
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem | str]:
+        return _offered(ctx, names, incomplete)
 
-    return _offered(ctx, names, incomplete)
+    return complete
 
 
-def complete_entry(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem | str]:
-    """Names of periodic entries; none if the store cannot be read."""
+async def _queues(inspector: Any) -> list[str]:
+    return [queue.name for queue in await inspector.queues()]
 
-    async def names(inspector: Any) -> list[str]:
-        return [entry.name for entry in await inspector.entries()]
 
-    return _offered(ctx, names, incomplete)
+async def _entries(inspector: Any) -> list[str]:
+    return [entry.name for entry in await inspector.entries()]
+
+
+async def _workers(inspector: Any) -> list[str]:
+    return [worker.id for worker in await inspector.workers(jobs=1)]
+
+
+async def _flows(inspector: Any) -> list[str]:
+    return [f"{flow.queue}/{flow.id}" for flow in (await inspector.flows.flows()).flows]
+
+
+async def _bulk_acts(inspector: Any) -> list[str]:
+    return [bulk.id for bulk in await inspector.bulk.all()]
+
+
+complete_queue = _completing(_queues)
+complete_entry = _completing(_entries)
+complete_worker = _completing(_workers)
+complete_flow = _completing(_flows)
+complete_bulk = _completing(_bulk_acts)
+
+
+# ── private ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _offered(

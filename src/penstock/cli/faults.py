@@ -13,7 +13,11 @@ import click
 from penstock.cli.show import emit, note, say_lines
 from penstock.core.errors import ArgumentError, ConfigError, JobNotFound, PenstockError, StoreUnavailable
 
-__all__ = ["CommandError", "Exit", "code_of", "complain", "not_found"]
+__all__ = ["INTERRUPTED", "CommandError", "Exit", "code_of", "complain", "not_found"]
+
+
+#: The exit code of a listing that Ctrl-C stopped midway, as shells have it.
+INTERRUPTED = 130
 
 
 class Exit(enum.IntEnum):

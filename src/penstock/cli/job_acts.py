@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.inspector import BulkAct, Change, Inspector
     from penstock.stores.contract import JobFilter
 
-__all__ = ["add_acts", "bulk_line", "bulk_row"]
+__all__ = ["add_acts", "bulk_line", "bulk_row", "bulk_steps"]
 
 _AT_ONCE = 500
 _UNFINISHED = tuple(state for state in State if state not in TERMINAL)
@@ -232,24 +233,31 @@ async def _count(inspector: Inspector, filter: JobFilter, limit: int | None) -> 
     return found
 
 
-async def _run(inspector: Inspector, started: BulkAct) -> BulkAct:
-    """Run a bulk act here, with its progress at a terminal, until it has ended. Ctrl-C aborts it."""
+async def bulk_steps(inspector: Inspector, started: BulkAct) -> AsyncGenerator[BulkAct, None]:
+    """Run a bulk act here until it has ended; yields its progress. Workers may take part in it."""
     from penstock.inspector.bulk_acts import pause_after_step
 
-    holder, shows = f"{acting_user()} {started.id}", sys.stderr is not None and sys.stderr.isatty()
+    holder, bulk = f"{acting_user()} {started.id}", started
+    while bulk.state.value == "running":
+        began = time.monotonic()
+        stepped = await inspector.bulk.step(started.id, holder)
+        await asyncio.sleep(pause_after_step(time.monotonic() - began))
+        if stepped is None:  # a worker was quicker, or it has ended
+            stepped = await inspector.bulk.get(started.id)
+        if stepped is None:
+            raise CommandError(f"the bulk act {started.id} is gone")
+        bulk = stepped
+        yield bulk
+
+
+async def _run(inspector: Inspector, started: BulkAct) -> BulkAct:
+    """Run a bulk act here, with its progress at a terminal, until it has ended. Ctrl-C aborts it."""
+    bulk, shows = started, sys.stderr is not None and sys.stderr.isatty()
     try:
-        bulk: BulkAct | None = started
-        while bulk is None or bulk.state.value == "running":
-            began = time.monotonic()
-            stepped = await inspector.bulk.step(started.id, holder)
-            await asyncio.sleep(pause_after_step(time.monotonic() - began))
-            if stepped is None:  # a worker was quicker, or it has ended
-                stepped = await inspector.bulk.get(started.id)
-            if stepped is None:
-                raise CommandError(f"the bulk act {started.id} is gone")
-            bulk = stepped
-            if shows:
-                status(f"{bulk_line(bulk)}; Ctrl-C aborts")
+        async with aclosing(bulk_steps(inspector, started)) as steps:
+            async for bulk in steps:
+                if shows:
+                    status(f"{bulk_line(bulk)}; Ctrl-C aborts")
     except asyncio.CancelledError:  # Ctrl-C: the event loop cancels this task
         return await inspector.bulk.abort(started.id, by=acting_user()) or started
     finally:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from penstock.cli.completing import complete_queue
+from penstock.cli.completing import complete_queue, complete_worker
 from penstock.cli.options import limit_option
 from penstock.cli.show import status
 from penstock.core.duration import instant_ms, milliseconds
@@ -62,7 +62,13 @@ _FILTERS = (
         "--header", "headers", metavar="NAME=VALUE", multiple=True, help="Filter by header; may be repeated."
     ),
     click.option("--flow", metavar="QUEUE/ID", help="Filter by the flow that the job is a node of."),
-    click.option("--worker", "-w", metavar="ID", help="Filter by the worker that runs the job."),
+    click.option(
+        "--worker",
+        "-w",
+        metavar="ID",
+        shell_complete=complete_worker,
+        help="Filter by the worker that runs the job.",
+    ),
     click.option(
         "--since",
         metavar="TIME",

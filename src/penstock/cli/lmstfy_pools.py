@@ -10,11 +10,12 @@ import click
 import msgspec
 
 from penstock.cli.session import Session
+from penstock.core.loopback import is_loopback
 from penstock.dialects.lmstfy.config_file import LmstfyConfig, PoolConfig, read_config
 from penstock.dialects.lmstfy.defaults import LmstfySettings
 from penstock.dialects.lmstfy.service import LmstfyService, PoolMigration
 from penstock.dialects.lmstfy.tokens import DEFAULT_POOL
-from penstock.web.hosts import HostRule, is_loopback
+from penstock.web.hosts import HostRule
 
 if TYPE_CHECKING:
     from penstock.stores.contract import Store

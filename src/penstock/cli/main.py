@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +21,7 @@ __all__ = ["cli", "main"]
 COMMANDS = (
     *("init", "demo", "verify", "worker", "serve", "enqueue"),
     *("jobs", "bulk", "queues", "batches", "flows", "periodic", "workers"),
-    *("stats", "errors", "tokens", "audit"),
+    *("top", "stats", "errors", "tokens", "audit"),
     *("config", "doctor", "keygen", "completion"),
 )
 
@@ -59,6 +60,8 @@ class Root(click.Group):
         **extra: Any,
     ) -> Any:
         """Run a command and exit with its code; `standalone_mode=False` has the same meaning as in click."""
+        if os.environ.get("NO_COLOR"):  # https://no-color.org
+            extra.setdefault("color", False)
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
         prepare_streams()

@@ -37,6 +37,10 @@ class Session:
     traceback: bool = False
     #: Settings given as options, before or after the name of the command.
     options: dict[str, Any] = field(default_factory=dict)
+    #: Seconds between two looks, with --watch.
+    watch: float | None = None
+    _open: Store | None = None
+    _runner: asyncio.Runner | None = None
 
     @staticmethod
     def current() -> Session:
@@ -75,6 +79,9 @@ class Session:
 
         Without `create`, a missing SQLite file is an error: reading must not create an empty store.
         """
+        if self._open is not None:
+            yield self._open
+            return
         store = self._store()
         path = getattr(store, "path", None)
         try:
@@ -86,6 +93,16 @@ class Session:
             yield store
         finally:
             store.close()
+
+    @contextmanager
+    def same_store(self) -> Iterator[None]:
+        """Use one open store and one event loop in the whole block."""
+        with asyncio.Runner() as runner, self.store() as store:
+            self._open, self._runner = store, runner
+            try:
+                yield
+            finally:
+                self._open = self._runner = None
 
     def url(self) -> str:
         """The store's URL as it was given, including secrets."""
@@ -138,7 +155,7 @@ class Session:
             return await act(store)
 
         with self.store(create=create) as store:
-            return asyncio.run(acting(store))
+            return asyncio.run(acting(store)) if self._runner is None else self._runner.run(acting(store))
 
 
 class Command(click.Command):

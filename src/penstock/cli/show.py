@@ -11,17 +11,20 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from penstock.core.job import State
-from penstock.core.text import block, json_escaped, one_line
+from penstock.core.text import block, json_escaped, number, one_line
+
+if TYPE_CHECKING:
+    from penstock.inspector.job_views import ProgressView
 
 __all__ = [
     "age",
     "ask",
+    "at_terminal",
     "brief",
     "close_streams",
     "counted",
@@ -30,6 +33,8 @@ __all__ = [
     "labelled",
     "note",
     "prepare_streams",
+    "progress_text",
+    "repaint",
     "say",
     "say_lines",
     "span",
@@ -48,9 +53,9 @@ def prepare_streams() -> None:
 
 def _open_closed_ones() -> None:
     """Open closed standard streams, so that no other file or socket gets the number of a stream."""
-    for number in (0, 1, 2):
+    for stream in (0, 1, 2):
         try:
-            os.fstat(number)
+            os.fstat(stream)
         except OSError:
             nowhere = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
             os.set_inheritable(nowhere, True)
@@ -75,7 +80,7 @@ def emit(document: Any) -> None:
         text = msgspec.json.encode(document).decode()
     except UnicodeEncodeError:  # an argument of the command need not be UTF-8
         text = msgspec.json.encode(_whole(msgspec.to_builtins(document))).decode()
-    if _at_terminal():
+    if at_terminal():
         text = msgspec.json.format(text, indent=2)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     click.echo(json_escaped(text, ascii=encoding.replace("-", "").lower() != "utf8"))
@@ -103,10 +108,30 @@ def note(text: str) -> None:
 
 def status(text: str) -> None:
     """Replace the status line at a terminal, on stderr."""
-    import shutil  # it imports the modules of all archive formats
+    # `color`: control sequences that move the cursor are no colours, and stay with NO_COLOR
+    click.echo(f"\r\x1b[2K{one_line(text)[: _size().columns - 1]}", nl=False, err=True, color=True)
 
-    width = shutil.get_terminal_size().columns - 1
-    click.echo(f"\r\x1b[2K{one_line(text)[:width]}", nl=False, err=True)
+
+def repaint(frame: str, *, in_place: bool, first: bool) -> None:
+    """Print lines that were printed before. `in_place`: at a terminal, over the lines before, as many as fit.
+
+    The `first` time, what the terminal shows is scrolled away.
+    """
+    if not in_place:
+        click.echo(frame, nl=False)
+        return
+    from rich.cells import cell_len
+
+    size = _size()
+    lines, left = [], size.lines - 1
+    for line in frame.splitlines():
+        left -= max(1, -(-cell_len(click.unstyle(line)) // size.columns))
+        if left < 1:
+            lines.append("…\x1b[K")
+            break
+        lines.append(f"{line}\x1b[K")
+    away = "\n" * (size.lines - 1) if first else ""
+    click.echo(f"{away}\x1b[H" + "\n".join(lines) + "\n\x1b[J", nl=False, color=True)
 
 
 def ask(question: str) -> None:
@@ -116,23 +141,31 @@ def ask(question: str) -> None:
     click.confirm(one_line(question), abort=True, err=True)
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
-    """Print a table, or `empty` if there are no rows. Numbers are right-aligned; ids are never cut."""
+def at_terminal() -> bool:
+    """Whether stdout is a terminal."""
+    return sys.stdout is not None and sys.stdout.isatty()  # None after `>&-`
+
+
+def table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, spare: Sequence[str] = ()
+) -> None:
+    """Print a table, or `empty` if there are no rows. Numbers are right-aligned; ids are never cut.
+
+    `spare`: columns that a narrow terminal does not show, the first of these first; a note names them.
+    """
     if not rows:
         note(empty)
         return
+    from penstock.cli.tables import aligned, coloured, fit
+
     rows = [[one_line(cell) for cell in row] for row in rows]
-    right = [all(_is_number(row[i]) for row in rows) for i in range(len(heads))]
-    if _at_terminal():
-        _rich_table(heads, rows, right)
+    if not at_terminal():
+        click.echo("\n".join(aligned(heads, rows)))
         return
-    widths = [max(len(head), *(len(row[i]) for row in rows)) for i, head in enumerate(heads)]
-    for line in (heads, *rows):
-        cells = [
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
-        ]
-        click.echo("  ".join(cells).rstrip())
+    fitted = fit(heads, rows, spare, _size().columns)
+    click.echo(coloured(heads, rows, fitted))
+    if fitted.left_out:
+        note(f"the terminal is too narrow for {', '.join(fitted.left_out)}")
 
 
 def facts(pairs: Sequence[tuple[str, str | None]]) -> None:
@@ -171,6 +204,12 @@ def span(seconds: float | None) -> str:
     return f"{seconds / 86400:.0f} d"
 
 
+def progress_text(progress: ProgressView) -> str:
+    """The progress of a job: "3 of 10 reading"."""
+    of = "" if progress.of is None else f" of {number(progress.of)}"
+    return f"{number(progress.done)}{of} {progress.note}".rstrip()
+
+
 def brief(seconds: float | None) -> str:
     """A duration in as few characters as possible: "250µs", "3.1ms", "12s", "5h"."""
     if seconds is None:
@@ -186,8 +225,10 @@ def brief(seconds: float | None) -> str:
 # ── private ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _at_terminal() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty()  # None after `>&-`
+def _size() -> os.terminal_size:
+    import shutil  # it imports the modules of all archive formats
+
+    return shutil.get_terminal_size()
 
 
 def _whole(value: Any) -> Any:
@@ -200,44 +241,3 @@ def _whole(value: Any) -> Any:
         case list():
             return [_whole(one) for one in value]
     return value
-
-
-def _is_number(cell: str) -> bool:
-    return cell.replace(",", "").replace(".", "").isdigit() or cell in ("", "-")
-
-
-def _rich_table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    made = Table(box=None, header_style="bold", pad_edge=False)
-    for head, to_right in zip(heads, right, strict=True):
-        made.add_column(head, justify="right" if to_right else "left", no_wrap=head != heads[-1])
-    for row in rows:
-        made.add_row(*(Text(cell, style=_style(head, cell)) for head, cell in zip(heads, row, strict=True)))
-    # only the last column may be folded: an id in pieces cannot be copied
-    widths = [max(len(head), *(len(row[i]) for row in rows)) + 2 for i, head in enumerate(heads)]
-    needed = sum(widths[:-1]) + min(widths[-1], 40)
-    Console(width=max(Console().width, needed)).print(made, soft_wrap=True)
-
-
-def _style(head: str, cell: str) -> str:
-    return _STYLES.get(cell.partition(" ")[0].rstrip(","), "") if head in ("STATE", "STATUS") else ""
-
-
-_STYLES: dict[str, str] = {
-    State.SCHEDULED: "blue",
-    State.AVAILABLE: "blue",
-    State.RUNNING: "cyan",
-    State.RETRYABLE: "yellow",
-    State.COMPLETED: "green",
-    State.CANCELLED: "dim",
-    State.DEAD: "red",
-    State.PARKED: "magenta",
-    State.WAITING: "magenta",
-    State.COLLECTING: "magenta",
-    State.SUSPENDED: "magenta",
-    "paused": "yellow",
-    "closed": "yellow",
-}

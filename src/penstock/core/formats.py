@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-__all__ = ["instant", "iso", "json_or_base64", "seconds", "shown_text"]
+__all__ = ["instant", "iso", "json_or_base64", "ms_of", "seconds", "shown_text"]
 
 #: Text that was encrypted with the key of this id.
 _ENCRYPTED = re.compile(r"\$sealed:1\.([0-9a-f]{8})\.[A-Za-z0-9+/=]+")
@@ -26,6 +26,14 @@ def instant(ms: int) -> str:
         return f"{datetime.fromtimestamp(whole, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03d}Z"
     except (ValueError, OverflowError, OSError):  # a foreign producer may have stored any number
         return f"{ms} ms since 1970"
+
+
+def ms_of(text: str | None) -> int | None:
+    """The instant of a text in the format of `iso`; None if it has none."""
+    try:
+        return None if text is None else round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        return None
 
 
 def shown_text(text: str) -> str:

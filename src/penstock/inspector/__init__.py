@@ -17,6 +17,7 @@ from penstock.inspector.job_views import (
     PartitionView,
     UniqueView,
 )
+from penstock.inspector.overview import HeldView, Overview
 from penstock.inspector.queue_views import (
     BatchView,
     EntryView,
@@ -48,6 +49,7 @@ __all__ = [
     "FlowInspector",
     "FlowPageView",
     "FlowView",
+    "HeldView",
     "Inspector",
     "JobAct",
     "JobRow",
@@ -56,6 +58,7 @@ __all__ = [
     "LimitsView",
     "LogLineView",
     "NodeView",
+    "Overview",
     "ParkedView",
     "PartitionView",
     "PeriodStatsView",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import islice
 
+from msgspec.structs import replace
+
 from penstock.core.errors import ConfigError
 from penstock.core.formats import iso
 from penstock.core.ids import check_queue
@@ -15,12 +17,14 @@ from penstock.core.schedule import Entry, NewEntry
 from penstock.inspector.audit import AuditLog
 from penstock.inspector.bulk_acts import BulkActs
 from penstock.inspector.entry_trigger import trigger
+from penstock.inspector.fleet_checks import check_fleet
 from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.job_acts import JobAct, JobActs, every_state
 from penstock.inspector.job_edits import edit_job
 from penstock.inspector.job_search import JobSearch, SearchProgress
 from penstock.inspector.job_search import search as search_steps
 from penstock.inspector.job_views import JobView, job_view
+from penstock.inspector.overview import Overview, read_overview
 from penstock.inspector.queue_views import (
     BatchView,
     EntryView,
@@ -29,14 +33,16 @@ from penstock.inspector.queue_views import (
     QueueView,
     batch_view,
     entry_view,
+    parked_view,
     queue_view,
+    queue_views,
     stats_view,
 )
-from penstock.inspector.reasons import WhyView, why
+from penstock.inspector.reasons import WhyView, holders, stopped_by, why
 from penstock.inspector.requests import Change, parse_address
 from penstock.inspector.stats_inspector import StatsInspector
 from penstock.inspector.worker_views import WorkerView, worker_view
-from penstock.stores.contract import Parked, PartitionInfo, Store, Timetable, WorkerInfo
+from penstock.stores.contract import Finding, PartitionInfo, Store, Timetable, WorkerInfo
 from penstock.stores.encrypted import unreadable_check
 from penstock.stores.worker_commands import SHARED_ACTS, CommandChannel, SentCommand, parse_act
 
@@ -148,26 +154,38 @@ class Inspector:
     # queues
 
     async def queues(self) -> list[QueueView]:
-        """All queues, by name."""
-        return [queue_view(info) for info in await self._store.queues()]
+        """All queues, by name, with the number of workers that fetch their jobs."""
+        return queue_views(await self._store.queues(), await self._store.workers())
 
     async def queue(self, name: str) -> QueueView | None:
-        """One queue; None if there is none of this name."""
-        return next((q for q in await self.queues() if q.name == name), None)
+        """One queue, with what keeps it from starting jobs; None if there is none of this name."""
+        infos = await self._store.queues([name])
+        if not infos:
+            return None
+        fetching = [w for w in await self._store.workers() if w.state == "running" and name in w.queues]
+        return replace(
+            queue_view(infos[0]),
+            workers=len(fetching),
+            held_by=await holders(self._store, infos[0]),
+            stopped_by=await stopped_by(self._store, infos[0]),
+        )
+
+    async def overview(self, *, limit: int = 200) -> Overview:
+        """What a live view shows: nine reads, of at most `limit` jobs or groups of errors each."""
+        return await read_overview(self._store, limit=limit)
+
+    async def checkup(self) -> list[Finding]:
+        """Check the fleet: clocks, versions, queues that nobody serves, unknown tasks, orphans.
+
+        Reads at most 1000 running and 1000 collecting jobs.
+        """
+        return await check_fleet(self._store)
 
     async def parked(self) -> list[ParkedView]:
         """Number of parked jobs by queue and task, with the workers that know the task."""
         found = await self._store.parked()
         workers = await self._store.workers() if found else []
-        return [
-            ParkedView(
-                one.queue,
-                one.task,
-                one.jobs,
-                [w.id for w in workers if _runs(w, one)],
-            )
-            for one in found
-        ]
+        return [parked_view(one, workers) for one in found]
 
     async def pause(self, queue: str) -> QueueView:
         """Pause the queue: workers start no more of its jobs; new jobs are accepted."""
@@ -262,7 +280,8 @@ class Inspector:
 
     async def workers(self, *, jobs: int = 20) -> list[WorkerView]:
         """All workers, each with up to `jobs` of the jobs that it holds."""
-        return [await self._worker(info, jobs) for info in await self._store.workers()]
+        infos, now = await self._store.workers(), (await self._store.entries([])).now
+        return [await self._worker(info, jobs, now) for info in infos]
 
     async def tell_workers(
         self, workers: Sequence[str], act: str, *, by: str, timeout: float = 10.0
@@ -301,17 +320,9 @@ class Inspector:
         then = await self._store.pause_entries([entry.ref for entry in found], paused)
         return [entry_view(entry, table.now) for entry in then if entry is not None]
 
-    async def _worker(self, info: WorkerInfo, jobs: int) -> WorkerView:
+    async def _worker(self, info: WorkerInfo, jobs: int, now: int) -> WorkerView:
         page = await self._store.list_jobs(state=State.RUNNING, worker=info.id, limit=jobs)
-        return worker_view(info, page.jobs, more=page.next is not None)
+        return worker_view(info, page.jobs, more=page.next is not None, now=now)
 
     async def _partition(self, job: Job) -> PartitionInfo | None:
         return None if job.spec.partition is None else await self._store.partition(job.ref)
-
-
-# ── private ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def _runs(worker: WorkerInfo, parked: Parked) -> bool:
-    known = parked.task in worker.tasks or parked.queue in worker.handled
-    return known and parked.queue in worker.queues

@@ -5,9 +5,12 @@ Instants are ISO 8601 in UTC to the millisecond, durations are seconds; lease to
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.core.errors import ConfigError
 from penstock.core.formats import instant, iso, json_or_base64
@@ -16,7 +19,7 @@ from penstock.core.lifecycle import UNREADABLE
 from penstock.core.limit_layers import LimitLayers
 from penstock.core.limits import QueueLimits
 from penstock.core.schedule import Entry
-from penstock.stores.contract import BatchInfo, QueueInfo, QueueStats
+from penstock.stores.contract import BatchInfo, Parked, QueueInfo, QueueStats, WorkerInfo
 
 __all__ = [
     "BatchView",
@@ -27,8 +30,11 @@ __all__ = [
     "QueueView",
     "batch_view",
     "entry_view",
+    "parked_view",
     "queue_view",
+    "queue_views",
     "stats_view",
+    "takes_parked",
 ]
 
 
@@ -63,6 +69,12 @@ class QueueView(msgspec.Struct, frozen=True):
     set_by: dict[str, str] = {}
     #: The limits that the app's code sets, also where an operator's are in effect.
     by_code: dict[str, Any] = {}
+    #: Number of live workers that fetch its jobs; None where it is not counted.
+    workers: int | None = None
+    #: If `max_running` keeps it from starting more: the first of the running jobs.
+    held_by: list[str] = []
+    #: Who made the latest change of what keeps it from starting jobs (a pause, a throttle), if known.
+    stopped_by: str | None = None
 
 
 class ParkedView(msgspec.Struct, frozen=True):
@@ -143,6 +155,24 @@ def queue_view(info: QueueInfo) -> QueueView:
         _sources(info.layers),
         _by_code(info.layers),
     )
+
+
+def queue_views(infos: Sequence[QueueInfo], workers: Sequence[WorkerInfo]) -> list[QueueView]:
+    """Queues with the number of workers that fetch their jobs."""
+    serving = Counter(name for w in workers if w.state == "running" for name in set(w.queues))
+    return [replace(queue_view(info), workers=serving[info.name]) for info in infos]
+
+
+def parked_view(parked: Parked, workers: Sequence[WorkerInfo]) -> ParkedView:
+    """Parked jobs, with the workers that know their task."""
+    knowing = [w.id for w in workers if takes_parked(w, parked)]
+    return ParkedView(parked.queue, parked.task, parked.jobs, knowing)
+
+
+def takes_parked(worker: WorkerInfo, parked: Parked) -> bool:
+    """Whether the worker takes these parked jobs."""
+    known = parked.task in worker.tasks or parked.queue in worker.handled
+    return known and parked.queue in worker.queues
 
 
 def _limits(limits: QueueLimits) -> LimitsView:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 
 import msgspec
 
@@ -11,7 +12,7 @@ from penstock.core.job import TERMINAL, Job, Ref, State
 from penstock.inspector.audit import AuditLog
 from penstock.stores.contract import QueueInfo, Store, WorkerInfo
 
-__all__ = ["Reason", "WhyView", "why"]
+__all__ = ["Reason", "WhyView", "holders", "stopped_by", "why"]
 
 #: Jobs ahead of an available job are counted up to this number: a job may have a megabyte of arguments.
 _MOST_COUNTED = 1_000
@@ -44,6 +45,30 @@ class WhyView(msgspec.Struct, frozen=True):
 async def why(store: Store, job: Job) -> WhyView:
     """Read why this job does not run now."""
     return await _Question(store, job).answer()
+
+
+async def holders(store: Store, info: QueueInfo) -> list[str]:
+    """The first of the running jobs of a queue that has as many as its `max_running` allows; else none."""
+    most = info.limits.max_running
+    if most is None or info.counts.get(State.RUNNING, 0) < most:
+        return []
+    page = await store.list_jobs(queue=info.name, state=State.RUNNING, limit=_NAMED)
+    return [job.id for job in page.jobs]
+
+
+async def stopped_by(store: Store, info: QueueInfo) -> str | None:
+    """Who has paused or throttled a queue, and when, by the audit log; None if code has, or nobody."""
+    if not info.paused and info.throttled_until is None:
+        return None
+    async with aclosing(AuditLog(store).newest_first(act="queue.")) as entries:
+        async for shown in entries:
+            entry = shown.entry
+            if info.name not in entry.to.split(", "):
+                continue
+            if entry.act in _PAUSES or (not info.paused and "throttle" in entry.facts):
+                stops = entry.act == _PAUSES[0] if info.paused else "throttle" in entry.facts
+                return f"{entry.who} at {instant(shown.at)}" if stops else None
+    return None
 
 
 class _Question:
@@ -162,22 +187,17 @@ class _Question:
     async def _paused(self, info: QueueInfo) -> list[Reason]:
         if not info.paused:
             return []
-        async for shown in AuditLog(self._store).newest_first(act="queue."):
-            if shown.entry.act in _PAUSES and info.name in shown.entry.to.split(", "):
-                if shown.entry.act == _PAUSES[1]:
-                    break  # since then it was paused by code
-                by = f" by {shown.entry.who} at {instant(shown.at)}"
-                return [Reason("paused", f"the queue was paused{by}")]
-        return [Reason("paused", "the queue is paused")]
+        by = await stopped_by(self._store, info)
+        return [Reason("paused", f"the queue was paused by {by}" if by else "the queue is paused")]
 
     async def _limited(self, info: QueueInfo) -> list[Reason]:
         if info.throttled_until is not None:
             return [Reason("throttled", f"the queue is throttled until {instant(info.throttled_until)}")]
         most, running = info.limits.max_running, info.counts.get(State.RUNNING, 0)
         if most is not None and running >= most:
-            page = await self._store.list_jobs(queue=info.name, state=State.RUNNING, limit=_NAMED)
-            named = ", ".join(job.id for job in page.jobs)
-            held = f", held by {named}{' and others' if running > len(page.jobs) else ''}" if named else ""
+            named = await holders(self._store, info)
+            others = " and others" if running > len(named) else ""
+            held = f", held by {', '.join(named)}{others}" if named else ""
             return [Reason("limited", f"{running} of {most} jobs of the queue run (max_running){held}")]
         if info.opens is not None:
             opens = instant(info.opens)

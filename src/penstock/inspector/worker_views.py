@@ -9,12 +9,12 @@ from penstock.core.job import Job
 from penstock.inspector.job_views import ProgressView, progress_view
 from penstock.stores.contract import WorkerInfo
 
-__all__ = ["RunningView", "WorkerView", "worker_view"]
+__all__ = ["RunningView", "WorkerView", "running_view", "worker_view"]
 
 
 class RunningView(msgspec.Struct, frozen=True):
-    """A job that a worker holds. `since`: when it was leased; `started`: whether its function is known to
-    have started."""
+    """A job that a worker holds. `since`: when it was leased, and `age`: how many seconds ago; `started`:
+    whether its function is known to have started."""
 
     queue: str
     id: str
@@ -23,11 +23,16 @@ class RunningView(msgspec.Struct, frozen=True):
     since: str | None
     started: bool
     progress: ProgressView | None
+    age: float | None
 
 
 class WorkerView(msgspec.Struct, frozen=True):
-    """A worker process and the jobs it holds. `more`: it holds more than `jobs` lists; `running`, their
-    number, is then from the worker's last report."""
+    """A worker process and the jobs it holds.
+
+    - `more`: it holds more than `jobs` lists; `running`, their number, is then from the worker's last report.
+    - `silent`: seconds since its last heartbeat.
+    - `ahead`: seconds that its clock is ahead of the store's; None if unknown.
+    """
 
     id: str
     host: str
@@ -45,10 +50,12 @@ class WorkerView(msgspec.Struct, frozen=True):
     cpu: float  # CPU seconds used
     jobs: list[RunningView]
     more: bool
+    silent: float
+    ahead: float | None
 
 
-def worker_view(info: WorkerInfo, jobs: list[Job], *, more: bool) -> WorkerView:
-    """A worker and the jobs that it holds."""
+def worker_view(info: WorkerInfo, jobs: list[Job], *, more: bool, now: int) -> WorkerView:
+    """A worker and the jobs that it holds, at the store's time `now`."""
     return WorkerView(
         id=info.id,
         host=info.host,
@@ -65,12 +72,15 @@ def worker_view(info: WorkerInfo, jobs: list[Job], *, more: bool) -> WorkerView:
         version=info.version,
         memory=info.memory,
         cpu=info.cpu,
-        jobs=[_running(job) for job in jobs],
+        jobs=[running_view(job, now) for job in jobs],
         more=more,
+        silent=max(0, now - info.seen_at) / 1000,
+        ahead=(info.clock - info.seen_at) / 1000 if info.clock else None,
     )
 
 
-def _running(job: Job) -> RunningView:
+def running_view(job: Job, now: int) -> RunningView:
+    """A job that a worker holds, at the store's time `now`."""
     return RunningView(
         job.queue,
         job.id,
@@ -79,4 +89,5 @@ def _running(job: Job) -> RunningView:
         iso(job.fetched_at),
         job.started,
         progress_view(job.progress),
+        None if job.fetched_at is None else max(0, now - job.fetched_at) / 1000,
     )

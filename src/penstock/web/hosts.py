@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 from penstock.web.exchange import Exchange
 
-__all__ = ["HostRule", "host_of", "is_loopback"]
+__all__ = ["HostRule", "host_of"]
 
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -69,16 +69,6 @@ def host_of(value: str) -> str:
     if value.startswith("["):
         return value[1:].partition("]")[0]
     return value.partition(":")[0] if value.count(":") <= 1 else value
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a listener at this address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _is_address(text: str) -> bool:

@@ -254,6 +254,7 @@ class Worker:
             handled=handled,
             memory=resident(os.getpid()),
             cpu=round(time.process_time(), 2),
+            clock=time.time_ns() // 1_000_000,
         )
 
     def report_lost_worker(

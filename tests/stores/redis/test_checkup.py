@@ -10,6 +10,7 @@ import pytest
 
 from penstock.errors import StoreError
 from penstock.stores.contract import Finding, Level
+from penstock.stores.redis.access_checks import Access, access_of
 from penstock.stores.redis.checkup import QUESTIONS, SETTINGS, examined, merged
 from penstock.stores.redis.server_checks import findings
 from penstock.stores.redis.server_facts import read_config, read_info
@@ -54,6 +55,7 @@ def judged(
     mode: str = "single",
     ahead: int = 0,
     wait_replicas: int = 0,
+    ours: Access = Access(),  # noqa: B008
 ) -> list[Finding]:
     return findings(
         {**GOOD_INFO, **(info or {})},
@@ -62,6 +64,7 @@ def judged(
         now_here_ms=NOW,
         now_there_ms=NOW + ahead,
         wait_replicas=wait_replicas,
+        ours=ours,
     )
 
 
@@ -76,6 +79,7 @@ def looked_at(server: RedisServer, *, mode: str = "single", wait_replicas: int =
             now_here_ms=int(time.time() * 1000),
             now_there_ms=seconds * 1000 + micros // 1000,
             wait_replicas=wait_replicas,
+            ours=Access(secret=False),
         )
 
 
@@ -99,7 +103,7 @@ def test_a_server_that_writes_all_down_is_fine() -> None:
         assert bad(found) == {}
         assert of("server", found).why == f"Redis {server.info()['redis_version']}"
         assert "synced every second" in of("persistence", found).why
-        assert {f.what for f in found} == {"server", "eviction", "memory", "persistence", "clock"}
+        assert {f.what for f in found} == {"server", "eviction", "memory", "persistence", "clock", "access"}
 
 
 @pytest.mark.server
@@ -194,6 +198,28 @@ def test_a_plain_server_is_no_node_of_a_cluster() -> None:
     assert of("cluster", judged(mode="cluster")).level is Level.ERROR
 
 
+@pytest.mark.parametrize(
+    ("url", "config", "says"),
+    [
+        ("redis://:secret@db", {}, ""),
+        ("redis://db:6380", {}, "over the network (db)"),
+        ("redis+cluster://127.0.0.1,10.0.0.7", {}, "over the network (10.0.0.7)"),
+        ("unix:///run/redis.sock", {"bind": "127.0.0.1 -::1"}, "only this machine"),
+        ("redis://localhost", {"bind": "", "protected-mode": "yes"}, "only this machine"),
+        ("redis://localhost", {"bind": "* -::*", "protected-mode": "no"}, "bind * -::*, protected-mode no"),
+        ("redis://localhost", {"bind": "127.0.0.1 -::1", "protected-mode": "no"}, "only this machine"),
+        ("redis://localhost", {}, "only this machine"),
+    ],
+)
+def test_who_else_reaches_a_server_without_a_password(url: str, config: dict[str, Any], says: str) -> None:
+    found = [f for f in judged(config=config, ours=access_of(Address.of(url))) if f.what == "access"]
+    assert len(found) == bool(says)
+    for one in found:
+        assert says in one.why
+        assert (one.level is Level.FINE) == ("only this machine" in says)
+        assert bool(one.way_out) == (one.level is Level.WARNING)
+
+
 async def asked_of(url: str) -> list[Finding]:
     """Over our own connections, on all masters."""
     address = Address.of(url)
@@ -202,10 +228,9 @@ async def asked_of(url: str) -> list[Finding]:
     answers = await runner.everywhere(QUESTIONS)
     found = examined(
         answers,
-        mode=address.mode,
+        address=address,
         before_ms=before,
         after_ms=int(time.time() * 1000),
-        wait_replicas=address.wait_replicas,
     )
     runner.close()
     return found

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.options import limit_option
-from penstock.cli.session import Command, Session
+from penstock.cli.session import Session
 from penstock.cli.show import emit, note, table
+from penstock.cli.watching import Listing
 from penstock.core.formats import instant
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("audit", cls=Command, short_help="Show who did what as an operator or administrator.")
+@click.command("audit", cls=Listing, short_help="Show who did what as an operator or administrator.")
 @limit_option("entries", most=10_000)
 @click.option("--who", metavar="TEXT", default="", help="Filter by the begin of WHO, e.g. token:deploy.")
 @click.option("--act", metavar="TEXT", default="", help="Filter by the begin of ACT, e.g. tokens.")
@@ -38,6 +39,7 @@ def command(limit: int, who: str, act: str) -> None:
         ("AT", "WHO", "ADDRESS", "ACT", "TO", "STATUS", "FACTS"),
         [_line(one) for one in shown],
         empty="no entries",
+        spare=("ADDRESS", "STATUS", "FACTS"),
     )
     if more:
         note(f"there are more than {limit:,} entries: raise -n")

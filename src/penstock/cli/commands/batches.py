@@ -11,6 +11,7 @@ from penstock.cli.faults import not_found
 from penstock.cli.options import limit_option
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, emit, say, table
+from penstock.cli.watching import Listing
 
 if TYPE_CHECKING:
     from penstock.inspector import BatchView, Inspector
@@ -23,7 +24,7 @@ def command() -> None:
     """List batches that are collecting jobs, and start one early."""
 
 
-@command.command("list", cls=Command)
+@command.command("list", cls=Listing)
 @click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Filter by queue.")
 @limit_option("batches")
 def list_(queue: str | None, limit: int) -> None:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.audited_acts import acting_user
+from penstock.cli.completing import complete_bulk
 from penstock.cli.faults import Exit, not_found
 from penstock.cli.job_acts import bulk_line, bulk_row
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, emit, facts, say, table
+from penstock.cli.watching import Listing
 from penstock.core.formats import iso
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ def command() -> None:
     """
 
 
-@command.command("list", cls=Command)
+@command.command("list", cls=Listing)
 def list_() -> None:
     """List bulk acts that run, or have ended in the last 7 days."""
     session = Session.current()
@@ -36,7 +38,12 @@ def list_() -> None:
         emit({"bulk": [bulk_row(bulk) for bulk in acts]})
         return
     head = ("ID", "ACT", "STATE", "DONE", "ASKED", "REFUSED", "BY", "STARTED", "PROGRESS")
-    table(head, [_line(bulk) for bulk in acts], empty="no bulk acts")
+    table(
+        head,
+        [_line(bulk) for bulk in acts],
+        empty="no bulk acts",
+        spare=("STARTED", "BY", "REFUSED", "ASKED"),
+    )
 
 
 def _line(bulk: BulkAct) -> tuple[str, ...]:
@@ -47,7 +54,7 @@ def _line(bulk: BulkAct) -> tuple[str, ...]:
 
 
 @command.command("show", cls=Command)
-@click.argument("id", metavar="ID")
+@click.argument("id", metavar="ID", shell_complete=complete_bulk)
 def show(id: str) -> None:
     """Show a bulk act: its filter, progress and result."""
     session = Session.current()
@@ -78,7 +85,7 @@ def show(id: str) -> None:
 
 
 @command.command("abort", cls=Command)
-@click.argument("id", metavar="ID")
+@click.argument("id", metavar="ID", shell_complete=complete_bulk)
 def abort(id: str) -> Exit:
     """Stop a bulk act after the step in progress. What it has changed stays changed."""
     session = Session.current()

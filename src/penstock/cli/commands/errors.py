@@ -6,13 +6,14 @@ import click
 
 from penstock.cli.completing import complete_queue
 from penstock.cli.options import limit_option
-from penstock.cli.session import Command, Session
+from penstock.cli.session import Session
 from penstock.cli.show import age, emit, note, table
+from penstock.cli.watching import Listing
 
 __all__ = ["command"]
 
 
-@click.command("errors", cls=Command, short_help="List errors by task, class and message.")
+@click.command("errors", cls=Listing, short_help="List errors by task, class and message.")
 @click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Filter by queue.")
 @click.option("--task", "-t", metavar="TASK", help="Filter by task.")
 @limit_option("groups")
@@ -33,6 +34,7 @@ def command(queue: str | None, task: str | None, limit: int) -> None:
             for g in groups
         ],
         empty="no errors",
+        spare=("FIRST",),
     )
     if groups:
         note(f"the latest job with the first error: penstock jobs show {groups[0].queue}/{groups[0].job}")

@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING
 
 import click
 
+from penstock.cli.completing import complete_flow
 from penstock.cli.faults import not_found
 from penstock.cli.options import limit_option
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, emit, facts, say, table
+from penstock.cli.watching import Listing
 
 if TYPE_CHECKING:
     from penstock.inspector import FlowView, Inspector, NodeView
 
 __all__ = ["command"]
 
-_FLOW = click.argument("address", metavar="FLOW")
-_FLOWS = click.argument("addresses", metavar="FLOW...", nargs=-1, required=True)
+_FLOW = click.argument("address", metavar="FLOW", shell_complete=complete_flow)
+_FLOWS = click.argument("addresses", metavar="FLOW...", nargs=-1, required=True, shell_complete=complete_flow)
 
 
 @click.group("flows")
@@ -29,7 +31,7 @@ def command() -> None:
     """
 
 
-@command.command("list", cls=Command)
+@command.command("list", cls=Listing)
 @limit_option("flows")
 @click.option("--after", metavar="CURSOR", help="Continue a list: the `next` of the previous page.")
 def list_(limit: int, after: str | None) -> None:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from penstock.cli.faults import Exit
+from penstock.cli.faults import INTERRUPTED, Exit
 from penstock.cli.job_acts import add_acts
 from penstock.cli.job_addresses import ambiguous, no_job
 from penstock.cli.job_edit import add_edit
 from penstock.cli.job_search import read_search, run_search, search_options
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, counted, emit, facts, note, say, say_lines, span, table
+from penstock.cli.show import age, counted, emit, facts, note, progress_text, say, say_lines, span, table
+from penstock.cli.watching import Listing
 from penstock.core.duration import format_ms
 from penstock.core.job import Ref, State
 from penstock.core.retry import DURATIONS
-from penstock.core.text import number
 
 if TYPE_CHECKING:
     from penstock.inspector import (
@@ -31,15 +31,13 @@ if TYPE_CHECKING:
         LogLineView,
         UniqueView,
     )
-    from penstock.inspector.job_views import ProgressView, StepView
+    from penstock.inspector.job_views import StepView
     from penstock.stores.contract import Store
 
 __all__ = ["command"]
 
 #: Maximum number of characters shown of a payload or result without --full.
 _SHOWN = 4_000
-#: The exit code of a command that Ctrl-C stopped, as shells have it.
-_INTERRUPTED = 130
 #: With `log --follow`: ms between two looks at the log of a running job.
 _FOLLOWED = 500
 #: Maximum number of steps shown of a retry policy.
@@ -54,7 +52,7 @@ def command() -> None:
     """
 
 
-@command.command("list", cls=Command)
+@command.command("list", cls=Listing)
 @search_options
 def list_(after: str | None, limit: int, **given: Any) -> int:
     """List or search jobs, newest first.
@@ -72,11 +70,12 @@ def list_(after: str | None, limit: int, **given: Any) -> int:
             ("ID", "QUEUE", "TASK", "STATE", "ATTEMPT", "WHEN", "ENQUEUED", "NOTE"),
             [_line(job) for job in found.jobs],
             empty="no matching jobs",
+            spare=("ENQUEUED", "ATTEMPT", "NOTE", "WHEN", "QUEUE"),
         )
     if found.stopped:
         rest = "" if found.next is None else f"; continue with --after {found.next}"
         note(f"stopped: not all jobs were searched{rest}")
-        return _INTERRUPTED
+        return INTERRUPTED
     if found.next is not None and not session.json:
         note(f"more jobs match: continue with --after {found.next}")
     return Exit.OK
@@ -194,7 +193,7 @@ def _when(job: JobRow) -> str | None:
 
 def _note(job: JobRow) -> str:
     if job.state == State.RUNNING and job.progress is not None:
-        return _progress(job.progress)
+        return progress_text(job.progress)
     text = (job.error if job.state in (State.RETRYABLE, State.DEAD) else job.reason) or ""
     return text if len(text) <= 60 else text[:59] + "…"
 
@@ -232,7 +231,7 @@ def _show(job: JobView, limit: int | None) -> None:
             ("batch", job.batch),
             ("members", ", ".join(job.members) or None),
             ("worker", job.worker),
-            ("progress", None if job.progress is None else _progress(job.progress)),
+            ("progress", None if job.progress is None else progress_text(job.progress)),
             *((f"header {name}", value) for name, value in sorted(job.headers.items())),
         ]
     )  # fmt: skip
@@ -306,11 +305,6 @@ def _begun(job: JobView) -> str | None:
     if job.state != State.RUNNING:
         return None
     return "started" if job.started else "not known to have started"
-
-
-def _progress(progress: ProgressView) -> str:
-    of = "" if progress.of is None else f" of {number(progress.of)}"
-    return f"{number(progress.done)}{of} {progress.note}".rstrip()
 
 
 def _unique(unique: UniqueView) -> str:

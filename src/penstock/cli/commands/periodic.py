@@ -15,6 +15,7 @@ from penstock.cli.completing import complete_entry, complete_queue
 from penstock.cli.faults import Exit, not_found
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, emit, facts, say, span, table
+from penstock.cli.watching import Listing
 from penstock.core.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def command() -> None:
     """
 
 
-@command.command("list", cls=Command)
+@command.command("list", cls=Listing)
 @click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Filter by queue.")
 def list_(queue: str | None) -> None:
     """List all entries with their schedules and next due times."""
@@ -64,6 +65,7 @@ def list_(queue: str | None) -> None:
             for entry in entries
         ],
         empty="no periodic entries",
+        spare=("BY", "SKIPPED", "ENQUEUED", "TASK"),
     )
 
 

@@ -12,6 +12,7 @@ from penstock.cli.completing import complete_queue
 from penstock.cli.faults import Exit, not_found
 from penstock.cli.session import Command, Session
 from penstock.cli.show import age, ask, counted, emit, note, say, table
+from penstock.cli.watching import Listing
 from penstock.core.duration import format_ms
 from penstock.core.errors import did_you_mean
 from penstock.core.job import TERMINAL, State
@@ -34,9 +35,9 @@ def command() -> None:
     """List, show, limit, pause, close, purge and delete queues."""
 
 
-@command.command("list", cls=Command)
+@command.command("list", cls=Listing)
 def list_() -> None:
-    """List all queues with their job counts by state and the age of the oldest ready job."""
+    """List all queues with their job counts by state, the age of the oldest ready job, and live workers."""
     session = Session.current()
     queues = session.run(lambda i: i.queues())
     if session.json:
@@ -45,15 +46,16 @@ def list_() -> None:
     # states without jobs have no column
     states = [s for s in _STATES if s in _ALWAYS_SHOWN or any(queue.counts.get(s) for queue in queues)]
     table(
-        ("QUEUE", *(state.upper() for state in states), "OLDEST READY", "STATUS"),
+        ("QUEUE", *(state.upper() for state in states), "OLDEST READY", "WORKERS", "STATUS"),
         [_line(queue, states) for queue in queues],
         empty="no queues yet",
+        spare=[s.upper() for s in reversed(states) if s not in _ALWAYS_SHOWN],
     )
 
 
 def _line(queue: QueueView, states: Sequence[str]) -> tuple[str, ...]:
     counts = [f"{queue.counts.get(state, 0) or '-'}" for state in states]
-    return (queue.name, *counts, age(queue.oldest_available_at), _status(queue))
+    return (queue.name, *counts, age(queue.oldest_available_at), f"{queue.workers}", _status(queue))
 
 
 @command.command("show", cls=Command)
@@ -63,7 +65,8 @@ def show(name: str) -> None:
     session = Session.current()
 
     async def acting(inspector: Inspector) -> QueueView:
-        return (await _known(inspector, [name]))[0]
+        found = await inspector.queue(name)
+        return (await _known(inspector, [name]))[0] if found is None else found
 
     queue = session.run(acting)
     if session.json:
@@ -73,10 +76,14 @@ def show(name: str) -> None:
 
 
 def _settings(queue: QueueView) -> Iterator[tuple[str, ...]]:
+    by = queue.stopped_by or "operator"
     for name, on in (("paused", queue.paused), ("closed", queue.closed)):
-        yield name, "yes" if on else "no", "operator" if on else "default", "-"
+        source = by if name == "paused" else "operator"
+        yield name, "yes" if on else "no", source if on else "default", "-"
     if queue.throttled_until is not None:
-        yield "throttled until", queue.throttled_until, "operator", "-"
+        yield "throttled until", queue.throttled_until, "-" if queue.paused else by, "-"
+    if queue.held_by:
+        yield "max-running held by", ", ".join(queue.held_by), "-", "-"
     for name in queue.limits.__struct_fields__:
         given = getattr(queue.limits, name)
         in_code = _shown(name, queue.by_code[name]) if name in queue.by_code else "-"
@@ -89,7 +96,7 @@ def _shown(name: str, value: Any) -> str:
     return str(_span(value) if name.endswith("_for") else value)
 
 
-@command.command("parked", cls=Command)
+@command.command("parked", cls=Listing)
 def parked() -> None:
     """Count parked jobs by queue and task, and name the workers that know the task."""
     session = Session.current()

@@ -144,7 +144,7 @@ def command(lmstfy: bool, **options: Any) -> int:
 
 def _check(options: dict[str, Any], accounts: Mapping[str, str]) -> None:
     """Refuse to serve beyond loopback what asks for no secret, and options that need each other."""
-    from penstock.web.hosts import is_loopback
+    from penstock.core.loopback import is_loopback
 
     open_data = options["no_tokens"] and not options["unix"] and not is_loopback(options["host"])
     if open_data and not options["allow_anyone"]:
@@ -159,7 +159,7 @@ def _check(options: dict[str, Any], accounts: Mapping[str, str]) -> None:
 
 def _check_admin(options: dict[str, Any], accounts: Mapping[str, str]) -> None:
     """Refuse to let everyone beyond loopback make tokens."""
-    from penstock.web.hosts import is_loopback
+    from penstock.core.loopback import is_loopback
 
     guarded = options["accounts"] or accounts or options["admin_tokens"]
     alone = options["admin_unix"] or is_loopback(options["admin_host"])

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.completing import complete_queue
-from penstock.cli.session import Command, Session
+from penstock.cli.session import Session
 from penstock.cli.show import brief, emit, note, say, table
+from penstock.cli.watching import Listing
 from penstock.core.duration import milliseconds
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ __all__ = ["command"]
 _HEADS = ("DONE", "FAILED", "RETRIED", "DEAD", "WAIT 50/95/99 %", "RUN 50/95/99 %")
 
 
-@click.command("stats", cls=Command, short_help="Show job counts and times, by queue, task and day.")
+@click.command("stats", cls=Listing, short_help="Show job counts and times, by queue, task and day.")
 @click.option(
     "--days",
     "-d",

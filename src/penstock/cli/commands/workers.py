@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.audited_acts import AuditedAct, acting_user
+from penstock.cli.completing import complete_worker
 from penstock.cli.faults import CommandError, Exit, not_found
 from penstock.cli.session import Command, Session, shared_options
-from penstock.cli.show import age, ask, counted, emit, note, say, say_lines, table
+from penstock.cli.show import age, ask, counted, emit, note, progress_text, say, say_lines, span, table
+from penstock.cli.watching import Listing, watch_option, watched
 from penstock.core.duration import milliseconds
 
 if TYPE_CHECKING:
@@ -43,13 +45,13 @@ def command(context: click.Context, jobs: int) -> None:
     A worker is named by its id, or by the first characters of its id.
     """
     if context.invoked_subcommand is None:
-        _list(jobs)
+        watched(lambda: _list(jobs))
 
 
-command.params.extend(shared_options())
+command.params.extend([*shared_options(), watch_option()])
 
 
-@command.command("list", cls=Command)
+@command.command("list", cls=Listing)
 def list_() -> None:
     """List worker processes with their queues and running jobs."""
     _list(_JOBS)
@@ -63,7 +65,7 @@ def _act(act: str, says: str) -> None:
         cls=Command,
         help=f"{says}\n\nNo access to the machine is needed: workers are told through the store.",
     )
-    @click.argument("ids", metavar="[ID]...", nargs=-1)
+    @click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=complete_worker)
     @click.option("--all", "all_", is_flag=True, help="Select all workers.")
     @click.option("--host", metavar="HOST", help="Select all workers of a host.")
     @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation of --all or --host.")
@@ -160,19 +162,26 @@ def _list(jobs: int) -> None:
 
 
 def _print_workers(workers: Iterable[WorkerView]) -> None:
-    head = ("WORKER", "HOST", "PID", "STATE", "RUNNING", "SLOTS", "QUEUES", "MEMORY", "STARTED", "SEEN")
+    head = ("WORKER", "HOST", "PID", "STATE", "RUNNING", "SLOTS", "QUEUES", "MEMORY", "CPU", "STARTED")
     rows = []
     for w in workers:
         at_work = (w.state, str(w.running), str(w.concurrency), ",".join(w.queues))
         memory = f"{w.memory / 1e6:.0f} MB" if w.memory else "-"
-        rows.append((w.id, w.host, str(w.pid), *at_work, memory, age(w.started_at), age(w.seen_at)))
-    table(head, rows, empty="no workers")
+        seen = f"{span(w.silent)} ago"
+        rows.append(
+            (w.id, w.host, str(w.pid), *at_work, memory, span(w.cpu), age(w.started_at), seen, w.version)
+        )
+    spare = ("CPU", "VERSION", "STARTED", "PID", "MEMORY", "HOST", "SLOTS", "SEEN")
+    table((*head, "SEEN", "VERSION"), rows, empty="no workers", spare=spare)
 
 
 def _print_jobs(held: Iterable[tuple[str, RunningView]]) -> None:
-    head = ("JOB", "QUEUE", "TASK", "ATTEMPT", "LEASED", "FUNCTION", "WORKER")
+    head = ("JOB", "QUEUE", "TASK", "ATTEMPT", "AGE", "FUNCTION", "PROGRESS", "WORKER")
     rows = []
     for worker, job in held:
         function = "started" if job.started else "-"
-        rows.append((job.id, job.queue, job.task, str(job.attempt), age(job.since), function, worker))
-    table(head, rows, empty="")
+        progress = "-" if job.progress is None else progress_text(job.progress)
+        rows.append(
+            (job.id, job.queue, job.task, str(job.attempt), span(job.age), function, progress, worker)
+        )
+    table(head, rows, empty="", spare=("WORKER", "FUNCTION", "ATTEMPT", "PROGRESS", "QUEUE"))

@@ -112,6 +112,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     - `state`: running, quiet or draining; "unreadable" if the record cannot be read.
     - `memory`, `cpu`: the resident bytes of the process, and the CPU seconds that it has used; 0: unknown.
     - `seen_at`: the store's clock at the worker's last announcement.
+    - `clock`: the worker's own clock at that announcement; 0: unknown.
     """
 
     id: str
@@ -129,6 +130,7 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     handled: tuple[str, ...] = ()
     memory: int = 0
     cpu: float = 0.0
+    clock: int = 0
 
     @classmethod
     def unreadable(cls, id: str, seen_at: int) -> WorkerInfo:

@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 
 from penstock.stores.contract import Finding
+from penstock.stores.redis.access_checks import access_of
 from penstock.stores.redis.server_checks import findings
 from penstock.stores.redis.server_facts import read_config, read_info
+from penstock.stores.redis.wire.address import Address
 from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["QUESTIONS", "SETTINGS", "examined", "merged"]
@@ -28,6 +30,8 @@ SETTINGS = (
     "min-replicas-max-lag",
     "replica-read-only",
     "cluster-require-full-coverage",
+    "bind",
+    "protected-mode",
 )
 #: Commands to send to each master; `examined` reads the answers.
 QUESTIONS = [
@@ -37,7 +41,7 @@ QUESTIONS = [
 
 
 def examined(
-    answers: Mapping[Any, Sequence[Any]], *, mode: str, before_ms: int, after_ms: int, wait_replicas: int
+    answers: Mapping[Any, Sequence[Any]], *, address: Address, before_ms: int, after_ms: int
 ) -> list[Finding]:
     """Return the findings about all masters, from their answers to QUESTIONS.
 
@@ -56,10 +60,11 @@ def examined(
         by_node[str(node)] = findings(
             read_info(info),
             config or None,
-            mode=mode,
+            mode=address.mode,
             now_here_ms=min(max(there, before_ms), after_ms),  # the answer was made between these instants
             now_there_ms=there,
-            wait_replicas=wait_replicas,
+            wait_replicas=address.wait_replicas,
+            ours=access_of(address),
         )
     return merged(by_node)
 

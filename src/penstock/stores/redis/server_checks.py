@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock.stores.contract import Finding, Level
+from penstock.stores.redis.access_checks import Access, access
 from penstock.stores.redis.durability_checks import eviction, memory, persistence, replicas
 from penstock.stores.redis.server_facts import ServerFacts, percent
 
@@ -16,6 +17,7 @@ _OLDEST = (6, 2)
 _MOST_SKEW = 1_000
 #: A number of clients above this share of the limit is a warning.
 _CLOSE = 0.85
+_WITH_SECRET = Access()
 _FINE, _WARNING, _ERROR = Level.FINE, Level.WARNING, Level.ERROR
 
 
@@ -27,12 +29,14 @@ def findings(
     now_here_ms: int,
     now_there_ms: int,
     wait_replicas: int,
+    ours: Access = _WITH_SECRET,
 ) -> list[Finding]:
     """Return all findings about one server, including FINE ones.
 
     - `mode`: single, sentinel or cluster, as in the URL.
     - `config`: None if CONFIG is forbidden; single settings may be missing.
     - `now_there_ms`: the server's TIME; `now_here_ms`: the local time at the same moment.
+    - `ours`: how we reach it.
     """
     server = ServerFacts(info, config, mode, wait_replicas)
     return [
@@ -44,6 +48,7 @@ def findings(
         *replicas(server),
         *_cluster(server),
         *_clients(server),
+        *access(server, ours),
         *_clock(now_there_ms - now_here_ms),
         *_unknown(server),
     ]

@@ -293,10 +293,7 @@ class RedisStore(NamespaceViews, StoreFacade):
         before = int(time.time() * 1000)
         answers = await self._runner.everywhere(checkup.QUESTIONS)
         after = int(time.time() * 1000)
-        wanted = self._address.wait_replicas
-        found = checkup.examined(
-            answers, mode=self._address.mode, before_ms=before, after_ms=after, wait_replicas=wanted
-        )
+        found = checkup.examined(answers, address=self._address, before_ms=before, after_ms=after)
         found += await self._plans.run(key_checks.wrong_types(self._context))
         return found + await self._plans.run(key_checks.unread_settings(self._context))
 

@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.config import Config
 from penstock.core.errors import ConfigError, StoreError
+from penstock.core.loopback import is_loopback
 from penstock.stores.contract import Store
 from penstock.web.exchange import Exchange
 from penstock.web.exposition import EXPOSITION
-from penstock.web.hosts import HostRule, is_loopback
+from penstock.web.hosts import HostRule
 from penstock.web.replies import TEXT, reply
 from penstock.web.server import HttpServer
 from penstock.web.store_metrics import asynq_metrics, process_metrics, queue_metrics, read_stores
