@@ -611,7 +611,11 @@ def _judged(spec: NewJob, attempt: int, lost: bool, started: bool, begun: bool) 
     job = _job_of(spec, attempt, lost, started=started)
     recorder = _SettlementRecorder()
     found = Fetched([job], NOW)
-    asyncio.run(settle_reclaimed(cast(Store, recorder), found, "LeaseLost", "gone", started=lambda _: begun))
+
+    def known(_: Job) -> bool | None:
+        return None if begun else False
+
+    asyncio.run(settle_reclaimed(cast(Store, recorder), found, "LeaseLost", "gone", started=known))
     (settlement,) = recorder.settlements
     return _move(settlement.transition)
 

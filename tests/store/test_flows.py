@@ -15,6 +15,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.errors import ConfigError
 from penstock.core.flow import (
     BUILDING_KEPT,
+    FLOW_ABANDONED,
     USED,
     FlowPolicy,
     FlowState,
@@ -25,9 +26,18 @@ from penstock.core.flow import (
     end_of_flow,
 )
 from penstock.core.flow_member import FlowMember, Input
-from penstock.core.job import AttemptError, Ref, State
+from penstock.core.job import AttemptError, Job, Ref, State
 from penstock.core.lifecycle import Transition
-from penstock.stores.contract import FLOW_STEP, FlowChange, Settled, Settlement, StepRecord, Store
+from penstock.stores.contract import (
+    FLOW_STEP,
+    FlowChange,
+    HeartbeatRequest,
+    LeaseStatus,
+    Settled,
+    Settlement,
+    StepRecord,
+    Store,
+)
 from tests.store.corruptors import VANDALS
 from tests.store.facts import (
     AGAIN,
@@ -698,6 +708,19 @@ async def test_members_can_be_added_while_another_member_runs(store: Store) -> N
     assert (await nodes_in(store, flow))[1].inputs == (0, 3, 4)
 
 
+async def test_a_repeated_call_adds_no_members_again(store: Store) -> None:
+    flow = await started(store, 3, [(0, 1), (1, 2)], joins=[1])
+    place = FlowMember("default", flow.id, 0)
+    for n, (key, total) in enumerate([("0/a", 4), ("0/a", 4), ("0/b", 5), ("0/a", 5), ("", 6), ("", 7)]):
+        info = await store.add_to_flow(flow.ref, 1, [new(f"{flow.id}.x{n}", flow=place)], key=key)
+        assert info is not None
+        assert info.total == total
+    await end(store, await take_one(store))
+    assert await states(store, flow) == [C, W, W, A, A, A, A]
+    assert await store.add_to_flow(flow.ref, 2, [new(flow=place)], key="0/c") is None
+    assert await store.add_to_flow(flow.ref, 1, [new(f"{flow.id}.y", flow=place)], key="0/c") is not None
+
+
 async def test_nothing_is_added_to_a_join_that_has_ended(store: Store) -> None:
     flow = await started(store, 3, [(0, 1), (1, 2)], joins=[1])
     await run_one(store, flow, 0)
@@ -746,6 +769,83 @@ async def test_a_job_that_has_not_suspended_itself_yet_is_woken_then(store: Stor
     await put(store, flow, [])
     await end(store, parent, suspended(HOUR))
     assert (await the(store, parent)).state is State.AVAILABLE
+
+
+async def gathered(store: Store, count: int) -> tuple[NewFlow, Job]:
+    """A running job with a step, and a flow of jobs that it waits for; the first of them runs."""
+    await add(store, new("parent", queue="p"))
+    parent = await take_one(store, queue="p")
+    await store.record_steps([StepRecord(parent.lease, "a step", b"1", LEASE)])
+    flow = flow_of(queue="p", policy=FlowPolicy.IGNORE, wakes="parent", result=-1, retention=0)
+    members = [FlowMember("p", flow.id, n) for n in range(count)]
+    await add(store, *(new(f"{flow.id}.{one.node}", queue="c", flow=one) for one in members))
+    return flow, parent
+
+
+def waited_for(flow: NewFlow, count: int) -> list[NewNode]:
+    return [NewNode(n, ref=ref_of(flow, n, "c"), uses=0) for n in range(count)]
+
+
+async def end_parent(store: Store, parent: Job, how: str) -> None:
+    if how in ("cancelled", "deleted"):
+        await end(store, parent, suspended(HOUR))
+    if how == "cancelled":
+        assert await store.cancel([parent.ref]) == [State.CANCELLED]
+    elif how == "deleted":
+        await store.delete([parent.ref])
+    else:
+        to = {"dead": DEAD, "completed": COMPLETED, "stopped": Transition(State.CANCELLED, keep=DAY)}[how]
+        await end(store, parent, to)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "stopped", "dead", "deleted", "completed"])
+async def test_jobs_are_cancelled_with_the_job_that_waits_for_them(store: Store, how: str) -> None:
+    flow, parent = await gathered(store, 4)
+    assert await store.put_flow(flow, waited_for(flow, 4)) is not None
+    first, second = await take(store, 2, "c")
+    await end_parent(store, parent, how)
+    await end(store, second)  # a change of the flow before anything is cancelled
+    await advance(store)
+    goes_on = how == "completed"
+    (status,) = await store.extend([HeartbeatRequest(first.lease, LEASE)])
+    assert status is (LeaseStatus.HELD if goes_on else LeaseStatus.CANCEL_ASKED)
+    await end(store, first, Transition(State.CANCELLED, keep=DAY))
+    await advance(store)
+    assert await states(store, flow) == ([X, C, A, A] if goes_on else [X, C, X, X])
+    assert (await the_flow(store, flow)).state is (FlowState.RUNNING if goes_on else FlowState.CANCELLED)
+    queued = await the(store, ref_of(flow, 3, "c"))
+    assert queued.reason == (None if goes_on else FLOW_ABANDONED)
+
+
+async def test_the_jobs_of_a_job_that_is_gone_are_cancelled(store: Store) -> None:
+    flow, parent = await gathered(store, 3)
+    await store.put_flow(flow, waited_for(flow, 2), start=False)
+    await end(store, parent, DEAD)
+    await store.put_flow(flow, waited_for(flow, 3)[2:])
+    late = replace(flow, id=f"{flow.id}-late", key="late")
+    await store.put_flow(late, [NewNode(0, ref=ref_of(flow, 2, "c"), uses=0)])
+    await advance(store)
+    assert (await the_flow(store, late)).state in (FlowState.CANCELLED, FlowState.STOPPING)
+    assert await states(store, flow) == [X, X, X]
+    assert await take(store, 9, "c") == []
+
+
+async def test_jobs_that_run_again_for_a_job_that_was_retried_wake_it(store: Store) -> None:
+    flow, parent = await gathered(store, 2)
+    await store.put_flow(flow, waited_for(flow, 2))
+    await end_parent(store, parent, "cancelled")
+    await advance(store)
+    assert await store.retry([parent.ref]) == [State.CANCELLED]
+    parent = await take_one(store, queue="p")
+    await store.change_flow(flow.ref, FlowChange.RETRY)
+    await advance(store)
+    await end(store, parent, suspended(HOUR))
+    for job in await take(store, 2, "c"):
+        assert (await the(store, parent)).state is State.SUSPENDED
+        await end(store, job)
+        await advance(store)
+    assert (await the(store, parent)).state is State.AVAILABLE
+    assert await store.get_flows([flow.ref]) == [None]
 
 
 # ── waiting for the end ──────────────────────────────────────────────────────────────────────────

@@ -27,6 +27,29 @@ def test_no_wait_is_longer_than_any_store_can_add_to_its_time() -> None:
     assert wait_ms(Fixed(2**63), 1, 0.5) < 2**50
 
 
+@pytest.mark.parametrize(
+    ("recorded", "known", "state"),
+    [
+        (False, None, State.AVAILABLE),
+        (True, None, State.DEAD),
+        (True, False, State.AVAILABLE),  # the worker died between the record and the call
+        (False, True, State.DEAD),  # the server has lost the record
+    ],
+)
+async def test_a_last_attempt_counts_if_its_function_had_started(
+    recorded: bool, known: bool | None, state: State
+) -> None:
+    store = MemoryStore(f"last attempts {recorded} {known}")
+    await store.enqueue([NewJob("a", "t", max_attempts=1)])
+    found = await store.fetch([Share("default", 9, 9)], limit=9, lease=1, worker="w", token="1")
+    jobs = [replace(job, started=recorded) for job in found.jobs]
+    await settle_reclaimed(store, Fetched(jobs, found.now), "WorkerLost", "died", started=lambda _: known)
+    (job,) = await store.get([jobs[0].ref])
+    assert job is not None
+    assert job.state is state
+    store.close()
+
+
 async def test_a_job_that_cannot_be_decided_is_dead_and_the_others_are_decided() -> None:
     store = MemoryStore("judging")
     await store.enqueue([NewJob("bad", "t", max_attempts=9), NewJob("good", "t", max_attempts=9)])

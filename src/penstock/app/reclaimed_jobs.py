@@ -27,7 +27,7 @@ _UNDO_LEASE = 15_000
 class SettleOptions(TypedDict, total=False):
     """The options of `settle_reclaimed`, for callers that pass them on."""
 
-    started: Callable[[Job], bool]
+    started: Callable[[Job], bool | None]
     overdue: Callable[[Job], str | None]
     keep_dead: int
     on_decided: OnDecided
@@ -40,7 +40,7 @@ async def settle_reclaimed(
     kind: str,
     cause: str,
     *,
-    started: Callable[[Job], bool] = lambda _: True,
+    started: Callable[[Job], bool | None] = lambda _: None,
     overdue: Callable[[Job], str | None] = lambda _: None,
     keep_dead: int = DEAD_KEPT,
     on_decided: OnDecided = lambda *_: None,
@@ -48,13 +48,17 @@ async def settle_reclaimed(
 ) -> None:
     """Settle reclaimed jobs by the lifecycle's decision. Jobs not settled in time are reclaimed again.
 
+    `started`: whether the function of a job had started; None: the caller does not know, and what the store
+    has recorded counts. It may lack the record: a server that is killed may lose its last moments.
     Jobs for whose transition `leave` is true are left to another reclaimer, which may take them at once.
     """
     decided_jobs: list[Job] = []
     settlements: list[Settlement] = []
     left: list[HeartbeatRequest] = []
     for job in found.jobs:
-        was_started = (job.started or not starts_on_record(job)) and started(job)
+        was_started = started(job)
+        if was_started is None:
+            was_started = job.started or not starts_on_record(job)
         timeout_message = overdue(job) if was_started else None
         outcome: LeaseLost | TimedOut
         if timeout_message is not None:

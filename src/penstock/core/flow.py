@@ -15,6 +15,7 @@ __all__ = [
     "BUILDING_KEPT",
     "CLOSED",
     "FAILED_KEPT",
+    "FLOW_ABANDONED",
     "FLOW_CANCELLED",
     "FLOW_STOPPED",
     "OPEN",
@@ -39,6 +40,7 @@ BUILDING_KEPT = 3_600_000
 #: The reasons of jobs that are cancelled with their flow.
 FLOW_CANCELLED = "cancelled with its flow"
 FLOW_STOPPED = "cancelled because another node of its flow failed"
+FLOW_ABANDONED = "cancelled with the job that waited for it"
 
 
 class FlowPolicy(enum.StrEnum):
@@ -103,7 +105,8 @@ class NewFlow(msgspec.Struct, frozen=True, array_like=True):
     - `key`: random; tells a repeated request from another flow with the same id.
     - `result`: the node whose value is the result of the flow.
     - `retention`: ms for which the completed flow is kept, with the results of its nodes.
-    - `wakes`: the id of a job in this queue, which is suspended until the flow has ended.
+    - `wakes`: the id of a job in this queue, which is suspended until the flow has ended. If that job is
+      cancelled, dead or removed before, the flow is cancelled.
     """
 
     id: str

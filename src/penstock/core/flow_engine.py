@@ -16,6 +16,7 @@ from penstock.core.flow import (
     BUILDING_KEPT,
     CLOSED,
     FAILED_KEPT,
+    FLOW_ABANDONED,
     FLOW_CANCELLED,
     FLOW_STOPPED,
     OPEN,
@@ -28,9 +29,19 @@ from penstock.core.flow import (
     NodeState,
     When,
 )
-from penstock.core.job import NewJob, Ref
+from penstock.core.job import NewJob, Ref, State
 
-__all__ = ["Effect", "FlowEngine", "FlowHost", "LiveFlow", "LiveNode", "Sweep", "joins_on", "new_flow"]
+__all__ = [
+    "Effect",
+    "FlowEngine",
+    "FlowHost",
+    "LiveFlow",
+    "LiveNode",
+    "Sweep",
+    "is_abandoned",
+    "joins_on",
+    "new_flow",
+]
 
 
 class Effect(enum.IntEnum):
@@ -68,7 +79,7 @@ _BAD = (NodeState.DEAD, NodeState.CANCELLED, NodeState.GONE, NodeState.SKIPPED)
 class LiveFlow(msgspec.Struct):
     """A stored flow.
 
-    - `answered`: its result exists.
+    - `answered`: its result exists. `abandoned`: the job that waits for it (`spec.wakes`) has ended.
     - `work`: effects that have not reached all successors, oldest first: (node, next position, effect).
     - `releases`: nodes that need their inputs no longer (-1), or again (1): (node, next position, change).
     """
@@ -86,6 +97,7 @@ class LiveFlow(msgspec.Struct):
     answered: bool = False
     work: list[tuple[int, int, Effect]] = msgspec.field(default_factory=list[tuple[int, int, Effect]])
     releases: list[tuple[int, int, int]] = msgspec.field(default_factory=list[tuple[int, int, int]])
+    abandoned: bool = False
 
     @property
     def busy(self) -> bool:
@@ -329,6 +341,14 @@ class FlowEngine:
         self._sweep(Sweep.STOP)
         self.advance(budget)
 
+    def abandon(self, budget: int) -> None:
+        """Cancel a flow whose job does not wait for it any longer."""
+        flow = self.flow
+        flow.abandoned = True
+        if flow.state is FlowState.BUILDING:  # the jobs of its nodes are enqueued already
+            flow.state = FlowState.RUNNING
+        self.cancel(budget)
+
     def retry(self, budget: int) -> None:
         if self.flow.has_failures:
             self._run_again(Sweep.RETRY)
@@ -398,7 +418,7 @@ class FlowEngine:
     def _run_again(self, sweep: Sweep) -> None:
         flow = self.flow
         flow.state, flow.ended_at = FlowState.RUNNING, None
-        flow.cancelled = False
+        flow.cancelled = flow.abandoned = False
         self._sweep(sweep)
 
     def _count(self, state: NodeState, n: int) -> None:
@@ -510,7 +530,7 @@ class FlowEngine:
 
     def _start(self, node: LiveNode) -> None:
         stopping = self.flow.state is FlowState.STOPPING
-        if stopping and self._stops(node):
+        if stopping and self._stops(node) and not node.external:
             self._resolve(node, NodeState.SKIPPED)
         elif node.again and node.ref is not None:
             node.again = False
@@ -562,12 +582,21 @@ class FlowEngine:
                 self._reopen(node, NodeState.WAITING)
             self._decide(node)
             return
+        if node.external:  # its job is in a queue before the node starts
+            self._start(node)
         if node.state is NodeState.WAITING:
             self._resolve(node, NodeState.SKIPPED)
         elif node.state is NodeState.ACTIVE and node.ref is not None:
             node.swept = True
             self._host.touch(node)
-            self._host.cancel(node.ref, FLOW_CANCELLED if self.flow.cancelled else FLOW_STOPPED)
+            self._host.cancel(node.ref, self._reason)
+
+    @property
+    def _reason(self) -> str:
+        """Why jobs are cancelled."""
+        if self.flow.abandoned:
+            return FLOW_ABANDONED
+        return FLOW_CANCELLED if self.flow.cancelled else FLOW_STOPPED
 
     def _bring_back(self, node: LiveNode) -> None:
         if node.state is NodeState.SKIPPED:
@@ -598,6 +627,12 @@ class FlowEngine:
 def new_flow(spec: NewFlow, now: int) -> LiveFlow:
     """A flow without nodes. If it is never started, it is removed after `BUILDING_KEPT`."""
     return LiveFlow(spec, now, over_at=now + BUILDING_KEPT)
+
+
+def is_abandoned(flow: LiveFlow, parent: State | None) -> bool:
+    """Whether the job that waits for a flow has ended without it. `parent`: its state; None: it is gone."""
+    waits = flow.spec.wakes and flow.state not in CLOSED and not flow.abandoned
+    return bool(waits) and parent in (State.DEAD, State.CANCELLED, None)
 
 
 def joins_on(flow: LiveFlow, nodes: Sequence[NewNode]) -> bool:

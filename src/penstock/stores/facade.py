@@ -160,7 +160,7 @@ class VerbTable:
     queue_sizes: AsyncOperation[[Sequence[str] | None], list[QueueSize]]
     # flowing
     put_flow: Operation[[NewFlow, Sequence[NewNode], bool], FlowInfo | None]
-    add_to_flow: Operation[[Ref, int, Sequence[NewJob]], FlowInfo | None]
+    add_to_flow: Operation[[Ref, int, Sequence[NewJob], str], FlowInfo | None]
     get_flows: Operation[[Sequence[Ref]], list[FlowInfo | None]]
     flow_nodes: Operation[[Ref, Sequence[int]], list[FlowNode | None]]
     list_flows: AsyncOperation[[str | None, int], FlowPage]
@@ -433,8 +433,10 @@ class StoreFacade:
     ) -> FlowInfo | None:
         return await self._verbs.put_flow.run(flow, nodes, start)
 
-    async def add_to_flow(self, ref: Ref, join: int, jobs: Sequence[NewJob]) -> FlowInfo | None:
-        return await self._verbs.add_to_flow.run(ref, join, jobs)
+    async def add_to_flow(
+        self, ref: Ref, join: int, jobs: Sequence[NewJob], *, key: str = ""
+    ) -> FlowInfo | None:
+        return await self._verbs.add_to_flow.run(ref, join, jobs, key)
 
     async def get_flows(self, refs: Sequence[Ref]) -> list[FlowInfo | None]:
         return await self._verbs.get_flows.run(refs)
@@ -515,8 +517,8 @@ class SyncFacade:
     def put_flow(self, flow: NewFlow, nodes: Sequence[NewNode], *, start: bool = True) -> FlowInfo | None:
         return self._verbs.put_flow.run_sync(flow, nodes, start)
 
-    def add_to_flow(self, ref: Ref, join: int, jobs: Sequence[NewJob]) -> FlowInfo | None:
-        return self._verbs.add_to_flow.run_sync(ref, join, jobs)
+    def add_to_flow(self, ref: Ref, join: int, jobs: Sequence[NewJob], *, key: str = "") -> FlowInfo | None:
+        return self._verbs.add_to_flow.run_sync(ref, join, jobs, key)
 
     def get_flows(self, refs: Sequence[Ref]) -> list[FlowInfo | None]:
         return self._verbs.get_flows.run_sync(refs)

@@ -22,6 +22,7 @@ _JOBS = "SELECT seq FROM penstock_job WHERE queue IN (SELECT qid FROM penstock_q
 #: Tables whose rows belong to rows of other tables, and which of their rows are those of a namespace.
 _OF_OTHERS = {
     "penstock_flow_node": "flow IN (SELECT fid FROM penstock_flow WHERE namespace = ?)",
+    "penstock_flow_addition": "flow IN (SELECT fid FROM penstock_flow WHERE namespace = ?)",
     "penstock_step": f"job IN ({_JOBS})",
     "penstock_memory": f"job IN ({_JOBS})",
 }

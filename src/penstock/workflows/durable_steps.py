@@ -50,6 +50,12 @@ class _Flow:
         """What the job has stored as its checkpoint. For the worker."""
         return self._plans.memory.checkpoint
 
+    def _next_add(self) -> str:
+        """The key of this call of `add`: the same when the job runs again."""
+        key = self._plans.memory.use("add!")
+        self._plans.memory.check_use()
+        return key
+
     def finish(self) -> None:
         """Raise what the function may have swallowed, if it has returned. For the worker."""
         self._plans.finish()
@@ -133,9 +139,10 @@ class StepFlow(_Flow):
     async def add(self, *calls: JobCall[Any]) -> None:
         """Add members to the group of the running job: its body waits for them, and is passed their results.
 
-        An attempt that runs again adds them again. Raises ConfigError if the job is in no group.
+        An attempt that runs again adds none that were added: a call is its number among the calls of `add`.
+        Raises ConfigError if the job is in no group.
         """
-        await RunningFlow(self._attempt.job.spec.flow).aadd(*calls)
+        await RunningFlow(self._attempt.job.spec.flow).aadd(*calls, key=self._next_add())
 
     async def iterate(self, name: str, source: Any, /, *, every: Duration = "5s") -> AsyncIterator[Any]:
         """Iterate over a source, and go on behind the last stored item when the job runs again.
@@ -236,7 +243,7 @@ class SyncStepFlow(_Flow):
 
     def add(self, *calls: JobCall[Any]) -> None:
         """As `StepFlow.add`."""
-        RunningFlow(self._attempt.job.spec.flow).add(*calls)
+        RunningFlow(self._attempt.job.spec.flow).add(*calls, key=self._next_add())
 
     def iterate(self, name: str, source: Any, /, *, every: Duration = "5s") -> Iterator[Any]:
         """As `StepFlow.iterate`."""

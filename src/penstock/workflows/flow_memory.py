@@ -160,11 +160,8 @@ class FlowMemory:
         return {name: self._uses[name] for name in names}
 
     def begin(self) -> Plan[None]:
-        """Read the steps, before the first use. Raises what `check` raises, and FlowError inside a step."""
-        inside = within.get()
-        if inside is not None and inside[0] is self:
-            raise FlowError(f"a flow cannot be used inside {inside[1]}: call it in the task's function")
-        self.check()
+        """Read the steps, before the first use. Raises what `check_use` raises."""
+        self.check_use()
         yield from self.read()
         self.check()
 
@@ -187,6 +184,13 @@ class FlowMemory:
             raise self.ending
         if self.over:
             raise AttemptLost(f"this attempt of job {self.attempt.id} has ended: its flow does nothing more")
+
+    def check_use(self) -> None:
+        """Raise what `check` raises, and FlowError inside a step."""
+        inside = within.get()
+        if inside is not None and inside[0] is self:
+            raise FlowError(f"a flow cannot be used inside {inside[1]}: call it in the task's function")
+        self.check()
 
     def stored(self, key: str) -> StoredStep | None:
         """The stored step with this key, if it has a value."""

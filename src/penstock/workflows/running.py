@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from penstock.core.flow import FlowInfo
 from penstock.core.flow_member import FlowMember
 from penstock.core.ids import mint
 from penstock.core.job import NewJob, Ref
-from penstock.stores.contract import Store
+from penstock.stores.contract import FLOW_STEP, Store
 
 __all__ = ["RunningFlow"]
 
@@ -38,32 +39,39 @@ class RunningFlow:
         """The number of the running job's node."""
         return self._member.node
 
-    def add(self, *calls: Any) -> None:
+    def add(self, *calls: Any, key: str) -> None:
         """Add members to the group of the running job: its body waits for them, and is passed their results.
 
-        An attempt that runs again adds them again. Raises ConfigError if the job is in no group.
+        A repeated call with this key adds none. Raises ConfigError if the job is in no group.
         """
         store, jobs = self._jobs(calls)
         for join in self._joins(store.sync.flow_nodes(self._ref, [self.node])):
             (node,) = store.sync.flow_nodes(self._ref, [join])
             if node is not None and node.job is None:
-                self._check(store.sync.add_to_flow(self._ref, join, jobs))
+                for part, name in self._parts(jobs, key):
+                    self._check(store.sync.add_to_flow(self._ref, join, part, key=name))
                 return
         self._check(None)
 
-    async def aadd(self, *calls: Any) -> None:
+    async def aadd(self, *calls: Any, key: str) -> None:
         """Like `add`, without blocking the event loop."""
         store, jobs = self._jobs(calls)
         for join in self._joins(await store.flow_nodes(self._ref, [self.node])):
             (node,) = await store.flow_nodes(self._ref, [join])
             if node is not None and node.job is None:
-                self._check(await store.add_to_flow(self._ref, join, jobs))
+                for part, name in self._parts(jobs, key):
+                    self._check(await store.add_to_flow(self._ref, join, part, key=name))
                 return
         self._check(None)
 
     @property
     def _ref(self) -> Ref:
         return Ref(self.queue, self.id)
+
+    def _parts(self, jobs: list[NewJob], key: str) -> Iterator[tuple[list[NewJob], str]]:
+        """The jobs in parts, each with its key. None is too late: the body waits for the running job, too."""
+        for at in range(0, len(jobs), FLOW_STEP):
+            yield jobs[at : at + FLOW_STEP], f"{self.node}/{key}/{at}"
 
     def _jobs(self, calls: tuple[Any, ...]) -> tuple[Store, list[NewJob]]:
         links = [link_of(call) for call in calls]

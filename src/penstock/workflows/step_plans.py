@@ -28,12 +28,12 @@ from penstock.core.errors import (
     Steering,
     StoreUnavailable,
 )
-from penstock.core.flow import FlowInfo, FlowPolicy, NewFlow, NewNode
+from penstock.core.flow import FLOW_ABANDONED, FlowPolicy, NewFlow, NewNode
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import decide
 from penstock.core.text import text_of
-from penstock.stores.contract import FLOW_STEP, Enqueued, EnqueueStatus, StoredStep
+from penstock.stores.contract import FLOW_STEP, Enqueued, EnqueueStatus, FlowChange, StoredStep
 from penstock.workflows.flow_memory import (
     LONGEST_WAIT,
     SHORT_WAIT,
@@ -52,6 +52,11 @@ __all__ = ["StepPlans"]
 LARGEST_STEP = 1024 * 1024
 #: The most jobs of one gather: their ids are one step of the flow.
 MOST_MEMBERS = 10_000
+#: A gather keeps its slot for this long (ms) before its flow is stored, with which its jobs are cancelled if
+#: its own job is.
+_ALONE = 50
+#: How often the jobs of a gather are brought back in one attempt of their job, after it was retried.
+_RETRIES = 3
 #: The results of the jobs of a gather are kept this long (ms), if the flow does not take them before.
 _MEMBERS_KEPT = 30 * 86_400_000
 #: A gather first looks for the ends of its jobs after these waits (ms), then each minute.
@@ -267,16 +272,24 @@ class StepPlans:
     def _gathered(self, key: str, members: list[_Member]) -> Plan[StoredStep]:
         memory, refs = self.memory, [Ref(one.queue, one.id) for one in members]
         ended: list[Job | None] = []
+        watched, retries = False, 0
         while refs:
-            ended = yield VerbCall("wait_for_end", (refs,), {"timeout": SHORT_WAIT})
+            timeout = SHORT_WAIT - _ALONE if watched else _ALONE
+            ended = yield VerbCall("wait_for_end", (refs,), {"timeout": timeout})
             open_ = [
                 one for one, job in zip(members, ended, strict=True) if job is not None and not job.ended
             ]
             if not open_:
-                break
-            if any(one.node < 0 for one in open_):
+                if retries == _RETRIES or not _abandoned(ended):
+                    break
+                retries += 1
+                yield from self._bring_back(key)
+            elif not watched:
+                yield from self._watch(key, members)
+                watched = True
+            elif any(one.node < 0 for one in open_):
                 yield from self._look_later(key)
-            elif not (yield from self._watched(key, members)):
+            elif not (yield from self._is_over(key)):
                 yield from memory.suspend(LONGEST_WAIT)
         failed = [ref.id for ref, job in zip(refs, ended, strict=True) if not _completed(job)]
         if failed:
@@ -288,6 +301,11 @@ class StepPlans:
             yield VerbCall("delete", (own,))
         return found
 
+    def _bring_back(self, key: str) -> Plan[None]:
+        """Run jobs again that were cancelled with this one, which was retried."""
+        yield VerbCall("advance_flows", ())  # a flow brings back those whose end was counted
+        yield VerbCall("change_flow", (self._watch_of(key).ref, FlowChange.RETRY))
+
     def _look_later(self, key: str) -> Plan[None]:
         """Suspend the flow until its next look; their number is stored, so that a long wait costs few."""
         memory = self.memory
@@ -296,16 +314,21 @@ class StepPlans:
             yield from memory.record(f"{key}!{looked + 2}", b"1")
         yield from memory.suspend(_LOOKS[min(looked, len(_LOOKS) - 1)])
 
-    def _watched(self, key: str, members: list[_Member]) -> Plan[bool]:
-        """Have the ends of jobs wake this flow when all have ended; returns whether they have already.
+    def _watch(self, key: str, members: list[_Member]) -> Plan[None]:
+        """Have the ends of jobs wake this flow when all have ended.
 
-        The nodes are stored before the flow starts: it starts with those that have ended meanwhile.
+        The nodes are stored before their flow starts: it starts with those that have ended meanwhile.
         """
         flow = self._watch_of(key)
         nodes = [NewNode(one.node, uses=0, ref=Ref(one.queue, one.id)) for one in members if one.node >= 0]
         for at in range(0, len(nodes), FLOW_STEP):
             yield VerbCall("put_flow", (flow, nodes[at : at + FLOW_STEP]), {"start": False})
-        info: FlowInfo | None = yield VerbCall("put_flow", (flow, []), {"start": True})
+        if nodes:
+            yield VerbCall("put_flow", (flow, []), {"start": True})
+
+    def _is_over(self, key: str) -> Plan[bool]:
+        """Whether all jobs that `_watch` was given have ended."""
+        (info,) = yield VerbCall("get_flows", ([self._watch_of(key).ref],))
         return info is None or info.ended
 
     # ── the end of the attempt ───────────────────────────────────────────────────────────────────
@@ -393,6 +416,11 @@ def _check_members(calls: Sequence[JobCall[Any]]) -> None:
 def _member_failed(found: _Failed) -> MemberFailed:
     ids = found.failed
     return MemberFailed(f"{len(ids)} of {found.of} jobs did not complete: {', '.join(ids[:5])}", ids)
+
+
+def _abandoned(jobs: Sequence[Job | None]) -> bool:
+    """Whether some of these jobs were cancelled with the job that waited for them."""
+    return any(job is not None and job.reason == FLOW_ABANDONED for job in jobs)
 
 
 def _completed(job: Job | None) -> bool:

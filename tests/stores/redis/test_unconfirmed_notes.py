@@ -13,6 +13,7 @@ from redis.cluster import RedisCluster
 from penstock.core.clock import ManualClock
 from penstock.core.errors import NotReplicated
 from penstock.core.flow import NodeState
+from penstock.core.flow_member import FlowMember
 from penstock.core.job import State
 from penstock.stores.contract import Signal, SignalWait
 from penstock.stores.redis.keys import RedisKeys
@@ -55,6 +56,17 @@ async def test_a_flow_without_enough_replicas_is_stored_and_says_so(unconfirmed:
     with pytest.raises(NotReplicated, match=rf"1 flow\(s\) are stored.*{flow.id}"):
         await unconfirmed.put_flow(flow, nodes_of(flow, 1))
     assert await states(unconfirmed, flow) == [NodeState.ACTIVE]
+
+
+async def test_a_member_added_without_enough_replicas_is_stored_and_says_so(
+    store: RedisStore, unconfirmed: RedisStore
+) -> None:
+    flow = await started(store, 3, [(0, 1), (1, 2)], joins=[1])
+    extra = new(f"{flow.id}.3", flow=FlowMember("default", flow.id, 0))
+    with pytest.raises(NotReplicated, match=rf"1 job\(s\) are stored.*{extra.id}"):
+        await unconfirmed.add_to_flow(flow.ref, 1, [extra], key="0/add!")
+    assert await unconfirmed.add_to_flow(flow.ref, 1, [extra], key="0/add!") is not None  # it was added
+    assert (await states(store, flow))[3:] == [NodeState.ACTIVE]
 
 
 async def test_the_end_of_a_member_stays_noted(

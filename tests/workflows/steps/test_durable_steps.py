@@ -12,6 +12,7 @@ import pytest
 
 from penstock import App
 from penstock.client.handle import Handle
+from penstock.core.flow import FLOW_ABANDONED
 from penstock.core.job import Job, Ref, State
 from penstock.errors import (
     ArgumentError,
@@ -19,9 +20,10 @@ from penstock.errors import (
     MemberFailed,
     TooManySignals,
 )
+from penstock.retry import Fixed
 from penstock.stores.contract import SignalStatus
 from penstock.testing import inline
-from penstock.workflows import current_flow, current_sync_flow
+from penstock.workflows import chord, current_flow, current_sync_flow
 from tests.workflows.steps.conftest import Running, until
 
 
@@ -664,3 +666,74 @@ async def test_a_flow_goes_on_in_another_worker(running: Running, ran: list[str]
     await running.start()
     assert await handle.aresult(timeout=10) == "yes ['charge']"
     await running.stop()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "dead"])
+async def test_the_jobs_of_a_gather_are_cancelled_with_its_job_and_brought_back(
+    running: Running, how: str
+) -> None:
+    app, begun, free, give_up = running.app, asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def child(n: int) -> int:
+        begun.set()
+        await free.wait()
+        return n
+
+    @app.task(max_attempts=1)
+    async def work() -> list[int]:
+        flow = current_flow()
+        if how == "dead" and not free.is_set():
+            await flow.step("a step", int)
+            asyncio.get_running_loop().call_later(0.2, give_up.set)
+            waiting = asyncio.ensure_future(flow.gather(calls))
+            await give_up.wait()
+            waiting.cancel()
+            raise OSError("no")
+        return await flow.gather(calls)
+
+    calls = [child.job(1), child.using(delay="1h").job(2)]
+    await running.start()
+    handle = await work.aenqueue()
+    await asyncio.wait_for(begun.wait(), 10)
+    if how == "cancelled":
+        await until(handle.astatus, State.SUSPENDED)
+        await handle.acancel()
+    await until(handle.astatus, State(how))
+
+    async def children() -> list[tuple[State, str | None]]:
+        page = await app.store.list_jobs(queue="default")
+        return [(job.state, job.reason) for job in page.jobs if job.task == child.name]
+
+    await until(children, [(State.CANCELLED, FLOW_ABANDONED)] * 2)
+    free.set()
+    await handle.aretry()
+    assert await handle.aresult(timeout=10) == [1, 2]
+    await running.stop()
+
+
+def test_members_are_added_once_though_their_job_runs_again(app: App, ran: list[str]) -> None:
+    @app.task
+    async def member(n: int) -> int:
+        return n
+
+    @app.task(max_attempts=3, retry=Fixed(0))
+    async def adding() -> int:
+        flow = current_flow()
+        await flow.add(member.job(1), member.job(2))
+        ran.append("first")
+        if len(ran) < 3:
+            raise OSError("again")
+        await flow.add(member.job(10))
+        return 0
+
+    @app.task
+    async def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    with inline(app, raises=False) as box:
+        handle = chord([adding.job()], then=total).enqueue()
+        box.run_all()
+        assert handle.result(timeout=1) == 13
+        assert handle.info().total == 6
+    assert len(ran) == 3

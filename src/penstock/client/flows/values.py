@@ -19,9 +19,10 @@ def needed(roots: Iterable[int]) -> Reading:
     """Read these nodes, and through joins all that their values are made of."""
     found: dict[int, FlowNode] = {}
     seen = set(roots)
-    wanted = sorted(seen)
-    while wanted:
-        part, wanted = wanted[:FLOW_STEP], wanted[FLOW_STEP:]
+    wanted, at = sorted(seen), 0
+    while at < len(wanted):  # what was read stays in the list: to remove it would copy the rest at each step
+        part = wanted[at : at + FLOW_STEP]
+        at += len(part)
         for index, node in zip(part, (yield part), strict=True):
             if node is None:
                 raise Undecodable(f"node {index} of the flow is gone")

@@ -70,12 +70,17 @@ class Flowing(Protocol):
         """
         ...
 
-    async def add_to_flow(self, ref: Ref, join: int, jobs: Sequence[NewJob]) -> FlowInfo | None:
+    async def add_to_flow(
+        self, ref: Ref, join: int, jobs: Sequence[NewJob], *, key: str = ""
+    ) -> FlowInfo | None:
         """Add up to `FLOW_STEP` jobs to a running flow, as further predecessors and inputs of a join.
 
-        Each job becomes a node and is enqueued; its `flow` is set by the store.
+        - Each job becomes a node and is enqueued; its `flow` is set by the store.
+        - `key`: a call whose key was used in this flow before changes nothing, so it can be repeated.
 
         Answer: the flow; None if it does not run, or the join has ended. Nothing was stored then.
+
+        Errors: NotReplicated if they are stored, but on fewer replicas than the store's URL requires.
         """
         ...
 
@@ -112,8 +117,11 @@ class Flowing(Protocol):
     async def advance_flows(self, *, limit: int = FLOW_STEP) -> int:
         """Continue what verbs of flows, and ends of jobs, have left over, in one bounded step per flow.
 
-        Also removes results that no node needs any longer (`NewNode.uses`), flows past their retention, and
-        those that were never started. Workers call it.
+        - Cancels flows whose job (`NewFlow.wakes`) was cancelled, is dead, or was removed before its end.
+        - Removes results that no node needs any longer (`NewNode.uses`), flows past their retention, and
+          those that were never started.
+
+        Workers call it.
 
         Answer: the number of nodes and flows changed; 0: nothing is left over.
         """
@@ -127,7 +135,7 @@ class SyncFlowing(Protocol):
         """As `Flowing.put_flow`."""
         ...
 
-    def add_to_flow(self, ref: Ref, join: int, jobs: Sequence[NewJob]) -> FlowInfo | None:
+    def add_to_flow(self, ref: Ref, join: int, jobs: Sequence[NewJob], *, key: str = "") -> FlowInfo | None:
         """As `Flowing.add_to_flow`."""
         ...
 

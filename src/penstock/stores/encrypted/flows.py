@@ -40,16 +40,16 @@ class AddToFlow:
     """Add jobs to a flow, encrypted."""
 
     def __init__(
-        self, inner: Operation[[Ref, int, Sequence[NewJob]], FlowInfo | None], cipher: FieldCipher
+        self, inner: Operation[[Ref, int, Sequence[NewJob], str], FlowInfo | None], cipher: FieldCipher
     ) -> None:
         self._inner = inner
         self._cipher = cipher
 
-    async def run(self, ref: Ref, join: int, jobs: Sequence[NewJob], /) -> FlowInfo | None:
-        return await self._inner.run(ref, join, self._cipher.encrypt_jobs(jobs))
+    async def run(self, ref: Ref, join: int, jobs: Sequence[NewJob], key: str, /) -> FlowInfo | None:
+        return await self._inner.run(ref, join, self._cipher.encrypt_jobs(jobs), key)
 
-    def run_sync(self, ref: Ref, join: int, jobs: Sequence[NewJob], /) -> FlowInfo | None:
-        return self._inner.run_sync(ref, join, self._cipher.encrypt_jobs(jobs))
+    def run_sync(self, ref: Ref, join: int, jobs: Sequence[NewJob], key: str, /) -> FlowInfo | None:
+        return self._inner.run_sync(ref, join, self._cipher.encrypt_jobs(jobs), key)
 
 
 def decrypted(cipher: FieldCipher, nodes: list[FlowNode | None]) -> list[FlowNode | None]:

@@ -129,7 +129,10 @@ def verbs_of(store: Store) -> VerbTable:
             lambda flow, nodes, start: store.put_flow(flow, nodes, start=start),
             lambda flow, nodes, start: sync.put_flow(flow, nodes, start=start),
         ),
-        add_to_flow=_AskedBoth(store.add_to_flow, sync.add_to_flow),
+        add_to_flow=_AskedBoth(
+            lambda ref, join, jobs, key: store.add_to_flow(ref, join, jobs, key=key),
+            lambda ref, join, jobs, key: sync.add_to_flow(ref, join, jobs, key=key),
+        ),
         get_flows=_AskedBoth(store.get_flows, sync.get_flows),
         flow_nodes=_AskedBoth(store.flow_nodes, sync.flow_nodes),
         list_flows=_InnerOperation(lambda after, limit: store.list_flows(after=after, limit=limit)),

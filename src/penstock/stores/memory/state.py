@@ -12,7 +12,7 @@ from penstock.core.flow_ends import FlowEnd
 from penstock.core.job import Job, Lease, Ref, State
 from penstock.stores.contract import LogEntry, WorkerInfo
 from penstock.stores.memory.documents import MemoryDocuments
-from penstock.stores.memory.flow_rows import MemoryFlow
+from penstock.stores.memory.flow_rows import MemoryFlows
 from penstock.stores.memory.rows import MemoryQueue, Row
 from penstock.stores.memory.sorted import Sorted
 from penstock.stores.memory.steps import JobSteps, MemorySignals
@@ -51,7 +51,7 @@ class MemoryState:
         self.logs: dict[str, list[LogEntry]] = {}  # by name, oldest entry first
         self.quotas: dict[str, tuple[int, int]] = {}  # by name: taken, end of the window
         self.most_quotas = 0  # their number at which those that are over are removed
-        self.flows: dict[Ref, MemoryFlow] = {}
+        self.flows = MemoryFlows()
         self.flow_ends: list[FlowEnd] = []  # noted by the verb in progress
         self.steps: dict[int, JobSteps] = {}  # by generation: of jobs that have any
         self.signals = MemorySignals()

@@ -56,8 +56,11 @@ def put(memory: MemoryState, row: Row) -> None:
     indexes.put(memory, row)
     if row.job.members and row.job.ended:
         end_members(memory, row)
-    if (flow := row.job.spec.flow) is not None and row.job.ended:
-        memory.flow_ends.append(end_of(flow, row.job))
+    if row.job.ended:
+        if (flow := row.job.spec.flow) is not None:
+            memory.flow_ends.append(end_of(flow, row.job))
+        if row.job.state is not State.COMPLETED:
+            memory.flows.parent_ended(row.job.ref)
     if partition is not None:
         partitions.advance(memory, row.queue, partition, memory.clock.now())
 
@@ -132,6 +135,8 @@ def remove(memory: MemoryState, row: Row, *, forgotten: bool = False, keeps_key:
     memory.discard(row)
     if (flow := row.job.spec.flow) is not None:
         memory.flow_ends.append(end_of(flow, row.job))
+    if not row.job.ended:
+        memory.flows.parent_ended(row.job.ref)
     if memory.waiters.end_watches:
         memory.waiters.notify_ended(row.job, gone=True)
 

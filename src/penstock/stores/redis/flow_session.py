@@ -125,6 +125,10 @@ class FlowChangeSet:
         self.removed: set[str] = set()  # the queues whose entries were removed with the change
         self.unconfirmed = ""  # why too few replicas have the change, once it is stored
         self.wakes: Ref | None = None  # a job to wake
+        self.parent_ended = False  # the job that waits for the flow has ended; nobody has seen to it
+        self.parent_seen = False  # somebody sees to it now
+        self._was_open = bool(version) and head.state not in CLOSED
+        self.added = b""  # the field that notes the key of a call which adds members
         self.ended: dict[Ref, NodeState] = {}  # jobs that others have enqueued, and that have ended
         self._nodes: dict[int, LiveNode | None] = {}  # None: it does not exist
         self._states: dict[int, NodeState] = {}  # as stored
@@ -190,6 +194,12 @@ class FlowChangeSet:
             return False
         self.reruns.append(ref)
         return True
+
+    @property
+    def queues_of_enqueued(self) -> set[str]:
+        """The queues of new nodes whose jobs are enqueued already: they may end by any verb from now on."""
+        nodes = [self._node(index) for index in self._new]
+        return {node.ref.queue for node in nodes if node.job is None and node.ref is not None}
 
     @property
     def queues(self) -> list[str]:
@@ -280,6 +290,14 @@ class FlowChangeSet:
         return self.head.over_at if over else None
 
     @property
+    def news_for_parent(self) -> str:
+        """What the job that waits for the flow has to know: the flow is "new", or "open" or "closed" now."""
+        closed = self.head.state in CLOSED
+        if not self.head.spec.wakes or self._was_open is not closed:
+            return ""
+        return "closed" if closed else "open" if self.version else "new"
+
+    @property
     def is_news_for_waiters(self) -> bool:
         """Whether those that wait for the flow have nothing to wait for any longer."""
         return self.head.over and not self._was_over
@@ -287,6 +305,10 @@ class FlowChangeSet:
     def fields(self) -> tuple[list[bytes], list[bytes]]:
         """The fields to set, with their values, and the fields to remove."""
         sets, dels = [b"head", _encode(self.head)], []
+        if self.parent_seen:
+            dels.append(b"p")
+        if self.added:
+            sets += (self.added, b"1")
         if self.head.over:
             sets += (b"o", b"1")
         elif self._was_over:

@@ -8,11 +8,12 @@ from typing import Protocol
 import msgspec
 
 from penstock.core.flow import CLOSED, FlowNode, FlowState, NewNode, NodeState, When
-from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode
-from penstock.core.job import NewJob, Ref
+from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode, is_abandoned
+from penstock.core.job import NewJob, Ref, State
 from penstock.stores.contract import SetAside
 from penstock.stores.sqlite.rows import Row, UnreadableRow, spec_blob, spec_of
 from penstock.stores.sqlite.sql import SQL
+from penstock.stores.sqlite.states import STATES
 from penstock.stores.sqlite.transaction_context import TransactionContext
 
 __all__ = ["FlowSession", "JobVerbs", "decode_head", "encode_head", "node_row", "shown_node"]
@@ -24,6 +25,8 @@ _SAVE_FLOW = SQL["flows.save_flow"]
 _SAVE_COUNTS = SQL["flows.save_counts"]
 _SAVE_NODE = SQL["flows.save_node"]
 _SET_USES = SQL["flows.set_uses"]
+_SET_PARENT = SQL["flows.set_parent"]
+_STATE = SQL["steps.state"]
 
 #: Flags of a node.
 _SWEPT, _AGAIN = 1, 2
@@ -79,6 +82,8 @@ class FlowSession:
         self.fid = fid
         self.head = head
         self._was_over = head.over
+        self._is_new = not head.total
+        self._was_open = not self._is_new and head.state not in CLOSED
         self._tx = tx
         self._verbs = verbs()
         self._nids: dict[int, int] = {}
@@ -90,6 +95,19 @@ class FlowSession:
     @property
     def now(self) -> int:
         return self._tx.now
+
+    def parent(self) -> tuple[int | None, State | None]:
+        """The number and state of the job that waits for the flow, if there is one."""
+        spec = self.head.spec
+        row = self._tx.execute(_STATE, (self._tx.some_queue(spec.queue).qid, spec.wakes)).fetchone()
+        return (None, None) if row is None else (row[0], STATES[row[1]])
+
+    def _save_parent(self) -> None:
+        """Note whether a job waits for the flow, after the flow was opened or closed."""
+        seq, state = (None, None) if self.head.state in CLOSED else self.parent()
+        if self._is_new and is_abandoned(self.head, state):
+            seq = 0
+        self._tx.execute(_SET_PARENT, (self.fid, seq))
 
     def node(self, index: int) -> LiveNode | None:
         node = self._nodes.get(index)
@@ -200,6 +218,8 @@ class FlowSession:
         head = self.head
         if head.over and not self._was_over:
             self._tx.ended = True
+        if head.spec.wakes and self._was_open is (head.state in CLOSED):
+            self._save_parent()
         over = head.over_at if head.state in CLOSED or head.state is FlowState.BUILDING else None
         self._tx.execute(_SAVE_FLOW, (self.fid, head.unfinished, over, encode_head(head)))
 

@@ -36,6 +36,7 @@ _VOID = SQL["counters.void"]
 _END = SQL["cancel.end"]
 _FREE = SQL["keys.free"]
 _NAMED_BY = SQL["flows.named_by"]
+_PARENT_ENDED = SQL["flows.parent_ended"]
 
 _DAY = 86_400_000
 #: The usual states of new jobs, which the statement `counters.new` counts.
@@ -262,6 +263,7 @@ class TransactionContext:
             self.execute(_FREE, (numbers([seq]),))
         if spec.flow is not None:
             self.note_flow_end(seq, outcome_of(to))
+        self.parent_ended(seq)
         self.move(queue, state, CODE[to])
 
     def note_flow_end(self, seq: int, outcome: NodeState | None) -> None:
@@ -269,6 +271,10 @@ class TransactionContext:
         (nid,) = self.execute(_NAMED_BY, (seq,)).fetchone()
         if nid is not None:
             self.flow_ends.append((nid, outcome, None))
+
+    def parent_ended(self, seq: int) -> None:
+        """Note that a job has ended without completing: flows may have to be cancelled with it."""
+        self.execute(_PARENT_ENDED, (seq,))
 
     def same_boot(self) -> bool:
         """Return True if the leases in the file are from the current boot of this machine."""

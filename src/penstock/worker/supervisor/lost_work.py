@@ -97,10 +97,10 @@ class LostWork:
 
     # ── how its jobs are decided ─────────────────────────────────────────────────────────────────
 
-    def _started(self, job: Job) -> bool:
+    def _started(self, job: Job) -> bool | None:
         lease = self._fetched.get(job.ref)
         if lease is None:
-            return True  # it had reclaimed another worker's attempt, which its table does not list
+            return None  # it had reclaimed another worker's attempt, which its table does not list
         return self._started_leases.get(lease, job.started)
 
     def _overdue(self, job: Job) -> str | None:

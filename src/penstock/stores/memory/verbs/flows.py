@@ -8,9 +8,9 @@ from heapq import nlargest
 from msgspec.structs import replace
 
 from penstock.core.flow import USED, FlowInfo, FlowNode, FlowState, NewFlow, NewNode, NodeState, outcome_of
-from penstock.core.flow_engine import FlowEngine, LiveNode, joins_on, new_flow
+from penstock.core.flow_engine import FlowEngine, LiveNode, is_abandoned, joins_on, new_flow
 from penstock.core.flow_member import FlowMember
-from penstock.core.job import NewJob, Ref
+from penstock.core.job import NewJob, Ref, State
 from penstock.stores.contract import FLOW_STEP, EnqueueStatus, FlowChange, FlowPage
 from penstock.stores.flow_cursor import flow_cursor
 from penstock.stores.memory.flow_rows import MemoryFlow
@@ -80,24 +80,28 @@ class _Host:
 
 
 def put_flow(memory: MemoryState, spec: NewFlow, nodes: Sequence[NewNode], start: bool) -> FlowInfo | None:
-    flow = memory.flows.get(spec.ref) or MemoryFlow(new_flow(spec, memory.clock.now()))
+    flow = memory.flows.get(spec.ref) or memory.flows.create(new_flow(spec, memory.clock.now()))
     head = flow.head
     if head.spec.key != spec.key or not joins_on(head, nodes):
         return None
-    memory.flows[spec.ref] = flow
     if head.state is FlowState.BUILDING:
         new = [LiveNode.of(node) for node in nodes if node.index >= head.total]
         flow.nodes += new
         head.stored(len(new))
         if start:
             _engine(memory, flow).start(FLOW_STEP)
+        flow.parent_ended = is_abandoned(head, _parent_of(memory, flow))
     return _after(memory, flow)
 
 
-def add_to_flow(memory: MemoryState, ref: Ref, join: int, jobs: Sequence[NewJob]) -> FlowInfo | None:
+def add_to_flow(
+    memory: MemoryState, ref: Ref, join: int, jobs: Sequence[NewJob], key: str = ""
+) -> FlowInfo | None:
     flow = memory.flows.get(ref)
     if flow is None:
         return None
+    if key in flow.added:
+        return flow.head.info()
     first = flow.head.total
     members = [replace(job, flow=FlowMember(ref.queue, ref.id, first + n)) for n, job in enumerate(jobs)]
     flow.nodes += [
@@ -106,6 +110,8 @@ def add_to_flow(memory: MemoryState, ref: Ref, join: int, jobs: Sequence[NewJob]
     if not _engine(memory, flow).add(join, members):
         del flow.nodes[first:]
         return None
+    if key:
+        flow.added.add(key)
     return _after(memory, flow)
 
 
@@ -151,17 +157,27 @@ def change_flow(
 
 def advance_flows(memory: MemoryState, limit: int) -> int:
     now, done = memory.clock.now(), 0
-    for ref, flow in list(memory.flows.items()):
-        head = flow.head
-        if head.busy:
-            done += _engine(memory, flow).advance(limit)
-            _notify(memory, flow)
-        elif head.releases:
-            done += _engine(memory, flow).release(limit)
-        elif head.over_at and head.over_at <= now and (head.info().ended or head.state is FlowState.BUILDING):
-            del memory.flows[ref]
+    for ref in list(memory.flows.busy):
+        flow = memory.flows[ref]
+        engine = _engine(memory, flow)
+        if flow.parent_ended and is_abandoned(flow.head, _parent_of(memory, flow)):
+            engine.abandon(limit)
             done += 1
+        flow.parent_ended = False
+        if flow.head.busy:
+            done += engine.advance(limit)
+        elif flow.head.releases:
+            done += engine.release(limit)
+        _changed(memory, flow)
+    for ref in memory.flows.over(now):
+        memory.flows.remove(ref)
+        done += 1
     return done
+
+
+def _parent_of(memory: MemoryState, flow: MemoryFlow) -> State | None:
+    row = memory.row(Ref(flow.head.spec.queue, flow.head.spec.wakes))
+    return None if row is None else row.job.state
 
 
 def count_ends(memory: MemoryState) -> None:
@@ -178,7 +194,7 @@ def count_ends(memory: MemoryState) -> None:
                 engine.reopened(member.node, FLOW_STEP)
             else:
                 engine.ended(member.node, end.outcome, end.result, FLOW_STEP)
-            _notify(memory, flow)
+            _changed(memory, flow)
 
 
 def _is_job_of(flow: MemoryFlow, index: int, id: str) -> bool:
@@ -192,11 +208,12 @@ def _engine(memory: MemoryState, flow: MemoryFlow) -> FlowEngine:
 
 def _after(memory: MemoryState, flow: MemoryFlow) -> FlowInfo:
     """The flow after the verb, and after the ends that the verb has caused."""
-    _notify(memory, flow)
+    _changed(memory, flow)
     count_ends(memory)
     return flow.head.info()
 
 
-def _notify(memory: MemoryState, flow: MemoryFlow) -> None:
+def _changed(memory: MemoryState, flow: MemoryFlow) -> None:
+    memory.flows.changed(flow)
     if flow.head.over:
         memory.waiters.notify_over(flow.head.spec.ref)

@@ -6,11 +6,13 @@
 -- caller has added to the flow, `s`, 1 if `q` must be the same still, number of profiles, the profiles (digest, profile),
 -- number of nodes to check with the fields and their first bytes, number of fields to set, the fields and values, number of
 -- fields to remove, the fields, number of parts of entries of `ends` that this change has counted, the parts (number of the queue, name),
--- then the jobs that follow, as in settle.lua, the id by which its end is awaited, if it is over now, and the id of a
--- job of this queue to wake.
+-- then the jobs that follow, as in settle.lua, the id by which its end is awaited, if it is over now, the id of a
+-- job of this queue to wake, the id of the job that waits for the flow, and "new", or "open" or "closed" if the flow is so
+-- now and was not.
 -- flow/ID is a hash: `v` version, `head` flow, `o` 1 if it is over, `s` 1 if scripts may count ends without a change of `v`
 -- (queue.lua), `q` how many ends they have counted since `head`; and per node N: `nN` its state, `jN` its job, `iN` inputs,
--- `rN` result.
+-- `rN` result; and `aKEY`, if a call with this key has added members; `p` if the job that waits for
+-- the flow has ended, and `advance_flows` has not seen to it.
 -- flows: the ids by time of creation. flows/look: the ids by the instant at which `advance_flows` has something to do.
 -- Returns {1 if stored, the highest generation, names of the jobs put into `out`}. A job whose id is taken is not stored;
 -- that ends its node, by an entry of `ends`.
@@ -57,10 +59,24 @@ local function commit()    -- Lua allows 200 local names per function, and the p
   local counted = next_list()
   for i = 1, #counted, 2 do redis.call('HDEL', KEYS[tonumber(counted[i])] .. ':ends', counted[i + 1]) end
   redis.call('ZADD', home .. ':flows', ARGV[6], id)
-  if ARGV[7] == '' then
-    redis.call('ZREM', home .. ':flows/look', id)
-  else
-    redis.call('ZADD', home .. ':flows/look', ARGV[7], id)
+
+  -- Note with the job that waits for the flow whether the flow is open. If that job has ended, it can no longer see to it.
+  local function note_parent(name, news)
+    local ok, job = pcall(read, redis.call('HGET', home .. ':jobs', name))
+    if news == 'new' and (not ok or job.state == DEAD or job.state == CANCELLED) then return redis.call('HSET', flow, 'p', '1') end
+    if not ok or not job.steps then return end
+    local steps, others, i, one = steps_of(home, job), {}, 1, nil
+    local ids = redis.call('HGET', steps, OPEN_FLOWS) or ''
+    while i <= #ids do
+      one, i = struct.unpack('<Bc0', ids, i)
+      if one ~= id then others[#others + 1] = struct.pack('<Bc0', #one, one) end
+    end
+    if news ~= 'closed' then others[#others + 1] = struct.pack('<Bc0', #id, id) end
+    if #others > 0 then
+      redis.call('HSET', steps, OPEN_FLOWS, table.concat(others))
+    else
+      redis.call('HDEL', steps, OPEN_FLOWS)
+    end
   end
 
   -- Store a job. If it is available at once and has no other options, it is one of the fresh jobs, as a plain job is.
@@ -108,6 +124,13 @@ local function commit()    -- Lua allows 200 local names per function, and the p
       meta(to).fresh = meta(to).fresh + #list
     end
     made_ready[to] = true
+  end
+  if ARGV[at + 4] ~= '' then note_parent(ARGV[at + 3], ARGV[at + 4]) end
+  local look = redis.call('HEXISTS', flow, 'p') == 1 and '0' or ARGV[7]
+  if look == '' then
+    redis.call('ZREM', home .. ':flows/look', id)
+  else
+    redis.call('ZADD', home .. ':flows/look', look, id)
   end
   if ARGV[at + 1] ~= '' then publish_end(home, ARGV[at + 1], '') end
   local ok, job = pcall(read, ARGV[at + 2] ~= '' and redis.call('HGET', home .. ':jobs', ARGV[at + 2]))

@@ -32,6 +32,7 @@ __all__ = [
     "read_nodes",
     "release",
     "remove",
+    "was_added",
 ]
 
 
@@ -46,11 +47,14 @@ def flow_key(context: Context, ref: Ref) -> bytes:
 def open_flow(context: Context, ref: Ref) -> CallPlan[FlowChangeSet | None]:
     """Read a flow without its nodes."""
     key = flow_key(context, ref)
-    ((version, head, counted),) = raise_errors((yield [command(key, "HMGET", key, "v", "head", "q")]))
+    fields = ("v", "head", "q", "p")
+    ((version, head, counted, ended),) = raise_errors((yield [command(key, "HMGET", key, *fields)]))
     if head is None:
         return None
     now = int((yield from now_of(context)))
-    return FlowChangeSet(read_head(head, counted), version or b"", int(counted or 0), now)
+    session = FlowChangeSet(read_head(head, counted), version or b"", int(counted or 0), now)
+    session.parent_ended = ended is not None
+    return session
 
 
 def read_nodes(
@@ -65,6 +69,14 @@ def read_nodes(
     for part, found in zip(parts, answers, strict=True):
         for n, index in enumerate(part):
             session.read(index, *found[n * step : n * step + step])
+
+
+def was_added(context: Context, ref: Ref, session: FlowChangeSet, key: str) -> CallPlan[bool]:
+    """Whether a call with this key has added members before; if not, the change notes the key."""
+    flow, field = flow_key(context, ref), b"a" + key.encode()
+    (found,) = raise_errors((yield [command(flow, "HEXISTS", flow, field)]))
+    session.added = field
+    return bool(found)
 
 
 def proceed(context: Context, ref: Ref, session: FlowChangeSet, budget: int = FLOW_STEP) -> CallPlan[int]:
@@ -153,7 +165,7 @@ def commit(context: Context, ref: Ref, session: FlowChangeSet, replicas: int = 0
     for reason in dict.fromkeys(reason for _, reason in session.cancels):
         yield from cancel(context, [one for one, why in session.cancels if why == reason], reason)
     names = list(dict.fromkeys(job.queue for job in session.jobs))
-    yield from register_for_flows(context, {ref.queue, *names})
+    yield from register_for_flows(context, {ref.queue, *names, *session.queues_of_enqueued})
     numbers = {ref.queue: 1}
     if not context.apart:
         for name in [*names, *(queue for queue, _ in session.counted)][:_QUEUES]:
@@ -215,8 +227,10 @@ def _arguments(
     args += [int(session.scripts_count), int(session.needs_all_ends), len(profiles)]
     for pair in profiles.items():
         args += pair
+    news = session.news_for_parent
+    parent = packed(session.head.spec.wakes) if news else b""
     woken = b"" if session.wakes is None else packed(session.wakes.id)
     end = packed(end_of_flow(ref).id) if session.is_news_for_waiters else b""
     checks = session.checks()
     lists = [part for some in (checks, sets, dels, ends) for part in (len(some), *some)]
-    return [*args, *lists, b"".join(blob), end, woken]
+    return [*args, *lists, b"".join(blob), end, woken, parent, news]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from penstock.core.errors import NotReplicated
 from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode
-from penstock.core.flow_engine import joins_on, new_flow
+from penstock.core.flow_engine import is_abandoned, joins_on, new_flow
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref
 from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage
@@ -27,8 +27,10 @@ from penstock.stores.redis.verbs.flow_store import (
     read_nodes,
     release,
     remove,
+    was_added,
 )
 from penstock.stores.redis.verbs.known_queues import known_flow_queues, now_of
+from penstock.stores.redis.verbs.producing import get
 from penstock.stores.redis.wire.calls import Call
 
 __all__ = [
@@ -72,12 +74,16 @@ def put_flow(
             return (yield from _info(context, spec.ref))
 
 
-def add_to_flow(context: Context, ref: Ref, join: int, jobs: Sequence[NewJob]) -> CallPlan[FlowInfo | None]:
+def add_to_flow(
+    context: Context, ref: Ref, join: int, jobs: Sequence[NewJob], key: str = ""
+) -> CallPlan[FlowInfo | None]:
     """Add jobs to a running flow, as members of a join."""
     while True:
         session = yield from open_flow(context, ref)
         if session is None:
             return None
+        if key and (yield from was_added(context, ref, session, key)):
+            return session.head.info()
         yield from read_nodes(context, ref, session, [join], inputs=True)
         first = session.head.total
         members = [replace(job, flow=FlowMember(ref.queue, ref.id, first + n)) for n, job in enumerate(jobs)]
@@ -87,7 +93,9 @@ def add_to_flow(context: Context, ref: Ref, join: int, jobs: Sequence[NewJob]) -
             return None
         session.inputs_changed(join)
         yield from proceed(context, ref, session)
-        if (yield from commit(context, ref, session)):
+        if (yield from commit(context, ref, session, context.replicas)):
+            if session.unconfirmed:
+                raise NotReplicated([job.id for job in members], session.unconfirmed)
             return (yield from _info(context, ref))
 
 
@@ -199,7 +207,9 @@ def advance_flows(context: Context, limit: int) -> CallPlan[int]:
 
 def _advance(context: Context, ref: Ref, limit: int) -> CallPlan[int]:
     session = yield from open_flow(context, ref)
-    if session is None or not session.head.unfinished:
+    if session is not None and session.parent_ended:
+        yield from _see_to_parent(context, session)
+    elif session is None or not session.head.unfinished:
         if session is None or (session.look_at is not None and session.look_at <= session.now):
             yield from remove(context, ref, session)
         return 1
@@ -208,6 +218,14 @@ def _advance(context: Context, ref: Ref, limit: int) -> CallPlan[int]:
         done += yield from release(context, ref, session, limit)
     yield from commit(context, ref, session)  # if the flow was changed meanwhile, the next call continues
     return max(1, done)
+
+
+def _see_to_parent(context: Context, session: FlowChangeSet) -> CallPlan[None]:
+    """Cancel a flow if the job that waits for it has ended without it."""
+    session.parent_seen, spec = True, session.head.spec
+    (job,) = yield from get(context, [Ref(spec.queue, spec.wakes)])
+    if is_abandoned(session.head, None if job is None else job.state):
+        session.engine.abandon(0)
 
 
 def _count_ends(context: Context, queues: Sequence[str]) -> CallPlan[int]:

@@ -19,7 +19,7 @@ INSERT INTO penstock_flow (namespace, queue, id, created_at, busy, over_at, head
 
 -- name: save_flow
 -- ?1 fid  ?2 busy  ?3 over at (NULL: not ended)  ?4 head
-UPDATE penstock_flow SET busy = ?2, over_at = ?3, head = ?4 WHERE fid = ?1
+UPDATE penstock_flow SET busy = ?2 OR parent IS 0, over_at = ?3, head = ?4 WHERE fid = ?1
 
 -- name: new_node
 -- ?1 fid  ?2 node  ?3 state  ?4 pending  ?5 fixed  ?6 job  ?7 inputs  ?8 uses
@@ -62,6 +62,26 @@ WHERE flow = ?1 AND node IN (SELECT value FROM json_each(?2))
 -- name: drop_nodes
 -- ?1 fid  ?2 first node
 DELETE FROM penstock_flow_node WHERE flow = ?1 AND node >= ?2
+
+-- name: set_parent
+-- ?1 fid  ?2 the job that waits for the flow (NULL: none)
+UPDATE penstock_flow SET parent = ?2 WHERE fid = ?1
+
+-- name: parent_ended
+-- Let `advance_flows` see to the open flows that a job waits for.  ?1 seq
+UPDATE penstock_flow SET parent = 0, busy = 1 WHERE parent = ?1
+
+-- name: add_key
+-- Note the key of a call that adds members; changes nothing if it was noted before.  ?1 fid  ?2 key
+INSERT OR IGNORE INTO penstock_flow_addition (flow, key) VALUES (?1, ?2)
+
+-- name: drop_key
+-- ?1 fid  ?2 key
+DELETE FROM penstock_flow_addition WHERE flow = ?1 AND key = ?2
+
+-- name: drop_keys
+-- ?1 fid
+DELETE FROM penstock_flow_addition WHERE flow = ?1
 
 -- name: own
 -- Make a job that was just enqueued the job of a node.  ?1 qid  ?2 id  ?3 nid

@@ -81,6 +81,7 @@ def _put_aside(tx: TransactionContext, seq: int, cause: str, row: _Looked) -> No
     tx.execute(_FREE, (numbers([seq]),))
     if row.flow is not None and row.state not in ENDED:
         tx.flow_ends.append((row.flow, NodeState.DEAD, None))
+    tx.parent_ended(seq)
     _count(tx, queue, row.state)
     if row.state == COLLECTING and row.batch is None and row.batch_key is not None:
         left(tx, queue, row.task, row.batch_key)

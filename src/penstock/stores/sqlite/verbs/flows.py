@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode
-from penstock.core.flow_engine import joins_on, new_flow
+from penstock.core.flow_engine import is_abandoned, joins_on, new_flow
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref
 from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage
@@ -49,6 +49,10 @@ _OVER = SQL["flows.over"]
 _DROP_SOME_NODES = SQL["flows.drop_some_nodes"]
 _HIDE_FLOW = SQL["flows.hide_flow"]
 _DROP_FLOW = SQL["flows.drop_flow"]
+_SET_PARENT = SQL["flows.set_parent"]
+_ADD_KEY = SQL["flows.add_key"]
+_DROP_KEY = SQL["flows.drop_key"]
+_DROP_KEYS = SQL["flows.drop_keys"]
 
 _LAST = (2**63 - 1, "", "")
 
@@ -75,10 +79,14 @@ def put_flow(tx: TransactionContext, spec: NewFlow, nodes: Sequence[NewNode], st
     return _after(tx, session)
 
 
-def add_to_flow(tx: TransactionContext, ref: Ref, join: int, jobs: Sequence[NewJob]) -> FlowInfo | None:
+def add_to_flow(
+    tx: TransactionContext, ref: Ref, join: int, jobs: Sequence[NewJob], key: str = ""
+) -> FlowInfo | None:
     session = _session(tx, ref)
     if session is None:
         return None
+    if key and not tx.execute(_ADD_KEY, (session.fid, key)).rowcount:
+        return session.head.info()
     first = session.head.total
     members = [replace(job, flow=FlowMember(ref.queue, ref.id, first + n)) for n, job in enumerate(jobs)]
     session.load_inputs(join)
@@ -86,6 +94,7 @@ def add_to_flow(tx: TransactionContext, ref: Ref, join: int, jobs: Sequence[NewJ
     tx.cx.executemany(_NEW_NODE, rows)
     if not session.engine.add(join, members):
         tx.execute(_DROP_NODES, (session.fid, first))
+        tx.execute(_DROP_KEY, (session.fid, key))
         return None
     session.save_inputs(join)
     return _after(tx, session)
@@ -136,6 +145,8 @@ def advance_flows(tx: TransactionContext, limit: int) -> int:
     done = 0
     for fid, head in tx.execute(_BUSY, (tx.namespace, 10)).fetchall():
         session = FlowSession(tx, fid, decode_head(head), host_of)
+        if session.head.spec.wakes:
+            done += _see_to_parent(tx, session, limit)
         done += session.engine.advance(limit)
         if session.head.releases and not session.head.busy:
             done += session.engine.release(limit)
@@ -145,12 +156,23 @@ def advance_flows(tx: TransactionContext, limit: int) -> int:
         gone = tx.execute(_DROP_SOME_NODES, (fid, limit)).rowcount
         flow = decode_head(head)
         if gone < limit:
+            tx.execute(_DROP_KEYS, (fid,))
             tx.execute(_DROP_FLOW, (fid,))
         elif flow.total:
             flow.total = 0  # see flow_ends.py: the rest of its nodes is not counted
             tx.execute(_HIDE_FLOW, (fid, encode_head(flow)))
         done += gone + 1
     return done
+
+
+def _see_to_parent(tx: TransactionContext, session: FlowSession, limit: int) -> int:
+    """Cancel a flow if the job that waits for it has ended without it."""
+    seq, state = session.parent()
+    tx.execute(_SET_PARENT, (session.fid, seq))
+    if not is_abandoned(session.head, state):
+        return 0
+    session.engine.abandon(limit)
+    return 1
 
 
 def _session(tx: TransactionContext, ref: Ref) -> FlowSession | None:

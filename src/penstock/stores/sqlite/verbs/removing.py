@@ -130,6 +130,8 @@ def _free(tx: TransactionContext, queue: QueueContext, gone: Sequence[_Gone], ke
     for one in gone:
         if one.flow is not None and one.state not in ENDED:
             tx.flow_ends.append((one.flow, NodeState.GONE, None))
+        if one.has_steps and one.state not in ENDED:
+            tx.parent_ended(one.seq)
     _leave_batches(tx, queue, gone, forgotten=False)
 
 

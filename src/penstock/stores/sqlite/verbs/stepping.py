@@ -20,7 +20,7 @@ from penstock.stores.contract import (
 from penstock.stores.sqlite import partitions
 from penstock.stores.sqlite.rows import numbers
 from penstock.stores.sqlite.sql import SQL
-from penstock.stores.sqlite.states import AVAILABLE, SUSPENDED
+from penstock.stores.sqlite.states import AVAILABLE, ENDED, SUSPENDED
 from penstock.stores.sqlite.transaction_context import TransactionContext
 
 __all__ = [
@@ -215,7 +215,7 @@ def wake_job(tx: TransactionContext, ref: Ref) -> None:
     row = None if queue is None else tx.execute(_STATE, (queue.qid, ref.id)).fetchone()
     if row is not None and row[1] == SUSPENDED:
         _resume(tx, ref.queue, row[0])
-    elif row is not None:
+    elif row is not None and row[1] not in ENDED:
         tx.execute(_WAKE, (row[0],))
 
 

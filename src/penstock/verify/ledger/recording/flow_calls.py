@@ -150,9 +150,11 @@ class FlowVerbs:
         with self._flow_recorder.put(flow, nodes, start) as note:
             return note(await self._store.put_flow(flow, nodes, start=start))
 
-    async def add_to_flow(self, ref: Ref, join: int, jobs: Sequence[NewJob]) -> FlowInfo | None:
+    async def add_to_flow(
+        self, ref: Ref, join: int, jobs: Sequence[NewJob], *, key: str = ""
+    ) -> FlowInfo | None:
         self._flow_recorder.added(jobs)
-        return await self._store.add_to_flow(ref, join, jobs)
+        return await self._store.add_to_flow(ref, join, jobs, key=key)
 
     async def change_flow(self, ref: Ref, change: FlowChange, *, node: int | None = None) -> FlowInfo | None:
         with self._flow_recorder.change(ref, change) as note:
@@ -181,9 +183,9 @@ class SyncFlowVerbs:
         with self._flow_recorder.put(flow, nodes, start) as note:
             return note(self._sync.put_flow(flow, nodes, start=start))
 
-    def add_to_flow(self, ref: Ref, join: int, jobs: Sequence[NewJob]) -> FlowInfo | None:
+    def add_to_flow(self, ref: Ref, join: int, jobs: Sequence[NewJob], *, key: str = "") -> FlowInfo | None:
         self._flow_recorder.added(jobs)
-        return self._sync.add_to_flow(ref, join, jobs)
+        return self._sync.add_to_flow(ref, join, jobs, key=key)
 
     def change_flow(self, ref: Ref, change: FlowChange, *, node: int | None = None) -> FlowInfo | None:
         with self._flow_recorder.change(ref, change) as note:

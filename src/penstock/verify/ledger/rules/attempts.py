@@ -74,6 +74,8 @@ def _was_undone(story: Story, run: Run, case: Case) -> bool:
     calls = [story.call_of(lease) for lease in story.leases if lease.token == run.token]
     calls = calls or [(run.start.mono, run.start.mono)]
     calls += [act.call for act in run.acts if act.applied]
+    if story.offer is not None and (run.attempt >= story.offer.max_attempts or story.offer.at_most_once):
+        calls.append((run.granted, run.start.mono))  # in between its start was recorded
     return any(case.forgiven(*call) for call in calls)
 
 

@@ -159,7 +159,10 @@ local function put_aside(queue, id, record, cause, taken)
   if not (before and ended_state(before)) then count_failure(queue) end
   if job and job.unique then free_key(queue, job) end
   if job and job.flow and not (before and ended_state(before)) then note_flow(queue, id, job, DEAD) end
-  if job and job.steps then redis.call('DEL', steps_of(queue, job)) end
+  if job and job.steps then
+    parent_ended(queue, job)
+    redis.call('DEL', steps_of(queue, job))
+  end
   local dead = stand_in(queue, record, job, cause)
   local over = now + DEAD_KEPT
   put(queue, id, dead, over)

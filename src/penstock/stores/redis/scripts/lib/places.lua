@@ -158,10 +158,9 @@ local function key_outlives_job(job)
   return key_may_stay(job) and struct.unpack('<d', job.unique) ~= NONE
 end
 
-local END_MESSAGE, TOO_LARGE = 'e', 'l'    -- as subscriber.py reads them
-
 -- Publish the end of a job to those that wait for it, with its record, which saves them a read.
 local function publish_end(queue, id, record)
+  local END_MESSAGE, TOO_LARGE = 'e', 'l'    -- as subscriber.py reads them
   local watchers = queue .. ':watchers'
   local channels = redis.call('HGET', watchers, id)
   if not channels then return end
@@ -207,6 +206,7 @@ function put(queue, id, job, over)
   if ended_state(state) then
     publish_end(queue, id, record)
     if job.flow then note_flow(queue, id, job, state) end
+    if job.steps and state ~= COMPLETED then parent_ended(queue, job) end
     if job.batch and batches().is_batch(job) then batches().end_members(queue, id, job, over) end
   elseif job.expires then
     redis.call('ZADD', queue .. ':expiring', job.expires, order(job, id))
@@ -260,7 +260,10 @@ local function remove(queue, id, job, forgotten, keeps_key)
   local stays = keeps_key and job.unique and struct.unpack('<d', job.unique) ~= NONE
   if not stays and not (forgotten and key_outlives_job(job)) then free_key(queue, job) end
   redis.call('HDEL', queue .. ':jobs', id)
-  if job.steps then redis.call('DEL', steps_of(queue, job)) end
+  if job.steps then
+    if not ended_state(job.state) then parent_ended(queue, job) end
+    redis.call('DEL', steps_of(queue, job))
+  end
   publish_end(queue, id, '')
   if job.partition then
     leave(queue, id, job)

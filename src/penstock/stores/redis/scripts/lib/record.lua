@@ -118,9 +118,24 @@ local function profile(queue, job)
   return 600000, '', ''
 end
 
+-- In the steps of a job: the ids of the flows that it waits for and that have not ended, each after its size.
+local OPEN_FLOWS = 'f'
+
 -- The key of the steps of a job (steps.lua).
 local function steps_of(queue, job)
   return string.format('%s:steps/%.0f', queue, job.generation)
+end
+
+-- A job has ended without completing: let advance_flows see to the open flows that it waits for (`p`, see flow_commit.lua).
+local function parent_ended(queue, job)
+  local ids, i, id = redis.call('HGET', steps_of(queue, job), OPEN_FLOWS) or '', 1, nil
+  while i <= #ids do
+    id, i = struct.unpack('<Bc0', ids, i)
+    if redis.call('EXISTS', queue .. ':flow/' .. id) == 1 then
+      redis.call('HSET', queue .. ':flow/' .. id, 'p', '1')
+      redis.call('ZADD', queue .. ':flows/look', 0, id)
+    end
+  end
 end
 
 local function order(job, id)

@@ -1,5 +1,5 @@
 -- The steps that a job remembers: a hash, with a field "=" and its name for each step. The field MEMORY has the bytes
--- and the number of all steps; WOKEN exists if a signal has come since the job was last suspended.
+-- and the number of all steps; WOKEN exists if a signal has come since the job was last suspended; for OPEN_FLOWS see record.lua.
 -- A step: its number, when it was stored, the sizes of three texts, the texts (name and key of its signal, number of the
 -- delivery that brought the signal), and "?" while the job waits for the signal, or "=" and the value.
 -- needs: clock states record
