@@ -1,0 +1,135 @@
+"""Reads the sizes of all queues once per interval, for all open pages together, and remembers depths."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from penstock.core.errors import PenstockError
+from penstock.core.job import State
+from penstock.inspector import Inspector, QueueView
+
+__all__ = ["Depth", "Pulse", "Snapshot"]
+
+_log = logging.getLogger("penstock.web")
+
+#: Seconds between two remembered depths, and how many are remembered: two hours.
+_DEPTH_EVERY, _DEPTHS = 10.0, 720
+#: Seconds between two reads while no page is open.
+_IDLE = 10.0
+_MOST_QUEUES = 500
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The queues at one moment. `changed`: something differs from the snapshot before; `error`: why not."""
+
+    number: int
+    queues: list[QueueView] = field(default_factory=list)
+    changed: bool = True
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """The number of ready jobs of each queue at an instant (ms)."""
+
+    at: int
+    ready: dict[str, int]
+
+
+class Pulse:
+    """One read of the store per interval, however many pages are open."""
+
+    def __init__(self, inspector: Inspector, interval: float) -> None:
+        self._inspector = inspector
+        self._interval = interval
+        self._followers = 0
+        self._task: asyncio.Task[None] | None = None
+        self._users = 0
+        self._wake = asyncio.Event()
+        self._next: asyncio.Future[Snapshot] | None = None
+        self._closed = False
+        #: What was read last.
+        self.latest = Snapshot(0)
+        #: The remembered depths, oldest first.
+        self.depths: deque[Depth] = deque(maxlen=_DEPTHS)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Read while this block lasts, also when no page is open."""
+        self._users += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if self._users == 0 and self._task is not None:
+                task, self._task = self._task, None
+                task.cancel()
+                await asyncio.wait([task])
+
+    async def follow(self) -> AsyncGenerator[Snapshot, None]:
+        """Yield each new snapshot until `close`."""
+        async with self.running():
+            self._followers += 1
+            self._wake.set()  # an idle reader sleeps longer
+            try:
+                while not self._closed:
+                    yield await asyncio.shield(self._coming())
+            except asyncio.CancelledError:
+                if not self._closed:
+                    raise
+            finally:
+                self._followers -= 1
+
+    def close(self) -> None:
+        """End all streams: the server stops."""
+        self._closed = True
+        if self._next is not None and not self._next.done():
+            self._next.cancel()
+
+    def _coming(self) -> asyncio.Future[Snapshot]:
+        if self._next is None or self._next.done():
+            self._next = asyncio.get_running_loop().create_future()
+        return self._next
+
+    async def _run(self) -> None:
+        while True:
+            self._publish(await self._read())
+            self._wake.clear()
+            interval = self._interval if self._followers else max(_IDLE, self._interval)
+            try:
+                await asyncio.wait_for(self._wake.wait(), interval)
+            except TimeoutError:
+                continue
+
+    async def _read(self) -> Snapshot:
+        before = self.latest
+        try:
+            queues = await self._inspector.queues()
+        except PenstockError as error:
+            if not before.error:
+                _log.warning("the dashboard cannot read the store: %s", error)
+            return Snapshot(before.number + 1, before.queues, not before.error, str(error))
+        return Snapshot(before.number + 1, queues, queues != before.queues or bool(before.error))
+
+    def _publish(self, snapshot: Snapshot) -> None:
+        self.latest = snapshot
+        if not snapshot.error:
+            self._remember(snapshot)
+        if self._next is not None and not self._next.done():
+            self._next.set_result(snapshot)
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        now = time.time_ns() // 1_000_000
+        if self.depths and now - self.depths[-1].at < _DEPTH_EVERY * 1000:
+            return
+        ready = {q.name: q.counts.get(State.AVAILABLE.value, 0) for q in snapshot.queues[:_MOST_QUEUES]}
+        self.depths.append(Depth(now, {name: n for name, n in ready.items() if n}))
