@@ -45,7 +45,7 @@ class Opened:
         return page
 
     async def work(self) -> None:
-        await Worker(self.app, concurrency=2).run(burst=True)
+        await Worker(self.app, concurrency=2, burst=True).run()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -123,16 +123,16 @@ async def test_a_list_keeps_its_rows_and_counts_new_ones(opened: Opened) -> None
 async def test_pages_of_one_browser_share_a_stream_which_ends_with_the_last(opened: Opened) -> None:
     pulse = opened.site.dashboard._shared.pulse
     pages = [await opened.page("/queues") for _ in range(3)]
-    while pulse._followers != 1:  # until the pages have chosen one
+    while pulse.followers != 1:  # until the pages have chosen one
         await asyncio.sleep(0.02)
     reads = opened.site.dashboard._shared.reads.reads
     await asyncio.sleep(1.5)
-    assert pulse._followers == 1
+    assert pulse.followers == 1
     assert opened.site.dashboard._shared.reads.reads - reads <= 8
     for page in pages[1:]:
         await page.close()
     await pages[0].goto(opened.url + "/login")
-    while pulse._followers:
+    while pulse.followers:
         await asyncio.sleep(0.02)
 
 

@@ -30,7 +30,7 @@ PAYLOADS = (
 
 
 def run_all(app: App) -> None:
-    asyncio.run(Worker(app, concurrency=2).run(burst=True))
+    asyncio.run(Worker(app, concurrency=2, burst=True).run())
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -86,7 +86,7 @@ class Dashboard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._asgi(scope, receive, send)
 
-    def running(self) -> AbstractAsyncContextManager[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Remember the depths of queues while this block lasts, also when no page is open."""
         return self._shared.pulse.running()
 

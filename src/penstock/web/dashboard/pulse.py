@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from penstock.core.errors import PenstockError
@@ -49,62 +49,62 @@ class Pulse:
     def __init__(self, inspector: Inspector, interval: float) -> None:
         self._inspector = inspector
         self._interval = interval
-        self._followers = 0
         self._task: asyncio.Task[None] | None = None
         self._users = 0
         self._wake = asyncio.Event()
         self._next: asyncio.Future[Snapshot] | None = None
-        self._closed = False
+        #: The number of open streams.
+        self.followers = 0
+        #: Whether the server stops.
+        self.closed = False
         #: What was read last.
         self.latest = Snapshot(0)
         #: The remembered depths, oldest first.
         self.depths: deque[Depth] = deque(maxlen=_DEPTHS)
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    @contextmanager
+    def running(self) -> Iterator[None]:
         """Read while this block lasts, also when no page is open."""
         self._users += 1
         if self._task is None:
-            self._task = asyncio.create_task(self._run())
+            self._task = asyncio.get_running_loop().create_task(self._run())
         try:
             yield
         finally:
             self._users -= 1
             if self._users == 0 and self._task is not None:
-                task, self._task = self._task, None
-                task.cancel()
-                await asyncio.wait([task])
+                self._task.cancel()
+                self._task = None
 
-    async def follow(self) -> AsyncGenerator[Snapshot, None]:
-        """Yield each new snapshot until `close`."""
-        async with self.running():
-            self._followers += 1
-            self._wake.set()  # an idle reader sleeps longer
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Read once per interval while this block lasts: a page is open. The end of the block does not wait."""
+        with self.running():
+            self.followers += 1
+            self._wake.set()  # without a page the reader sleeps longer
             try:
-                while not self._closed:
-                    yield await asyncio.shield(self._coming())
-            except asyncio.CancelledError:
-                if not self._closed:
-                    raise
+                yield
             finally:
-                self._followers -= 1
+                self.followers -= 1
+
+    async def next(self, timeout: float) -> Snapshot | None:
+        """The next snapshot; None if there is none within `timeout` seconds, or the server stops."""
+        if self._next is None or self._next.done():
+            self._next = asyncio.get_running_loop().create_future()
+        coming = self._next
+        await asyncio.wait([coming], timeout=timeout)
+        return coming.result() if coming.done() and not self.closed else None
 
     def close(self) -> None:
         """End all streams: the server stops."""
-        self._closed = True
-        if self._next is not None and not self._next.done():
-            self._next.cancel()
-
-    def _coming(self) -> asyncio.Future[Snapshot]:
-        if self._next is None or self._next.done():
-            self._next = asyncio.get_running_loop().create_future()
-        return self._next
+        self.closed = True
+        self._answer(self.latest)
 
     async def _run(self) -> None:
         while True:
             self._publish(await self._read())
             self._wake.clear()
-            interval = self._interval if self._followers else max(_IDLE, self._interval)
+            interval = self._interval if self.followers else max(_IDLE, self._interval)
             try:
                 await asyncio.wait_for(self._wake.wait(), interval)
             except TimeoutError:
@@ -124,6 +124,9 @@ class Pulse:
         self.latest = snapshot
         if not snapshot.error:
             self._remember(snapshot)
+        self._answer(snapshot)
+
+    def _answer(self, snapshot: Snapshot) -> None:
         if self._next is not None and not self._next.done():
             self._next.set_result(snapshot)
 

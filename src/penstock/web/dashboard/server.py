@@ -52,7 +52,7 @@ async def serve_dashboard(
     _stop_on_signals(dashboard, server)
     on_ready(_address(listener, sockets), _port(sockets))
     try:
-        async with dashboard.running():
+        with dashboard.running():
             await server.serve(sockets)
     finally:
         if file is not None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 
 import msgspec
 
@@ -24,20 +22,12 @@ _EVENTS = 150
 async def event_stream(pulse: Pulse, visitor: Visitor) -> AsyncGenerator[bytes, None]:
     """The bytes of a stream for this visitor."""
     yield b"retry: 3000\n\n"
-    async with aclosing(pulse.follow()) as snapshots:
-        coming = asyncio.ensure_future(anext(snapshots, None))
-        try:
-            for _ in range(_EVENTS):
-                while not (await asyncio.wait([coming], timeout=_QUIET))[0]:
-                    yield b": still here\n\n"
-                snapshot = coming.result()
-                if snapshot is None:
-                    return
-                yield event_text(snapshot, visitor)
-                coming = asyncio.ensure_future(anext(snapshots, None))
-        finally:
-            coming.cancel()
-            await asyncio.wait([coming])
+    with pulse.followed():
+        for _ in range(_EVENTS):
+            snapshot = await pulse.next(_QUIET)
+            if pulse.closed:
+                return
+            yield b": still here\n\n" if snapshot is None else event_text(snapshot, visitor)
 
 
 def event_text(snapshot: Snapshot, visitor: Visitor) -> bytes:

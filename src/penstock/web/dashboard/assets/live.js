@@ -45,7 +45,7 @@ function show() {
 function follow() {
   if (document.hidden || paused()) return close();
   if (source || giveUp) return;
-  if (!navigator.locks) return open(); // without https: each visible page has its own
+  if (!navigator.locks) return open(); // no locks without TLS: each visible page has its own
   const wish = new AbortController();
   giveUp = () => wish.abort();
   navigator.locks

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 
 from penstock.core.duration import milliseconds
 from penstock.core.job import QUEUED, TERMINAL, Ref, State
@@ -62,13 +62,13 @@ async def show(view: View) -> dict[str, Any]:
     }
 
 
-async def document(view: View) -> Response:
+async def document(view: View) -> dict[str, Any]:
     """The arguments or the result in full, as text."""
     job, what = await _job(view), view.part("what")
     raw = {"arguments": job.payload, "result": job.result}.get(what)
     if raw is None:
         raise NotFoundError(f"This job has no {what:.20} in JSON.")
-    return PlainTextResponse(json_text(bytes(raw), view.shared.redaction))
+    return {"title": what, "job": job, "text": json_text(bytes(raw), view.shared.redaction)}
 
 
 async def _job(view: View) -> JobView:
@@ -100,7 +100,8 @@ def _moments(job: JobView) -> Iterator[Moment]:
         facts = " ".join(f"{name}={value}" for name, value in act.facts.items())
         yield Moment(act.at, "act", f"{act.act} by {act.who}", facts)
     if job.ended_at is not None:
-        yield Moment(job.ended_at, job.state, job.state.capitalize(), job.reason or "", job.ran)
+        ran = job.ran if job.state == State.COMPLETED.value else None
+        yield Moment(job.ended_at, job.state, job.state.capitalize(), job.reason or "", ran)
 
 
 def _buttons(state: State) -> Iterator[ActButton]:
