@@ -14,7 +14,7 @@ from penstock import App, Worker
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
 from penstock.inspector import Inspector
-from penstock.stores.contract import Settlement
+from penstock.stores.contract import Settlement, Share
 from penstock.web.dashboard.json_tree import Redaction, json_text
 from penstock.web.dashboard.pages import PAGES
 from penstock.web.dashboard.security import CONTENT_POLICY
@@ -141,7 +141,9 @@ def test_untrusted_text_is_text_everywhere(site: Site) -> None:
         task.using(id=f"x{n}", headers={"h": evil}).enqueue(evil, options={evil: evil})
 
     async def fail() -> None:
-        fetched = await store.fetch(["mail"], limit=9, lease=60_000, worker=PAYLOADS[0], token="t")
+        fetched = await store.fetch(
+            [Share("mail", 9, 9)], limit=9, lease=60_000, worker=PAYLOADS[0], token="t"
+        )
         from penstock.core.job import AttemptError
 
         for job in fetched.jobs:

@@ -78,7 +78,7 @@ class Pulse:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Read once per interval while this block lasts: a page is open. The end of the block does not wait."""
+        """Read once per interval while this block lasts: a page is open."""
         with self.running():
             self.followers += 1
             self._wake.set()  # without a page the reader sleeps longer
