@@ -25,7 +25,7 @@ def run_dashboard(app: str | None, options: dict[str, Any]) -> int:
     """Serve the dashboard until SIGTERM or SIGINT."""
     require_web("the dashboard needs", _PACKAGES)
     from penstock.web.dashboard import Dashboard
-    from penstock.web.dashboard.server import Listener, serve_dashboard
+    from penstock.web.dashboard.server import DashboardListener, serve_dashboard
     from penstock.web.dashboard.settings import REDACTED
     from penstock.web.hosts import is_loopback
     from penstock.worker.event_loop import loop_runner
@@ -46,7 +46,7 @@ def run_dashboard(app: str | None, options: dict[str, Any]) -> int:
             hosts=options["hosts"] if options["hosts"] or is_open else None,
             open_to_all=is_open,
         )
-        listener = Listener(
+        listener = DashboardListener(
             host=options["host"],
             port=_PORT if options["port"] is None else options["port"],
             path=options["unix"],

@@ -1,6 +1,6 @@
 """What needs attention, most urgent first: each rule looks at the facts and says what it found.
 
-To add a rule, write a function that takes `Facts` and yields `Finding`s, and add it to `RULES`.
+To add a rule, write a function that takes `Facts` and yields `AttentionItem`s, and add it to `RULES`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.web.dashboard.formats import ago, instant_of, span
 from penstock.web.dashboard.pulse import Depth
 from penstock.web.dashboard.view import View
 
-__all__ = ["RULES", "Facts", "Finding", "attention"]
+__all__ = ["RULES", "AttentionItem", "Facts", "attention"]
 
 Level = Literal["bad", "warn", "note"]
 _ORDER: tuple[Level, ...] = ("bad", "warn", "note")
@@ -46,7 +46,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Finding:
+class AttentionItem:
     """Something that needs attention: its subject, what it is, and a page that shows more."""
 
     level: Level
@@ -55,10 +55,10 @@ class Finding:
     link: str
 
 
-Rule = Callable[[Facts], Iterator[Finding]]
+Rule = Callable[[Facts], Iterator[AttentionItem]]
 
 
-async def attention(view: View) -> list[Finding]:
+async def attention(view: View) -> list[AttentionItem]:
     """All findings, the most urgent first."""
     inspector = view.inspector
     facts = Facts(
@@ -77,25 +77,25 @@ async def attention(view: View) -> list[Finding]:
     return sorted(found, key=lambda one: _ORDER.index(one.level))[:_MOST]
 
 
-def _away(facts: Facts) -> Iterator[Finding]:
+def _away(facts: Facts) -> Iterator[AttentionItem]:
     for queue in facts.queues:
         if queue.away:
-            yield Finding(
+            yield AttentionItem(
                 "bad", queue.name, f"cannot be read: {queue.away}", facts.view.queue_link(queue.name)
             )
 
 
-def _unserved(facts: Facts) -> Iterator[Finding]:
+def _unserved(facts: Facts) -> Iterator[AttentionItem]:
     """Queues with ready jobs that no worker serves."""
     served = {name for worker in facts.workers for name in worker.queues}
     for queue in facts.queues:
         ready = queue.counts.get(State.AVAILABLE.value, 0)
         if ready and queue.name not in served:
             says = f"has {_jobs(ready)} ready and no worker"
-            yield Finding("bad", queue.name, says, facts.view.queue_link(queue.name))
+            yield AttentionItem("bad", queue.name, says, facts.view.queue_link(queue.name))
 
 
-def _dead(facts: Facts) -> Iterator[Finding]:
+def _dead(facts: Facts) -> Iterator[AttentionItem]:
     """Jobs that died in the last 24 hours."""
     died: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for task in facts.last_day:
@@ -105,33 +105,33 @@ def _dead(facts: Facts) -> Iterator[Finding]:
         tasks.sort(reverse=True)
         named = ", ".join(f"{name} ({n:,})" for n, name in tasks[:2]) + (" …" if len(tasks) > 2 else "")
         says = f"{_jobs(sum(n for n, _ in tasks))} died in the last 24 hours: {named}"
-        yield Finding("bad", queue, says, facts.view.link("/jobs", queue=queue, state=State.DEAD.value))
+        yield AttentionItem("bad", queue, says, facts.view.link("/jobs", queue=queue, state=State.DEAD.value))
 
 
-def _parked(facts: Facts) -> Iterator[Finding]:
+def _parked(facts: Facts) -> Iterator[AttentionItem]:
     """Jobs of tasks that no worker knows."""
     for one in facts.parked:
         if not one.known_to:
             link = facts.view.link("/jobs", queue=one.queue, state=State.PARKED.value, task=one.task)
             says = f"{_jobs(one.jobs)} parked: no worker knows the task {one.task}"
-            yield Finding("bad", one.queue, says, link)
+            yield AttentionItem("bad", one.queue, says, link)
 
 
-def _stopped(facts: Facts) -> Iterator[Finding]:
+def _stopped(facts: Facts) -> Iterator[AttentionItem]:
     """Queues that start nothing, or accept nothing, because somebody said so."""
     for queue in facts.queues:
         ready, link = queue.counts.get(State.AVAILABLE.value, 0), facts.view.queue_link(queue.name)
         if queue.paused:
             waits = f", {_jobs(ready)} ready" if ready else ""
-            yield Finding("warn" if ready else "note", queue.name, f"is paused{waits}", link)
+            yield AttentionItem("warn" if ready else "note", queue.name, f"is paused{waits}", link)
         if queue.closed:
-            yield Finding("note", queue.name, "is closed: new jobs are refused", link)
+            yield AttentionItem("note", queue.name, "is closed: new jobs are refused", link)
         if queue.throttled_until is not None:
             until = ago(queue.throttled_until, facts.view.now)
-            yield Finding("warn", queue.name, f"is throttled; it goes on {until}", link)
+            yield AttentionItem("warn", queue.name, f"is throttled; it goes on {until}", link)
 
 
-def _slow(facts: Facts) -> Iterator[Finding]:
+def _slow(facts: Facts) -> Iterator[AttentionItem]:
     """Queues whose oldest ready job waits long, and queues that grow."""
     for queue in facts.queues:
         if queue.paused or queue.throttled_until is not None:
@@ -140,20 +140,20 @@ def _slow(facts: Facts) -> Iterator[Finding]:
         link = facts.view.queue_link(queue.name)
         if since is not None and facts.view.now - since > _LONG_WAIT:
             says = f"its oldest ready job waits for {span((facts.view.now - since) // 1000)}"
-            yield Finding("warn", queue.name, says, link)
+            yield AttentionItem("warn", queue.name, says, link)
         before, now = _growth(facts, queue.name), queue.counts.get(State.AVAILABLE.value, 0)
         if before is not None and now > before * _GROWN and now - before > _GROWN_BY:
-            yield Finding("warn", queue.name, f"grows: {before:,} ready jobs became {now:,}", link)
+            yield AttentionItem("warn", queue.name, f"grows: {before:,} ready jobs became {now:,}", link)
 
 
-def _late(facts: Facts) -> Iterator[Finding]:
+def _late(facts: Facts) -> Iterator[AttentionItem]:
     """Workers that do not report themselves any more."""
     for worker in facts.workers:
         seen = instant_of(worker.seen_at)
         if seen is not None and facts.view.now - seen > _LATE:
             says = f"worker on {worker.host} was last seen {ago(worker.seen_at, facts.view.now)}"
             link = facts.view.link("/jobs", worker=worker.id, state=State.RUNNING.value)
-            yield Finding("bad", worker.id, says, link)
+            yield AttentionItem("bad", worker.id, says, link)
 
 
 def _growth(facts: Facts, queue: str) -> int | None:

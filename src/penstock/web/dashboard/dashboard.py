@@ -23,7 +23,7 @@ from penstock.web.dashboard.assets import Assets
 from penstock.web.dashboard.forms import FormError, local_path, read_form
 from penstock.web.dashboard.identification import Identification, Login
 from penstock.web.dashboard.json_tree import Redaction
-from penstock.web.dashboard.page import Act, Page
+from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.pages import ACTS, PAGES
 from penstock.web.dashboard.pulse import Pulse
 from penstock.web.dashboard.rendering import Templates
@@ -58,8 +58,8 @@ class Dashboard:
         *,
         login: Login | None = None,
         settings: DashboardSettings | None = None,
-        pages: Sequence[Page] = PAGES,
-        acts: Sequence[Act] = ACTS,
+        pages: Sequence[DashboardPage] = PAGES,
+        acts: Sequence[DashboardAct] = ACTS,
         **given: Any,
     ) -> None:
         """`given`: settings by name, as in `Dashboard(app, read_only=True)`."""
@@ -106,7 +106,7 @@ class Dashboard:
 
     # ── routes ───────────────────────────────────────────────────────────────────────────────────
 
-    def _routes(self, acts: Sequence[Act]) -> list[Route]:
+    def _routes(self, acts: Sequence[DashboardAct]) -> list[Route]:
         pages = [Route(page.path, self._page(page), methods=["GET"]) for page in self._pages]
         changes = [Route(act.path, self._act(act), methods=["POST"]) for act in acts]
         return [
@@ -121,7 +121,7 @@ class Dashboard:
             Route("/{path:path}", self._guarded(self._nothing), methods=["GET", "POST"]),
         ]
 
-    def _page(self, page: Page) -> Endpoint:
+    def _page(self, page: DashboardPage) -> Endpoint:
         async def answer(request: Request) -> Response:
             view = await self._view(request)
             if view is None:
@@ -145,7 +145,7 @@ class Dashboard:
 
         return self._guarded(answer)
 
-    def _act(self, act: Act) -> Endpoint:
+    def _act(self, act: DashboardAct) -> Endpoint:
         async def answer(request: Request) -> Response:
             view = await self._view(request)
             if view is None:

@@ -71,8 +71,8 @@ class _Builder:
                 pairs = ((str(key), one) for key, one in value.items())
                 return self._inner("object", name, len(value), pairs, depth)
             case list():
-                pairs = ((None, one) for one in value)
-                return self._inner("array", name, len(value), pairs, depth)
+                items = ((None, one) for one in value)
+                return self._inner("array", name, len(value), items, depth)
             case _Number():
                 return TreeNode("number", name, _cut(str(value)), len(value))
             case str():

@@ -11,14 +11,14 @@ from starlette.responses import Response
 from penstock.web.access_tokens import Right
 from penstock.web.dashboard.view import View
 
-__all__ = ["Act", "Page", "Refresh"]
+__all__ = ["DashboardAct", "DashboardPage", "Refresh"]
 
 #: When an open page refreshes itself: never, if the size of a queue has changed, or at each interval.
 Refresh = Literal["never", "changed", "always"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
+class DashboardPage:
     """A page of the dashboard.
 
     - `name`: the name of its template, `templates/pages/NAME.html`.
@@ -39,7 +39,7 @@ class Page:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Act:
+class DashboardAct:
     """A change: a form is sent to `path`. `do` does it, and returns an answer, mostly `view.done(...)`.
 
     Without `{queue}` in its path, the right is needed on all queues.

@@ -14,7 +14,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.job import State
 from penstock.inspector import Inspector, QueueView
 
-__all__ = ["Depth", "Pulse", "Snapshot"]
+__all__ = ["Depth", "Pulse", "QueueSnapshot"]
 
 _log = logging.getLogger("penstock.web")
 
@@ -26,7 +26,7 @@ _MOST_QUEUES = 500
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class QueueSnapshot:
     """The queues at one moment. `changed`: something differs from the snapshot before; `error`: why not."""
 
     number: int
@@ -52,13 +52,13 @@ class Pulse:
         self._task: asyncio.Task[None] | None = None
         self._users = 0
         self._wake = asyncio.Event()
-        self._next: asyncio.Future[Snapshot] | None = None
+        self._next: asyncio.Future[QueueSnapshot] | None = None
         #: The number of open streams.
         self.followers = 0
         #: Whether the server stops.
         self.closed = False
         #: What was read last.
-        self.latest = Snapshot(0)
+        self.latest = QueueSnapshot(0)
         #: The remembered depths, oldest first.
         self.depths: deque[Depth] = deque(maxlen=_DEPTHS)
 
@@ -87,7 +87,7 @@ class Pulse:
             finally:
                 self.followers -= 1
 
-    async def next(self, timeout: float) -> Snapshot | None:
+    async def next(self, timeout: float) -> QueueSnapshot | None:
         """The next snapshot; None if there is none within `timeout` seconds, or the server stops."""
         if self._next is None or self._next.done():
             self._next = asyncio.get_running_loop().create_future()
@@ -110,27 +110,27 @@ class Pulse:
             except TimeoutError:
                 continue
 
-    async def _read(self) -> Snapshot:
+    async def _read(self) -> QueueSnapshot:
         before = self.latest
         try:
             queues = await self._inspector.queues()
         except PenstockError as error:
             if not before.error:
                 _log.warning("the dashboard cannot read the store: %s", error)
-            return Snapshot(before.number + 1, before.queues, not before.error, str(error))
-        return Snapshot(before.number + 1, queues, queues != before.queues or bool(before.error))
+            return QueueSnapshot(before.number + 1, before.queues, not before.error, str(error))
+        return QueueSnapshot(before.number + 1, queues, queues != before.queues or bool(before.error))
 
-    def _publish(self, snapshot: Snapshot) -> None:
+    def _publish(self, snapshot: QueueSnapshot) -> None:
         self.latest = snapshot
         if not snapshot.error:
             self._remember(snapshot)
         self._answer(snapshot)
 
-    def _answer(self, snapshot: Snapshot) -> None:
+    def _answer(self, snapshot: QueueSnapshot) -> None:
         if self._next is not None and not self._next.done():
             self._next.set_result(snapshot)
 
-    def _remember(self, snapshot: Snapshot) -> None:
+    def _remember(self, snapshot: QueueSnapshot) -> None:
         now = time.time_ns() // 1_000_000
         if self.depths and now - self.depths[-1].at < _DEPTH_EVERY * 1000:
             return

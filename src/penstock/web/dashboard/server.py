@@ -16,11 +16,11 @@ from penstock.web.dashboard.dashboard import Dashboard
 from penstock.web.sockets import UnixSocket, bind_tcp
 from penstock.web.tls import Tls
 
-__all__ = ["Listener", "serve_dashboard"]
+__all__ = ["DashboardListener", "serve_dashboard"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listener:
+class DashboardListener:
     """Where a dashboard listens. `proxy`: the address of a proxy whose X-Forwarded headers are believed."""
 
     host: str = "127.0.0.1"
@@ -33,7 +33,7 @@ class Listener:
     access_log: bool = False
 
 
-class _Server(uvicorn.Server):
+class _DashboardServer(uvicorn.Server):
     """Leaves signals to `serve_dashboard`: uvicorn would raise them again after its end."""
 
     @contextlib.contextmanager
@@ -42,13 +42,13 @@ class _Server(uvicorn.Server):
 
 
 async def serve_dashboard(
-    dashboard: Dashboard, listener: Listener, *, grace: float, on_ready: Callable[[str, int], None]
+    dashboard: Dashboard, listener: DashboardListener, *, grace: float, on_ready: Callable[[str, int], None]
 ) -> int:
     """Serve until SIGTERM or SIGINT; a second signal exits at once. `on_ready` gets the address and port."""
     if listener.certificate is not None and listener.key is not None:
         Tls(listener.certificate, listener.key)  # its errors say what is wrong
     sockets, file = _sockets(listener)
-    server = _Server(_config(dashboard, listener, grace))
+    server = _DashboardServer(_config(dashboard, listener, grace))
     _stop_on_signals(dashboard, server)
     on_ready(_address(listener, sockets), _port(sockets))
     try:
@@ -60,7 +60,7 @@ async def serve_dashboard(
     return 0
 
 
-def _config(dashboard: Dashboard, listener: Listener, grace: float) -> uvicorn.Config:
+def _config(dashboard: Dashboard, listener: DashboardListener, grace: float) -> uvicorn.Config:
     return uvicorn.Config(
         dashboard,
         loop="none",
@@ -81,7 +81,7 @@ def _config(dashboard: Dashboard, listener: Listener, grace: float) -> uvicorn.C
     )
 
 
-def _sockets(listener: Listener) -> tuple[list[socket.socket], UnixSocket | None]:
+def _sockets(listener: DashboardListener) -> tuple[list[socket.socket], UnixSocket | None]:
     if listener.path is not None:
         file = UnixSocket(listener.path, listener.mode)
         return [file.socket], file
@@ -102,7 +102,7 @@ def _stop_on_signals(dashboard: Dashboard, server: uvicorn.Server) -> None:
         loop.add_signal_handler(number, stop)
 
 
-def _address(listener: Listener, sockets: list[socket.socket]) -> str:
+def _address(listener: DashboardListener, sockets: list[socket.socket]) -> str:
     if listener.path is not None:
         return str(listener.path)
     host = f"[{listener.host}]" if ":" in listener.host else listener.host

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.inspector import QueueView
 from penstock.web.access_tokens import Right
-from penstock.web.dashboard.pulse import Pulse, Snapshot
+from penstock.web.dashboard.pulse import Pulse, QueueSnapshot
 from penstock.web.dashboard.visitor import Visitor
 
 __all__ = ["event_stream", "event_text", "totals"]
@@ -30,7 +30,7 @@ async def event_stream(pulse: Pulse, visitor: Visitor) -> AsyncGenerator[bytes, 
             yield b": still here\n\n" if snapshot is None else event_text(snapshot, visitor)
 
 
-def event_text(snapshot: Snapshot, visitor: Visitor) -> bytes:
+def event_text(snapshot: QueueSnapshot, visitor: Visitor) -> bytes:
     """A snapshot as an event: its number, whether something changed, and the totals by state."""
     seen = [queue for queue in snapshot.queues if visitor.may(Right.READ, queue.name)]
     data = {"changed": snapshot.changed, "totals": totals(seen), "error": bool(snapshot.error)}

@@ -1,11 +1,11 @@
 """All pages and acts of the dashboard, in the order of the navigation."""
 
-from penstock.web.dashboard.page import Act, Page
+from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.pages import job, jobs, overview, queue, queues, search
 
 __all__ = ["ACTS", "PAGES"]
 
-PAGES: tuple[Page, ...] = (
+PAGES: tuple[DashboardPage, ...] = (
     overview.PAGE,
     queues.PAGE,
     queue.PAGE,
@@ -15,4 +15,4 @@ PAGES: tuple[Page, ...] = (
     search.PAGE,
 )
 
-ACTS: tuple[Act, ...] = (*queue.ACTS, *job.ACTS)
+ACTS: tuple[DashboardAct, ...] = (*queue.ACTS, *job.ACTS)

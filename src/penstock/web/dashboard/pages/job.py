@@ -13,7 +13,7 @@ from penstock.core.job import QUEUED, TERMINAL, Ref, State
 from penstock.inspector import JobAct, JobView
 from penstock.web.access_tokens import Right
 from penstock.web.dashboard.json_tree import TreeNode, json_text, json_tree
-from penstock.web.dashboard.page import Act, Page
+from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.view import NotFoundError, View, segment
 
 __all__ = ["ACTS", "DOCUMENT", "PAGE"]
@@ -40,7 +40,7 @@ class ActButton:
 
     act: str
     label: str
-    sure: str = ""
+    confirm: str = ""
 
 
 async def show(view: View) -> dict[str, Any]:
@@ -137,12 +137,12 @@ async def act_on_job(view: View) -> Response:
     return view.done(f"Job {ref.id}: {change.says}.", path, failed=failed)
 
 
-PAGE = Page(name="job", path="/jobs/{queue}/{id}", title="Job", show=show, refresh="always")
-DOCUMENT = Page(
+PAGE = DashboardPage(name="job", path="/jobs/{queue}/{id}", title="Job", show=show, refresh="always")
+DOCUMENT = DashboardPage(
     name="document",
     path="/jobs/{queue}/{id}/document/{what}",
     title="Document",
     show=document,
     refresh="never",
 )
-ACTS = (Act(path="/jobs/{queue}/{id}/act/{act}", do=act_on_job, right=Right.OPERATE),)
+ACTS = (DashboardAct(path="/jobs/{queue}/{id}/act/{act}", do=act_on_job, right=Right.OPERATE),)

@@ -15,7 +15,7 @@ from penstock.core.job import TERMINAL, Ref, State
 from penstock.inspector import JobRow, JobSearch, parse_state
 from penstock.stores.contract import JobFilter, JobOrder, TimeRange
 from penstock.web.dashboard.cards import Card, card
-from penstock.web.dashboard.page import Page
+from penstock.web.dashboard.page import DashboardPage
 from penstock.web.dashboard.stream import totals
 from penstock.web.dashboard.view import View
 
@@ -153,4 +153,4 @@ def _when(job: JobRow) -> tuple[str, str | None]:
     return ("enqueued", job.enqueued_at) if state is State.AVAILABLE else ("due", job.due_at)
 
 
-PAGE = Page(name="jobs", path="/jobs", title="Jobs", show=show, navigation="Jobs", key="j")
+PAGE = DashboardPage(name="jobs", path="/jobs", title="Jobs", show=show, navigation="Jobs", key="j")

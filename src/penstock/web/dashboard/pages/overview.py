@@ -7,7 +7,7 @@ from typing import Any
 from penstock.web.access_tokens import Right
 from penstock.web.dashboard.attention import attention
 from penstock.web.dashboard.cards import card
-from penstock.web.dashboard.page import Page
+from penstock.web.dashboard.page import DashboardPage
 from penstock.web.dashboard.queue_rows import queue_rows
 from penstock.web.dashboard.statistics_charts import RANGES, depth_chart, range_asked, statistics_charts
 from penstock.web.dashboard.stream import totals
@@ -31,6 +31,6 @@ async def show(view: View) -> dict[str, Any]:
     }
 
 
-PAGE = Page(
+PAGE = DashboardPage(
     name="overview", path="/", title="Overview", show=show, right=Right.READ, navigation="Overview", key="o"
 )

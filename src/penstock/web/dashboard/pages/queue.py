@@ -13,7 +13,7 @@ from penstock.core.limits import LimitChange, OnFull
 from penstock.inspector import QueueView
 from penstock.web.access_tokens import Right
 from penstock.web.dashboard.cards import card
-from penstock.web.dashboard.page import Act, Page
+from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.queue_rows import queue_rows
 from penstock.web.dashboard.statistics_charts import RANGES, depth_chart, range_asked, statistics_charts
 from penstock.web.dashboard.view import NotFoundError, View, segment
@@ -166,10 +166,10 @@ def _value(name: str, text: str) -> Any:
     return text
 
 
-PAGE = Page(name="queue", path="/queues/{queue}", title="Queue", show=show)
+PAGE = DashboardPage(name="queue", path="/queues/{queue}", title="Queue", show=show)
 ACTS = (
-    Act(path="/queues/{queue}/limits", do=set_limits, right=Right.OPERATE),
-    Act(path="/queues/{queue}/reset", do=reset, right=Right.OPERATE),
-    Act(path="/queues/{queue}/throttle", do=throttle, right=Right.OPERATE),
-    Act(path="/queues/{queue}/switch/{act}", do=switch, right=Right.OPERATE),
+    DashboardAct(path="/queues/{queue}/limits", do=set_limits, right=Right.OPERATE),
+    DashboardAct(path="/queues/{queue}/reset", do=reset, right=Right.OPERATE),
+    DashboardAct(path="/queues/{queue}/throttle", do=throttle, right=Right.OPERATE),
+    DashboardAct(path="/queues/{queue}/switch/{act}", do=switch, right=Right.OPERATE),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.web.dashboard.page import Page
+from penstock.web.dashboard.page import DashboardPage
 from penstock.web.dashboard.queue_rows import queue_rows
 from penstock.web.dashboard.view import View
 
@@ -18,4 +18,4 @@ async def show(view: View) -> dict[str, Any]:
     return {"rows": queue_rows(view, shown), "part": view.asked("name"), "all": len(queues)}
 
 
-PAGE = Page(name="queues", path="/queues", title="Queues", show=show, navigation="Queues", key="q")
+PAGE = DashboardPage(name="queues", path="/queues", title="Queues", show=show, navigation="Queues", key="q")

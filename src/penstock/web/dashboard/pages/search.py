@@ -7,7 +7,7 @@ from typing import Any
 from starlette.responses import RedirectResponse, Response
 
 from penstock.core.errors import ConfigError
-from penstock.web.dashboard.page import Page
+from penstock.web.dashboard.page import DashboardPage
 from penstock.web.dashboard.view import View
 
 __all__ = ["PAGE"]
@@ -41,4 +41,4 @@ async def _job(view: View, text: str) -> tuple[str, str] | None:
     return seen[0] if seen else None
 
 
-PAGE = Page(name="search", path="/search", title="Search", show=show, refresh="never")
+PAGE = DashboardPage(name="search", path="/search", title="Search", show=show, refresh="never")
