@@ -36,6 +36,7 @@ class Templates:
             "compact": compact,
             "line": plain_line,
             "folded": folded,
+            "sentence": lambda text: f"{text[:1].upper()}{text[1:]}.",
             "spark": charts.spark,
             "tojson_text": lambda text: json.dumps(text, ensure_ascii=False),
             "number": lambda value: f"{value:,}",

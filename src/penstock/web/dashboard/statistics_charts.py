@@ -66,7 +66,7 @@ async def statistics_charts(
             ),
         ),
         (
-            "Wait before start",
+            "Wait",
             area_chart(
                 values,
                 (("p50", "first", lambda one: one.wait.p50), ("p95", "second", lambda one: one.wait.p95)),
