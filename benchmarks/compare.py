@@ -3,9 +3,12 @@
     git worktree add /tmp/before COMMIT
     python -m benchmarks.compare /tmp/before [--url redis://localhost/9] [--jobs 20000] [--rounds 6]
     python -m benchmarks.compare --metrics          # this tree without and with a worker's metrics
+    python -m benchmarks.compare /tmp/before --instructions     # by valgrind
 
 A shared machine sometimes runs the same code at half its speed, so jobs per second cannot show differences of
-a few percent. The median CPU time of many short drains can; use 15 rounds or more.
+a few percent. The median CPU time of many short drains can; use 15 rounds or more. Instructions, counted by
+valgrind, hardly differ from run to run; but a process is some fifty times slower under it, so that what a
+worker does once per second weighs fifty times as much as it should.
 """
 
 from __future__ import annotations
@@ -58,6 +61,22 @@ def _with_metrics() -> dict[str, Any]:
     return {"metrics": MetricsPage.create()}
 
 
+def _count_instructions(tree: Path, how: str, url: str, jobs: int, *, metrics: bool) -> float:
+    """Instructions per job: those of a process that runs all jobs without those of one that runs a fifth."""
+    few, all_jobs = (_instructions(tree, how, url, n, metrics=metrics) for n in (jobs // 5, jobs))
+    return (all_jobs - few) / (_DRAINS * (jobs - jobs // 5))
+
+
+def _instructions(tree: Path, how: str, url: str, jobs: int, *, metrics: bool) -> int:
+    valgrind = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
+    command, env = _command(tree, how, url, jobs, metrics=metrics)
+    env["PYTHONHASHSEED"] = "0"
+    said = subprocess.run(
+        [*valgrind, *command], env=env, cwd=tree, check=True, capture_output=True, text=True
+    )
+    return int(said.stderr.rpartition("Collected : ")[2].split()[0])
+
+
 def _measure(url: str, how: str, jobs: int, *, metrics: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         app = App(url or f"sqlite:///{folder}/jobs.db", namespace=f"compare-{os.getpid()}")
@@ -67,11 +86,15 @@ def _measure(url: str, how: str, jobs: int, *, metrics: bool) -> None:
 
 def _ask(tree: Path, how: str, url: str, jobs: int, *, metrics: bool) -> list[float]:
     """As above, in a process that imports Penstock from this tree."""
-    command = [sys.executable, "-W", "ignore", str(Path(__file__)), "--measure", how]
-    command += ["--url", url, "--jobs", str(jobs), *(["--metrics"] if metrics else [])]
-    env = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    command, env = _command(tree, how, url, jobs, metrics=metrics)
     said = subprocess.run(command, env=env, cwd=tree, check=True, stdout=subprocess.PIPE, text=True)
     return [float(word) for word in said.stdout.split()]
+
+
+def _command(tree: Path, how: str, url: str, jobs: int, *, metrics: bool) -> tuple[list[str], dict[str, str]]:
+    command = [sys.executable, "-W", "ignore", str(Path(__file__)), "--measure", how]
+    command += ["--url", url, "--jobs", str(jobs), *(["--metrics"] if metrics else [])]
+    return command, {**os.environ, "PYTHONPATH": str(tree / "src")}
 
 
 def _ratios(there: list[float], here: list[float]) -> list[float]:
@@ -98,6 +121,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--how", choices=["async", "thread"], help="only this kind of task  [both]")
     parser.add_argument("--metrics", action="store_true", help="compare this tree without and with metrics")
+    parser.add_argument("--instructions", action="store_true", help="count them by valgrind, once per tree")
     parser.add_argument("--measure", choices=["async", "thread"], help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
@@ -107,6 +131,15 @@ def main() -> None:
         parser.error("name the other tree")
     trees = {"there": (given.tree or _HERE).resolve(), "here": _HERE}
     for how in [given.how] if given.how else ["async", "thread"]:
+        if given.instructions:
+            there, here = (
+                _count_instructions(
+                    tree, how, given.url, given.jobs, metrics=given.metrics and name == "here"
+                )
+                for name, tree in trees.items()
+            )
+            print(f"{how}: {there:,.0f} instructions per job there, {here:,.0f} here: {here / there:.3f}")
+            continue
         taken: dict[str, list[float]] = {name: [] for name in trees}
         for n in range(given.rounds):
             for name in sorted(trees, reverse=n % 2 == 0):

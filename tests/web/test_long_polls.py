@@ -127,6 +127,20 @@ async def test_a_job_of_another_producer_wakes_a_waiting_request(
     assert (await found).data == b"x"
 
 
+async def test_jobs_of_another_producer_are_not_held_up_by_publish_requests(
+    served: Served, client: Client, open_store: Callable[[], Store]
+) -> None:
+    """Neither in the queue that is published to, nor in one that a server waits for beside it."""
+    other = open_store()
+    found = {(await waiting(served, f"/api/ns/{q}?timeout=30", n))[1] for n, q in enumerate("qqqqqqrr", 1)}
+    for n in range(4):
+        queue = "ns.r" if n % 2 else "ns.q"
+        theirs = NewJob(f"theirs-{n}", "lmstfy", b"theirs", queue, timeout=None, max_attempts=1)
+        await asyncio.gather(client.put("/api/ns/q", b"ours"), other.enqueue([theirs]))
+    async with asyncio.timeout(SOON):
+        assert sorted([(await one).data for one in found]) == [b"ours"] * 4 + [b"theirs"] * 4
+
+
 async def test_two_servers_share_jobs_waits_and_tries(
     served: Served, client: Client, open_store: Callable[[], Store], clock: ManualClock
 ) -> None:

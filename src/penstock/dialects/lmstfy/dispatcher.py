@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import islice
 
 from penstock.core.errors import StoreError
@@ -72,6 +73,8 @@ class Dispatcher:
         self._on_gone = self._forget  # the same bound method for all requests
         # queues that may have jobs for waiting requests, and how many
         self._with_work: dict[str, int] = {}
+        self._guessed: set[str] = set()  # those of them whose number of jobs is not known
+        self._served: set[str] = set()
         self._flight: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._arrivals = 0
@@ -95,13 +98,23 @@ class Dispatcher:
         self._new.append(poll)
         self._start()
 
-    def work(self, queues: Iterable[str], jobs: int = _FEW_POLLS) -> None:
-        """Note how many available jobs each of these queues may have got."""
+    def work(self, queues: Iterable[str], jobs: int | None = None) -> None:
+        """Note how many available jobs each of these queues has got; None: it is not known."""
         for queue in queues:
             if self._flight is not None or queue in self._waiting:
-                self._with_work[queue] = self._with_work.get(queue, 0) + jobs
+                self._with_work[queue] = self._with_work.get(queue, 0) + (jobs or _FEW_POLLS)
+                if jobs is None:
+                    self._guessed.add(queue)
         if self._with_work:
             self._start()
+
+    def note_served(self) -> set[str]:
+        """Return a set that gets the queues, from now on, whose jobs are delivered while requests wait.
+
+        A later call ends this.
+        """
+        self._served = set()
+        return self._served
 
     @property
     def waited_for(self) -> list[str]:
@@ -144,11 +157,12 @@ class Dispatcher:
     async def _round(self) -> None:
         new, self._new = self._new[:_MOST_POLLS], self._new[_MOST_POLLS:]
         plans = list(_plans(self._next_polls(new)))
+        guessed, self._guessed = self._guessed, set()
         try:
             if len(plans) == 1:
-                await self._fetch(plans[0])
+                await self._fetch(plans[0], guessed)
             else:
-                await asyncio.gather(*map(self._fetch, plans))
+                await asyncio.gather(*(self._fetch(plan, guessed) for plan in plans))
         finally:
             self._arrived(new)
 
@@ -166,13 +180,14 @@ class Dispatcher:
             for queue in poll.queues:
                 if queue in self._waiting:
                     queues[queue] = _MOST_POLLS  # all of them come before it
+                    self._guessed.add(queue)
         chosen = {poll: None for poll in new if not poll.done}
         for queue, jobs in queues.items():
             for poll in islice(self._waiting.get(queue, ()), min(jobs, _MOST_POLLS)):
                 chosen[poll] = None
         return sorted(chosen, key=_arrival)
 
-    async def _fetch(self, polls: Sequence[Poll]) -> None:
+    async def _fetch(self, polls: Sequence[Poll], guessed: AbstractSet[str]) -> None:
         first = polls[0]
         wanted = sum(poll.wanted for poll in polls)
         shares = _shares(polls, wanted)
@@ -192,9 +207,9 @@ class Dispatcher:
         self._on_now(found.now)
         if found.jobs:
             self._on_leased({job.queue for job in found.jobs}, time.monotonic() + lease / 1_000)
-        self._deliver(polls, found, wanted)
+        self._deliver(polls, found, wanted, guessed)
 
-    def _deliver(self, polls: Sequence[Poll], found: Fetched, wanted: int) -> None:
+    def _deliver(self, polls: Sequence[Poll], found: Fetched, wanted: int, guessed: AbstractSet[str]) -> None:
         by_queue: dict[str, list[Job]] = {}
         ended: list[Settlement] = []
         for job in found.jobs:
@@ -213,15 +228,17 @@ class Dispatcher:
                 continue
             self._finish(poll)
             self.delivered += len(jobs)
+            self._served.update(job.queue for job in jobs if job.queue in self._waiting)
             if poll.deliver(jobs, found.now):
                 for queue in {job.queue for job in jobs}:
                     self._on_delivered(queue, [job.id for job in jobs if job.queue == queue], found.now)
             else:
                 ended += [_given_back(job.lease) for job in jobs]
-        if len(found.jobs) >= wanted:  # there may be more
-            for queue in {queue for poll in polls for queue in poll.queues}:
+        if len(found.jobs) >= wanted:  # where the number of jobs is not known, there may be more
+            for queue in guessed & {queue for poll in polls for queue in poll.queues}:
                 if queue in self._waiting:
                     self._with_work[queue] = 4 * wanted
+                    self._guessed.add(queue)
         for jobs in by_queue.values():
             ended += [_given_back(job.lease) for job in jobs]
         if ended:

@@ -185,9 +185,14 @@ class WorkWatch(Service):
         if not queues:
             return 3_600.0
         pause = max(_AGAIN, len(queues) * _PER_QUEUE)
-        if await self._wait(queues) is not Wake.NOTHING:
+        served = self._dispatcher.note_served()
+        ready = await self._wait(queues) is not Wake.NOTHING
+        # a queue that was served meanwhile had the job of a publish request here; if it has more, the next
+        # wait ends at once
+        unserved = [queue for queue in queues if queue not in served]
+        if ready and unserved:
             before = self._dispatcher.delivered
-            self._dispatcher.work(queues)
+            self._dispatcher.work(unserved)
             await self._dispatcher.settled()
             if self._dispatcher.delivered != before:
                 self._backoff.reset()
