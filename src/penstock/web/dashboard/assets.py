@@ -21,7 +21,7 @@ class Assets:
     """The files of `assets/`, in memory, also compressed."""
 
     def __init__(self) -> None:
-        found = (one for one in files(__package__).joinpath("assets").iterdir() if one.is_file())
+        found = (one for one in files("penstock.web.dashboard").joinpath("assets").iterdir() if one.is_file())
         bodies = {one.name: one.read_bytes() for one in found if _kind(one.name)}
         self._plain = bodies
         self._small = {name: gzip.compress(body, 9, mtime=0) for name, body in bodies.items()}

@@ -25,7 +25,7 @@ class Templates:
 
     def __init__(self) -> None:
         self._made = Environment(
-            loader=PackageLoader(__package__, "templates"),
+            loader=PackageLoader("penstock.web.dashboard", "templates"),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
