@@ -15,6 +15,7 @@ SERVER_FIXTURES = {
     "new_tls_redis",
     "new_sentinels",
     "new_cluster",
+    "browser",
 }
 SERVER_STORES = {"redis", "redis-cluster", "cluster"}
 

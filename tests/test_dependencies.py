@@ -48,7 +48,8 @@ def test_what_a_bare_install_imports_needs_no_extra() -> None:
         "cryptography": ("encryption",),
         "hiredis": ("stores",),
         "textual": ("cli",),  # which is imported by `penstock top` alone
-        "httptools": ("web",),  # which is imported by `penstock serve` alone
+        # which are imported by `penstock serve` alone, and by those who mount the dashboard
+        **dict.fromkeys(("httptools", "starlette", "jinja2", "markupsafe", "uvicorn"), ("web",)),
     }
     for arrow in imports():
         library = arrow.foreign.partition(".")[0]

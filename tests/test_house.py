@@ -114,6 +114,9 @@ MUST_NOT_BE_IMPORTED = [
     "rich",
     "cryptography",
     "httptools",
+    "starlette",
+    "jinja2",
+    "uvicorn",
 ]
 IMPORT_BUDGET_MS = 150
 

@@ -16,7 +16,10 @@ from penstock.stores.memory import MemoryStore
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "say what to serve"),
+        (["--no-tokens"], "--no-tokens is an option of --lmstfy"),
+        (["--lmstfy", "--read-only"], "--read-only is an option of the dashboard"),
+        (["--lmstfy", "tasks:app"], "--lmstfy serves a store"),
+        (["--tls-cert", "x"], "--tls-cert and --tls-key: give both"),
         (["--lmstfy", "--no-tokens", "--host", "0.0.0.0"], "--no-tokens would let everyone"),
         (["--lmstfy", "--no-tokens", "--host", "jobs.example"], "--no-tokens would let everyone"),
         (["--lmstfy", "--admin-host", "0.0.0.0"], "could make tokens: give --account"),

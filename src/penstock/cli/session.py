@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -236,9 +236,10 @@ def _switch(option: str, name: str, says: str) -> click.Option:
     )
 
 
-def require_web(what: str) -> None:
-    """Raise MissingExtra without the packages of the extra `web`."""
-    if find_spec("httptools") is None:
-        raise MissingExtra(
-            f"{what} the package 'httptools', which is not installed: pip install 'penstock[web]'"
-        )
+def require_web(what: str, packages: Sequence[str] = ("httptools",)) -> None:
+    """Raise MissingExtra without these packages of the extra `web`."""
+    for name in packages:
+        if find_spec(name) is None:
+            raise MissingExtra(
+                f"{what} the package {name!r}, which is not installed: pip install 'penstock[web]'"
+            )

@@ -279,7 +279,7 @@ class Inspector:
     # workers and figures
 
     async def workers(self, *, jobs: int = 20) -> list[WorkerView]:
-        """All workers, each with up to `jobs` of the jobs that it holds."""
+        """All workers, each with up to `jobs` of the jobs that it holds. With 0, two reads for all workers."""
         infos, now = await self._store.workers(), (await self._store.entries([])).now
         return [await self._worker(info, jobs, now) for info in infos]
 
@@ -321,6 +321,8 @@ class Inspector:
         return [entry_view(entry, table.now) for entry in then if entry is not None]
 
     async def _worker(self, info: WorkerInfo, jobs: int, now: int) -> WorkerView:
+        if jobs == 0:
+            return worker_view(info, [], more=info.running > 0, now=now)
         page = await self._store.list_jobs(state=State.RUNNING, worker=info.id, limit=jobs)
         return worker_view(info, page.jobs, more=page.next is not None, now=now)
 

@@ -1,12 +1,13 @@
-"""`penstock serve --lmstfy`: serve a store over HTTP, as lmstfy does."""
+"""`penstock serve`: serve the dashboard of a store, or a store over HTTP as lmstfy does."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from penstock.cli.session import Command, Session, require_web
 from penstock.cli.show import emit, note
@@ -24,15 +25,38 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("serve", cls=Command)
-@click.option("--lmstfy", is_flag=True, help="Serve lmstfy's HTTP interface, for its clients.")
+@click.argument("app", required=False)
+@click.option(
+    "--lmstfy", is_flag=True, help="Serve lmstfy's HTTP interface, for its clients, instead of the dashboard."
+)
+@click.option("--read-only", is_flag=True, help="Dashboard: nobody can change anything.")
+@click.option(
+    "--redact",
+    multiple=True,
+    metavar="NAME",
+    help="Dashboard: hide the values of arguments with this name, e.g. '*iban*'. May be repeated; "
+    "passwords, secrets, tokens and keys are hidden by default.",
+)
+@click.option(
+    "--trust-proxy",
+    metavar="ADDRESS",
+    help="Dashboard: take the client's address and https from the X-Forwarded headers of this proxy.",
+)
 @click.option(
     "--config",
     type=_PATH,
     metavar="FILE",
     help="Pools, addresses and defaults in lmstfy's config.toml. Options take precedence.",
 )
-@click.option("--host", default="127.0.0.1", help="Address of the data API.  [default: 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65_535), default=7777, help="Its port.  [default: 7777]")
+@click.option(
+    "--host", default="127.0.0.1", help="Address of the dashboard, or of the data API.  [default: 127.0.0.1]"
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=None,
+    help="Its port.  [default: 8080, with --lmstfy 7777]",
+)
 @click.option("--admin-host", default="127.0.0.1", help="Address of the admin API.  [default: 127.0.0.1]")
 @click.option("--admin-port", type=click.IntRange(0, 65_535), default=7778, help="Its port.  [default: 7778]")
 @click.option(
@@ -87,7 +111,7 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
     metavar="N",
     help="Number of server processes on the same addresses.  [default: 1]",
 )
-@click.option("--unix", type=_PATH, metavar="PATH", help="Unix socket of the data API, instead of --port.")
+@click.option("--unix", type=_PATH, metavar="PATH", help="Unix socket, instead of --port.")
 @click.option("--admin-unix", type=_PATH, metavar="PATH", help="Unix socket of the admin API.")
 @click.option(
     "--unix-mode",
@@ -109,8 +133,11 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
     metavar="SECONDS",
     help="Time for requests in flight when the server stops.  [default: 30]",
 )
-def command(lmstfy: bool, **options: Any) -> int:
-    """Serve the jobs of a store over HTTP.
+def command(app: str | None, lmstfy: bool, **options: Any) -> int:
+    """Serve the dashboard of an app or a store; with --lmstfy, its jobs over HTTP.
+
+    On loopback the dashboard is open until the store has an access token (penstock tokens create). Elsewhere
+    visitors log in with one.
 
     \b
     Signals:
@@ -119,7 +146,14 @@ def command(lmstfy: bool, **options: Any) -> int:
       HUP        Read settings and certificates again.
     """
     if not lmstfy:
-        raise click.UsageError("say what to serve: penstock serve --lmstfy")
+        from penstock.cli.dashboard_serving import run_dashboard
+
+        _refuse(_OF_LMSTFY, "--lmstfy")
+        return run_dashboard(app, {**options, "mode": _mode(options["unix_mode"])})
+    _refuse(_OF_DASHBOARD, "the dashboard: leave --lmstfy out")
+    if app is not None:
+        raise click.UsageError("--lmstfy serves a store: name it with --url, or the app with --app")
+    options["port"] = 7777 if options["port"] is None else options["port"]
     require_web("serve needs")
     from penstock.cli.lmstfy_pools import open_pools, read_file
     from penstock.web.processes import inherited_listeners
@@ -140,6 +174,23 @@ def command(lmstfy: bool, **options: Any) -> int:
             note(f"penstock: {line}")
     with open_pools(config) as pools:
         return _run(pools, config, options, inherited, as_json=session.json)
+
+
+#: Options of one of the two servers alone.
+_OF_LMSTFY = (
+    *("config", "admin_host", "admin_port", "tokens", "no_tokens", "accounts", "admin_tokens"),
+    *("public_sizes", "public_info", "processes", "admin_unix"),
+)
+_OF_DASHBOARD = ("read_only", "redact", "trust_proxy")
+
+
+def _refuse(names: Collection[str], needed: str) -> None:
+    """Refuse options that would have no effect."""
+    context = click.get_current_context()
+    for param in context.command.params:
+        given = context.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
+        if param.name in names and given:
+            raise click.UsageError(f"{param.opts[0]} is an option of {needed}")
 
 
 def _check(options: dict[str, Any], accounts: Mapping[str, str]) -> None:

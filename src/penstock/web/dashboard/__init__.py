@@ -1,0 +1,34 @@
+"""The dashboard: server-rendered pages that show the inspector's answers and nothing else.
+
+| module | contents |
+|---|---|
+| `dashboard.py` | the ASGI application: routes, login, answers |
+| `settings.py` | what a dashboard allows and shows |
+| `visitor.py`, `identification.py`, `sessions.py` | who asks, and with which rights |
+| `security.py`, `forms.py` | headers, where a request comes from, the token of each form |
+| `page.py`, `pages/` | what a page is; one module per page |
+| `view.py` | one request: what pages use to read, link and change |
+| `pulse.py`, `stream.py`, `shared_reads.py` | one read of the store for all open pages, as events |
+| `rendering.py`, `templates/` | Jinja templates; `parts.html` has the macros of the design |
+| `assets.py`, `assets/` | style sheet and scripts, without a build step |
+| `cards.py` | parts of a page that fail alone |
+| `charts.py`, `json_tree.py`, `tracebacks.py`, `formats.py` | what a page draws |
+
+To add a page:
+
+1. Write `pages/NAME.py` with `async def show(view)`, which returns the values of the template, and
+   `PAGE = DashboardPage(name="NAME", path="/NAME", title=…, show=show, right=Right.READ, navigation=…)`.
+2. Write `templates/pages/NAME.html`, which extends `layout.html`, imports `parts.html` as `ui` with context,
+   and has a block `content`. Read parts that may fail by `view.card(key, read)`, and show them with
+   `ui.card`. An element with an id and `data-live` is replaced when the page refreshes itself.
+3. Changes are `DashboardAct(path=…, do=…, right=…)`: a form with `ui.act_form` that is sent there. `do`
+   writes the audit log with `view.audit` and returns `view.done(text, path)`.
+4. Add both to the table in `pages/__init__.py`. Rights, tokens of forms, headers, errors and login are then
+   checked for them as for all pages, and `tests/web/dashboard/` opens each page of the table.
+"""
+
+from penstock.web.dashboard.dashboard import Dashboard
+from penstock.web.dashboard.settings import DashboardSettings
+from penstock.web.dashboard.visitor import Visitor
+
+__all__ = ["Dashboard", "DashboardSettings", "Visitor"]

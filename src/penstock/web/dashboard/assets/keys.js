@@ -1,0 +1,38 @@
+// The keyboard: / searches, g and a letter opens a page, j and k move in a table, Enter opens, Escape closes.
+let prefix = 0;
+
+/** @param {number} by */
+function move(by) {
+  const rows = [...document.querySelectorAll("main tbody tr")];
+  if (!rows.length) return;
+  const now = rows.findIndex((row) => row.classList.contains("at"));
+  rows[now]?.classList.remove("at");
+  const row = rows[Math.min(rows.length - 1, Math.max(0, now + by))];
+  row.classList.add("at");
+  row.scrollIntoView({ block: "nearest" });
+  row.querySelector("a")?.focus({ preventScroll: true });
+}
+
+export function startKeys() {
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const field = event.target.closest?.("input, select, textarea");
+    if (event.key === "Escape") {
+      field?.blur();
+      for (const open of document.querySelectorAll("details.sure[open], details.columns[open]")) open.open = false;
+      return;
+    }
+    if (field) return;
+    if (event.key === "/") {
+      event.preventDefault();
+      document.getElementById("q")?.focus();
+    } else if (event.key === "g") {
+      prefix = Date.now();
+    } else if (Date.now() - prefix < 1200 && document.querySelector(`.side nav [data-key="${CSS.escape(event.key)}"]`)) {
+      document.querySelector(`.side nav [data-key="${CSS.escape(event.key)}"]`).click();
+      prefix = 0;
+    } else if (event.key === "j") move(1);
+    else if (event.key === "k") move(-1);
+    else if (event.key === "n") document.querySelector('.pages [rel="next"]')?.click();
+  });
+}

@@ -1,0 +1,188 @@
+// Keeps an open page true: one stream of events per browser, and parts of the page that replace themselves.
+import { refreshTimes } from "./times.js";
+
+const root = document.documentElement;
+const base = root.dataset.base;
+const channel = "BroadcastChannel" in window ? new BroadcastChannel(`penstock${base}`) : null;
+const paused = () => localStorage.getItem("penstock-paused") === "1";
+
+/** @type {EventSource | null} */
+let source = null;
+/** @type {(() => void) | null} */
+let giveUp = null;
+let asking = false;
+let missed = false;
+let button = null;
+/** What the server sent for a part that has been replaced. @type {WeakMap<Element, string>} */
+const sent = new WeakMap();
+
+export function startLive() {
+  button = document.querySelector("button.live");
+  if (!button || root.dataset.refresh === "never" || !document.querySelector(".side nav")) return;
+  button.hidden = false;
+  show();
+  button.addEventListener("click", () => {
+    localStorage.setItem("penstock-paused", paused() ? "" : "1");
+    show();
+    follow();
+  });
+  channel?.addEventListener("message", (event) => onState(event.data));
+  document.addEventListener("visibilitychange", () => {
+    missed = true; // hidden pages are not kept up to date
+    follow();
+  });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", follow);
+  follow();
+}
+
+function show() {
+  button.setAttribute("aria-pressed", String(!paused()));
+  button.textContent = paused() ? "paused" : "live";
+}
+
+/** Open the stream if this page is visible and no other one has it. Hidden pages close theirs. */
+function follow() {
+  if (document.hidden || paused()) return close();
+  if (source || giveUp) return;
+  if (!navigator.locks) return open(); // no locks without TLS: each visible page has its own
+  const wish = new AbortController();
+  giveUp = () => wish.abort();
+  navigator.locks
+    .request(`penstock-stream${base}`, { signal: wish.signal }, () => {
+      open();
+      return new Promise((resolve) => (giveUp = () => resolve(undefined)));
+    })
+    .catch(() => {});
+}
+
+function open() {
+  source = new EventSource(`${base}/events`);
+  source.addEventListener("state", (event) => {
+    const state = JSON.parse(event.data);
+    channel?.postMessage(state);
+    onState(state);
+  });
+  source.addEventListener("open", () => button.classList.remove("lost"));
+  source.addEventListener("error", () => button.classList.add("lost"));
+}
+
+function close() {
+  source?.close();
+  source = null;
+  giveUp?.();
+  giveUp = null;
+}
+
+/** @param {{changed: boolean, totals: Record<string, number>, error: boolean}} state */
+function onState(state) {
+  button.classList.toggle("lost", state.error);
+  if (document.hidden || paused()) return;
+  if (state.changed || missed || root.dataset.refresh === "always") refresh();
+}
+
+/** Ask for this page again, and replace the parts that differ. Without an answer nothing is asked again. */
+function refresh() {
+  if (asking) return;
+  if (isRead()) {
+    missed = true;
+    return;
+  }
+  asking = true;
+  missed = false;
+  // a document of this type is parsed without running scripts, and needs no policy of Trusted Types
+  const request = new XMLHttpRequest();
+  request.responseType = "document";
+  request.timeout = 10000;
+  request.open("GET", location.href);
+  request.setRequestHeader("X-Penstock-Live", "1");
+  request.onloadend = () => {
+    asking = false;
+    if (request.status === 200 && request.response) replaceParts(request.response);
+    else missed = true;
+  };
+  request.send();
+}
+
+/** Whether somebody reads, selects or fills in something that a refresh would disturb. */
+function isRead() {
+  const active = document.activeElement;
+  if (active?.closest?.("main form") || document.querySelector("details.sure[open], details.columns[open]")) return true;
+  const selection = getSelection();
+  return Boolean(selection && !selection.isCollapsed && document.querySelector("main")?.contains(selection.anchorNode));
+}
+
+/** @param {Document} fresh */
+function replaceParts(fresh) {
+  for (const old of document.querySelectorAll("[data-live]")) {
+    const now = fresh.getElementById(old.id);
+    if (!now || (sent.get(old) ?? facts(old)) === facts(now)) continue;
+    if (old.matches(":hover") && old.matches(".card:not(#why):not(#progress), table")) {
+      missed = true; // it is replaced when the pointer has left
+      continue;
+    }
+    const made = document.importNode(now, true);
+    sent.set(made, facts(now));
+    keepOpen(old, made);
+    old.replaceWith(made);
+    refreshTimes(made);
+  }
+  for (const made of fresh.querySelectorAll("main > [data-live], main .columns-2 > div > [data-live]")) {
+    if (made.id && !document.getElementById(made.id)) insertAfterNeighbour(made);
+  }
+  updateRows(fresh);
+}
+
+/** A part as text, without what changes by itself: relative times, open details, the row of the keyboard. */
+function facts(part) {
+  const copy = part.cloneNode(true);
+  for (const one of copy.querySelectorAll("time")) {
+    one.textContent = "";
+    one.removeAttribute("title");
+    one.removeAttribute("data-local");
+  }
+  for (const one of copy.querySelectorAll("details")) one.removeAttribute("open");
+  copy.removeAttribute("class");
+  return copy.outerHTML;
+}
+
+/** A part that was not there before, for example the first error, comes to its place. */
+function insertAfterNeighbour(made) {
+  let before = made.previousElementSibling;
+  while (before && !(before.id && document.getElementById(before.id))) before = before.previousElementSibling;
+  const anchor = before && document.getElementById(before.id);
+  if (anchor) anchor.after(document.importNode(made, true));
+}
+
+/** Details that the reader has opened or closed stay so. */
+function keepOpen(old, made) {
+  const were = old.querySelectorAll("details");
+  made.querySelectorAll("details").forEach((one, n) => {
+    if (were[n]) one.open = were[n].open;
+  });
+}
+
+/** A list keeps its rows while it is read: rows that are there are brought up to date, new ones are counted. */
+function updateRows(fresh) {
+  const list = document.querySelector("table[data-frozen]");
+  const other = list && fresh.getElementById(list.id);
+  if (!list || !other) return;
+  const there = new Map([...list.querySelectorAll("tr[data-row]")].map((row) => [row.dataset.row, row]));
+  let added = 0;
+  for (const row of other.querySelectorAll("tr[data-row]")) {
+    const old = there.get(row.dataset.row);
+    if (!old) added += 1;
+    else if ((sent.get(old) ?? facts(old)) !== facts(row) && !old.contains(document.activeElement)) {
+      const made = document.importNode(row, true);
+      sent.set(made, facts(row));
+      made.classList.add("fresh");
+      old.replaceWith(made);
+      refreshTimes(made);
+    }
+  }
+  const news = document.querySelector("button.new");
+  if (!news || list.dataset.frozen !== "rows") return;
+  news.hidden = !added;
+  news.textContent = `${added}${added >= 50 ? "+" : ""} new`;
+  news.onclick = () => location.reload();
+}

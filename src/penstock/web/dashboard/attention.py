@@ -1,0 +1,170 @@
+"""What needs attention, most urgent first: each rule looks at the facts and says what it found.
+
+To add a rule, write a function that takes `Facts` and yields `AttentionItem`s, and add it to `RULES`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.core.job import State
+from penstock.inspector import ParkedView, QueueView, TaskStatsView, WorkerView
+from penstock.web.dashboard.formats import ago, instant_of, span
+from penstock.web.dashboard.pulse import Depth
+from penstock.web.dashboard.view import View
+
+__all__ = ["RULES", "AttentionItem", "Facts", "attention"]
+
+Level = Literal["bad", "warn", "note"]
+_ORDER: tuple[Level, ...] = ("bad", "warn", "note")
+
+_DAY = 86_400_000
+#: A ready job that waits longer than this (ms) is worth a look.
+_LONG_WAIT = 60_000
+#: A worker that was not seen for this long (ms) is late: it reports itself every few seconds.
+_LATE = 30_000
+#: A queue has grown if its ready jobs are this many times as many, and more by this number.
+_GROWN, _GROWN_BY = 1.5, 20
+#: How far back (ms) a growing queue is compared.
+_GROWTH = 600_000
+_MOST = 20
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the rules look at."""
+
+    view: View
+    queues: list[QueueView]
+    workers: list[WorkerView]
+    parked: list[ParkedView]
+    last_day: list[TaskStatsView]
+    depths: Sequence[Depth]
+
+
+@dataclass(frozen=True)
+class AttentionItem:
+    """Something that needs attention: its subject, what it is, and a page that shows more."""
+
+    level: Level
+    subject: str
+    says: str
+    link: str
+
+
+Rule = Callable[[Facts], Iterator[AttentionItem]]
+
+
+async def attention(view: View) -> list[AttentionItem]:
+    """All findings, the most urgent first."""
+    inspector = view.inspector
+    facts = Facts(
+        view,
+        queues=await view.queues(),
+        workers=await view.read("fleet", lambda: inspector.workers(jobs=0)),
+        parked=[p for p in await view.read("parked", inspector.parked, cost=2) if view.sees(p.queue)],
+        last_day=[
+            task
+            for task in await view.read("last day", lambda: inspector.statistics.tasks(span=_DAY))
+            if view.sees(task.queue)
+        ],
+        depths=list(view.shared.pulse.depths),
+    )
+    found = [finding for rule in RULES for finding in rule(facts)]
+    return sorted(found, key=lambda one: _ORDER.index(one.level))[:_MOST]
+
+
+def _away(facts: Facts) -> Iterator[AttentionItem]:
+    for queue in facts.queues:
+        if queue.away:
+            yield AttentionItem(
+                "bad", queue.name, f"cannot be read: {queue.away}", facts.view.queue_link(queue.name)
+            )
+
+
+def _unserved(facts: Facts) -> Iterator[AttentionItem]:
+    """Queues with ready jobs that no worker serves."""
+    served = {name for worker in facts.workers for name in worker.queues}
+    for queue in facts.queues:
+        ready = queue.counts.get(State.AVAILABLE.value, 0)
+        if ready and queue.name not in served:
+            says = f"has {_jobs(ready)} ready and no worker"
+            yield AttentionItem("bad", queue.name, says, facts.view.queue_link(queue.name))
+
+
+def _dead(facts: Facts) -> Iterator[AttentionItem]:
+    """Jobs that died in the last 24 hours."""
+    died: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for task in facts.last_day:
+        if task.dead:
+            died[task.queue].append((task.dead, task.task))
+    for queue, tasks in died.items():
+        tasks.sort(reverse=True)
+        named = ", ".join(f"{name} ({n:,})" for n, name in tasks[:2]) + (" …" if len(tasks) > 2 else "")
+        says = f"{_jobs(sum(n for n, _ in tasks))} died in the last 24 hours: {named}"
+        yield AttentionItem("bad", queue, says, facts.view.link("/jobs", queue=queue, state=State.DEAD.value))
+
+
+def _parked(facts: Facts) -> Iterator[AttentionItem]:
+    """Jobs of tasks that no worker knows."""
+    for one in facts.parked:
+        if not one.known_to:
+            link = facts.view.link("/jobs", queue=one.queue, state=State.PARKED.value, task=one.task)
+            says = f"{_jobs(one.jobs)} parked: no worker knows the task {one.task}"
+            yield AttentionItem("bad", one.queue, says, link)
+
+
+def _stopped(facts: Facts) -> Iterator[AttentionItem]:
+    """Queues that start nothing, or accept nothing, because somebody said so."""
+    for queue in facts.queues:
+        ready, link = queue.counts.get(State.AVAILABLE.value, 0), facts.view.queue_link(queue.name)
+        if queue.paused:
+            waits = f", {_jobs(ready)} ready" if ready else ""
+            yield AttentionItem("warn" if ready else "note", queue.name, f"is paused{waits}", link)
+        if queue.closed:
+            yield AttentionItem("note", queue.name, "is closed: new jobs are refused", link)
+        if queue.throttled_until is not None:
+            until = ago(queue.throttled_until, facts.view.now)
+            yield AttentionItem("warn", queue.name, f"is throttled; it goes on {until}", link)
+
+
+def _slow(facts: Facts) -> Iterator[AttentionItem]:
+    """Queues whose oldest ready job waits long, and queues that grow."""
+    for queue in facts.queues:
+        if queue.paused or queue.throttled_until is not None:
+            continue
+        since = instant_of(queue.oldest_available_at)
+        link = facts.view.queue_link(queue.name)
+        if since is not None and facts.view.now - since > _LONG_WAIT:
+            says = f"its oldest ready job waits for {span((facts.view.now - since) // 1000)}"
+            yield AttentionItem("warn", queue.name, says, link)
+        before, now = _growth(facts, queue.name), queue.counts.get(State.AVAILABLE.value, 0)
+        if before is not None and now > before * _GROWN and now - before > _GROWN_BY:
+            yield AttentionItem("warn", queue.name, f"grows: {before:,} ready jobs became {now:,}", link)
+
+
+def _late(facts: Facts) -> Iterator[AttentionItem]:
+    """Workers that do not report themselves any more."""
+    for worker in facts.workers:
+        seen = instant_of(worker.seen_at)
+        if seen is not None and facts.view.now - seen > _LATE:
+            says = f"worker on {worker.host} was last seen {ago(worker.seen_at, facts.view.now)}"
+            link = facts.view.link("/jobs", worker=worker.id, state=State.RUNNING.value)
+            yield AttentionItem("bad", worker.id, says, link)
+
+
+def _growth(facts: Facts, queue: str) -> int | None:
+    """The ready jobs of a queue some minutes ago; None if that is not remembered."""
+    old = [one for one in facts.depths if facts.view.now - one.at >= _GROWTH // 2]
+    recent = [one for one in old if facts.view.now - one.at <= _GROWTH]
+    return recent[0].ready.get(queue, 0) if recent else None
+
+
+def _jobs(n: int) -> str:
+    return "1 job" if n == 1 else f"{n:,} jobs"
+
+
+RULES: tuple[Rule, ...] = (_away, _unserved, _late, _dead, _parked, _stopped, _slow)

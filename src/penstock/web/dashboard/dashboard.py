@@ -1,0 +1,325 @@
+"""The dashboard as an ASGI application, to be served alone or mounted under any path."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+from urllib.parse import quote, unquote
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from penstock.app.app import App
+from penstock.core.errors import ArgumentError, ConfigError, PenstockError, StoreUnavailable
+from penstock.inspector import Inspector
+from penstock.stores.contract import Store
+from penstock.web.access_tokens import AccessToken, digest_of
+from penstock.web.dashboard.assets import Assets
+from penstock.web.dashboard.forms import FormError, local_path, read_form
+from penstock.web.dashboard.identification import Identification, Login
+from penstock.web.dashboard.json_tree import Redaction
+from penstock.web.dashboard.page import DashboardAct, DashboardPage
+from penstock.web.dashboard.pages import ACTS, PAGES
+from penstock.web.dashboard.pulse import Pulse
+from penstock.web.dashboard.rendering import Templates
+from penstock.web.dashboard.security import Guard
+from penstock.web.dashboard.sessions import new_cookie
+from penstock.web.dashboard.settings import DashboardSettings
+from penstock.web.dashboard.shared_reads import SharedReads
+from penstock.web.dashboard.stream import event_stream
+from penstock.web.dashboard.view import NotFoundError, Shared, View
+from penstock.web.dashboard.visitor import Visitor
+from penstock.web.hosts import HostRule
+
+__all__ = ["Dashboard"]
+
+_log = logging.getLogger("penstock.web")
+
+_THEMES = ("system", "light", "dark")
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Dashboard:
+    """Pages for operators over the store of an app, as an ASGI application.
+
+    Mount it under any path of another ASGI application. `login` is a function of that application: it gets
+    the request and returns a `Visitor`, or None for somebody who may see nothing. Without it, visitors log in
+    with an access token (`penstock tokens create`).
+    """
+
+    def __init__(
+        self,
+        app: App | Store,
+        *,
+        login: Login | None = None,
+        settings: DashboardSettings | None = None,
+        pages: Sequence[DashboardPage] = PAGES,
+        acts: Sequence[DashboardAct] = ACTS,
+        **given: Any,
+    ) -> None:
+        """`given`: settings by name, as in `Dashboard(app, read_only=True)`."""
+        settings = settings or _settings(given)
+        store = app.store if isinstance(app, App) else app
+        inspector = Inspector(store)
+        self._shared = Shared(
+            store=store,
+            app=app if isinstance(app, App) else None,
+            inspector=inspector,
+            settings=settings,
+            redaction=Redaction(settings.redact),
+            reads=SharedReads(),
+            pulse=Pulse(inspector, settings.interval),
+        )
+        self._identification = Identification(store, settings, login)
+        self._templates = Templates()
+        self._assets = Assets()
+        self._pages = pages
+        self._cookie = f"penstock-{digest_of(store.url)[:8]}"
+        hosts = HostRule(settings.hosts or (), open_to_all=settings.hosts is None)
+        self._asgi: ASGIApp = Guard(Starlette(routes=self._routes(acts)), hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._asgi(scope, receive, send)
+
+    def running(self) -> AbstractContextManager[None]:
+        """Remember the depths of queues while this block lasts, also when no page is open."""
+        return self._shared.pulse.running()
+
+    def close(self) -> None:
+        """End the event streams: the server stops."""
+        self._shared.pulse.close()
+
+    @property
+    def url(self) -> str:
+        """The URL of the store, without secrets."""
+        return self._shared.store.url
+
+    @property
+    def assets(self) -> Assets:
+        """Scripts and style sheets."""
+        return self._assets
+
+    # ── routes ───────────────────────────────────────────────────────────────────────────────────
+
+    def _routes(self, acts: Sequence[DashboardAct]) -> list[Route]:
+        pages = [Route(page.path, self._page(page), methods=["GET"]) for page in self._pages]
+        changes = [Route(act.path, self._act(act), methods=["POST"]) for act in acts]
+        return [
+            Route("/static/{version}/{name}", self._assets.answer, methods=["GET"]),
+            Route("/events", self._guarded(self._events), methods=["GET"]),
+            Route("/login", self._guarded(self._login_page), methods=["GET"]),
+            Route("/login", self._guarded(self._login), methods=["POST"]),
+            Route("/logout", self._guarded(self._logout), methods=["POST"]),
+            Route("/theme", self._guarded(self._theme), methods=["POST"]),
+            *pages,
+            *changes,
+            Route("/{path:path}", self._guarded(self._nothing), methods=["GET", "POST"]),
+        ]
+
+    def _page(self, page: DashboardPage) -> Endpoint:
+        async def answer(request: Request) -> Response:
+            view = await self._view(request)
+            if view is None:
+                return self._to_login(request)
+            queue = view.queue if "{queue}" in page.path else None
+            allowed = view.visitor.may_somewhere(page.right) if queue is None else view.may(page.right, queue)
+            if not allowed:
+                return self._message(view, 403, "Not allowed", f"You have no right to {page.right} here.")
+            live = "x-penstock-live" in request.headers
+            if live and not self._shared.reads.may_refresh():
+                return Response(status_code=204)
+            values = await page.show(view)
+            if isinstance(values, Response):
+                return values
+            said = None if live else _said(request, self._said)
+            html = self._render(f"pages/{page.name}.html", view, {"page": page, "flash": said, **values})
+            answer = HTMLResponse(html)
+            if said is not None:
+                answer.delete_cookie(self._said, path=_cookie_path(request))
+            return answer
+
+        return self._guarded(answer)
+
+    def _act(self, act: DashboardAct) -> Endpoint:
+        async def answer(request: Request) -> Response:
+            view = await self._view(request)
+            if view is None:
+                return self._to_login(request)
+            view.form = await read_form(request, self._given(request))
+            if not view.may(act.right, view.queue if "{queue}" in act.path else "*"):
+                why = "This dashboard is read-only." if self._shared.settings.read_only else ""
+                says = why or f"You have no right to {act.right} here."
+                return self._message(view, 403, "Not allowed", says)
+            try:
+                return await act.do(view)
+            except (ConfigError, ArgumentError) as error:
+                return view.done(str(error), "/", failed=True)
+
+        return self._guarded(answer)
+
+    def _guarded(self, endpoint: Endpoint) -> Endpoint:
+        """An endpoint whose errors become pages, and whose session and message become cookies."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                made = await endpoint(request)
+            except FormError as error:
+                made = self._plain(request, error.status, "Not accepted", str(error))
+            except NotFoundError as error:
+                made = self._plain(request, 404, "Not found", str(error))
+            except StoreUnavailable as error:
+                made = self._plain(request, 503, "The store does not answer", str(error))
+            except PenstockError as error:
+                made = self._plain(request, 500, "This failed", str(error))
+            except Exception as error:  # noqa: BLE001  # boundary: a fault becomes a page, and is logged
+                _log.exception("%s %s failed", request.method, request.url.path)
+                says = f"The dashboard failed ({type(error).__name__}); its log has the details."
+                made = self._plain(request, 500, "This failed", says)
+            self._set_cookies(request, made)
+            return made
+
+        return answer
+
+    # ── who asks ─────────────────────────────────────────────────────────────────────────────────
+
+    def _given(self, request: Request) -> str | None:
+        return request.cookies.get(self._cookie)
+
+    def _session(self, request: Request) -> str:
+        """The cookie of this session; a new one if the browser has sent none."""
+        given = self._given(request) or getattr(request.state, "cookie", None)
+        if given is None or len(given) > 100:
+            given = request.state.cookie = new_cookie()
+        return given
+
+    async def _view(self, request: Request) -> View | None:
+        visitor = await self._identification.visitor(request, self._given(request))
+        return None if visitor is None else self._of(request, visitor)
+
+    def _of(self, request: Request, visitor: Visitor) -> View:
+        return View(request, visitor, self._shared, self._session(request))
+
+    def _set_cookies(self, request: Request, answer: Response) -> None:
+        kept: dict[str, Any] = {"path": _cookie_path(request), "httponly": True, "samesite": "lax"}
+        kept["secure"] = request.url.scheme == "https"
+        if (cookie := getattr(request.state, "cookie", None)) is not None:
+            answer.set_cookie(self._cookie, cookie, **kept)
+        if (flash := getattr(request.state, "flash", None)) is not None:
+            answer.set_cookie(self._said, quote("|".join(flash)[:300], safe=""), max_age=60, **kept)
+
+    @property
+    def _said(self) -> str:
+        return f"{self._cookie}-said"
+
+    # ── login ────────────────────────────────────────────────────────────────────────────────────
+
+    def _to_login(self, request: Request) -> Response:
+        if not self._identification.by_token:
+            return self._plain(request, 403, "Not allowed", "Your account may not see this dashboard.")
+        if request.method == "POST" or request.url.path.endswith("/events"):
+            return self._plain(request, 401, "Logged out", "Log in again, and repeat this.")
+        view = self._of(request, Visitor("", ()))
+        return RedirectResponse(view.link("/login", next=view.here() if view.path != "/" else None), 303)
+
+    async def _login_page(self, request: Request) -> Response:
+        return await self._show_login(request, "", 200)
+
+    async def _show_login(self, request: Request, error: str, status: int) -> Response:
+        if not self._identification.by_token:
+            raise NotFoundError("Log in where this dashboard is mounted.")
+        view = self._of(request, Visitor("", ()))
+        known = bool(await self._identification.tokens.all())
+        values = {"error": error, "known": known, "next": view.asked("next"), "refresh": "never"}
+        return HTMLResponse(self._render("login.html", view, values), status)
+
+    async def _login(self, request: Request) -> Response:
+        if not self._identification.by_token:
+            raise NotFoundError("Log in where this dashboard is mounted.")
+        form = await read_form(request, self._given(request))
+        found = await self._identification.token_of(form.get("token"))
+        if not isinstance(found, AccessToken):
+            return await self._show_login(request, found, 401)
+        request.state.cookie = new_cookie()  # nobody can have set it before
+        await self._identification.sessions.begin(request.state.cookie, found)
+        base = str(request.scope.get("root_path", "")).rstrip("/")
+        return RedirectResponse(local_path(form.get("next"), base, f"{base}/"), 303)
+
+    async def _logout(self, request: Request) -> Response:
+        cookie = self._given(request)
+        await read_form(request, cookie)
+        if cookie is not None:
+            await self._identification.sessions.end(cookie)
+        request.state.cookie = new_cookie()
+        return RedirectResponse(self._of(request, Visitor("", ())).link("/login"), 303)
+
+    # ── other answers ────────────────────────────────────────────────────────────────────────────
+
+    async def _events(self, request: Request) -> Response:
+        view = await self._view(request)
+        if view is None:
+            return self._to_login(request)
+        return StreamingResponse(
+            event_stream(self._shared.pulse, view.visitor),
+            media_type="text/event-stream",
+            headers={"X-Accel-Buffering": "no"},
+        )
+
+    async def _theme(self, request: Request) -> Response:
+        form = await read_form(request, self._given(request))
+        view = self._of(request, Visitor("", ()))
+        answer = RedirectResponse(local_path(form.get("back"), view.base, view.link("/")), 303)
+        chosen = form.get("theme")
+        if chosen in _THEMES:
+            path = _cookie_path(request)
+            answer.set_cookie("penstock-theme", chosen, max_age=31_536_000, path=path, samesite="lax")
+        return answer
+
+    async def _nothing(self, request: Request) -> Response:
+        view = await self._view(request)
+        if view is None:
+            return self._to_login(request)
+        return self._message(view, 404, "Not found", "There is no such page.")
+
+    def _message(self, view: View, status: int, title: str, says: str) -> Response:
+        values = {"status": status, "heading": title, "says": says, "refresh": "never"}
+        return HTMLResponse(self._render("message.html", view, values), status)
+
+    def _plain(self, request: Request, status: int, title: str, says: str) -> Response:
+        """A message for somebody who may be unknown."""
+        return self._message(self._of(request, Visitor("", ())), status, title, says)
+
+    def _render(self, template: str, view: View, values: dict[str, Any]) -> str:
+        theme = view.request.cookies.get("penstock-theme")
+        shared = {
+            "page": None,
+            "flash": None,
+            "refresh": getattr(values.get("page"), "refresh", "never"),
+            "navigation": [page for page in self._pages if page.navigation],
+            "theme": theme if theme in _THEMES else "system",
+            "static": f"{view.base}/static/{self._assets.version}",
+            "by_token": self._identification.by_token,
+        }
+        return self._templates.page(template, view, {**shared, **values})
+
+
+def _settings(given: dict[str, Any]) -> DashboardSettings:
+    try:
+        return DashboardSettings(**given)
+    except TypeError:
+        known = sorted(DashboardSettings.__dataclass_fields__)
+        unknown = ", ".join(sorted(set(given) - set(known)))
+        raise ConfigError(f"Dashboard has no setting {unknown}; it has {', '.join(known)}") from None
+
+
+def _cookie_path(request: Request) -> str:
+    return str(request.scope.get("root_path", "")).rstrip("/") or "/"
+
+
+def _said(request: Request, name: str) -> tuple[str, str] | None:
+    kind, bar, says = unquote(request.cookies.get(name, "")).partition("|")
+    return (kind, says) if bar and kind in ("done", "failed") else None

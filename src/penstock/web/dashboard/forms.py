@@ -1,0 +1,76 @@
+"""Reads the form of a POST request, if it carries the token of its session."""
+
+from __future__ import annotations
+
+import hmac
+from urllib.parse import parse_qsl, urlsplit
+
+from starlette.requests import Request
+
+from penstock.web.dashboard.sessions import form_token
+
+__all__ = ["Form", "FormError", "local_path", "read_form"]
+
+_LONGEST = 256 * 1024
+_MOST_FIELDS = 2_000
+
+
+class FormError(Exception):
+    """A form that is not accepted: the status of the answer, and the reason."""
+
+    def __init__(self, status: int, says: str) -> None:
+        super().__init__(says)
+        self.status = status
+
+
+class Form:
+    """The fields of a form. A field may be there several times."""
+
+    def __init__(self, fields: list[tuple[str, str]] | None = None) -> None:
+        self._fields = fields or []
+
+    def __contains__(self, name: str) -> bool:
+        return any(name == one for one, _ in self._fields)
+
+    def get(self, name: str, otherwise: str = "") -> str:
+        """The last value of a field, without white space at its ends."""
+        return next((value.strip() for one, value in reversed(self._fields) if one == name), otherwise)
+
+    def all(self, name: str) -> list[str]:
+        """All values of a field."""
+        return [value for one, value in self._fields if one == name]
+
+
+async def read_form(request: Request, cookie: str | None) -> Form:
+    """The form of a request. Raises FormError."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise FormError(415, "this is not a form")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LONGEST:
+            raise FormError(413, "this form is too large")
+    try:
+        fields = parse_qsl(
+            body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS
+        )
+    except ValueError:
+        raise FormError(400, "this form cannot be read") from None
+    form = Form(fields)
+    given = form.get("form_token").encode("utf-8", "replace")
+    if cookie is None or not hmac.compare_digest(given, form_token(cookie).encode()):
+        raise FormError(403, "this form is from another session, or too old: go back, reload and try again")
+    return form
+
+
+def local_path(text: str, base: str, otherwise: str) -> str:
+    """The path if it leads to a page of this dashboard, which is at `base`; else `otherwise`."""
+    if not text.isprintable() or "\\" in text or text.startswith("//"):
+        return otherwise
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return otherwise
+    inside = parts.path.startswith(f"{base}/") and not parts.path.startswith("//")
+    return text if inside and not parts.scheme and not parts.netloc else otherwise

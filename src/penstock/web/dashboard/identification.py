@@ -1,0 +1,71 @@
+"""Finds out who sent a request: by a function of the host application, by session, or nobody is asked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+
+from penstock.stores.contract import Store
+from penstock.web.access import AccessRefusedError, AccessTokens
+from penstock.web.access_tokens import AccessToken, Right
+from penstock.web.dashboard.sessions import Sessions
+from penstock.web.dashboard.settings import DashboardSettings
+from penstock.web.dashboard.visitor import EVERYBODY, Visitor
+
+__all__ = ["Identification", "Login"]
+
+#: Headers of a proxy: who sends them may be anybody, also where only this machine reaches the listener.
+_OF_PROXIES = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+
+#: A function of the host application: who sent this request, or None, which refuses it.
+Login = Callable[[Request], Visitor | Awaitable[Visitor | None] | None]
+
+
+class Identification:
+    """Knows the visitors of a dashboard."""
+
+    def __init__(self, store: Store, settings: DashboardSettings, login: Login | None) -> None:
+        self.tokens = AccessTokens(store)
+        self.sessions = Sessions(store, self.tokens, length=settings.session_length)
+        self._settings = settings
+        self._login = login
+
+    @property
+    def by_token(self) -> bool:
+        """Whether visitors log in here, with a token."""
+        return self._login is None
+
+    async def visitor(self, request: Request, cookie: str | None) -> Visitor | None:
+        """Who sent the request; None: somebody who has to log in."""
+        found = await self._found(request, cookie)
+        if found is None or not found.may_somewhere(Right.READ):
+            return None
+        return found.reading_only() if self._settings.read_only else found
+
+    async def _found(self, request: Request, cookie: str | None) -> Visitor | None:
+        if self._login is not None:
+            answer = self._login(request)
+            return await answer if inspect.isawaitable(answer) else answer
+        if cookie is not None and (visitor := await self.sessions.visitor(cookie)) is not None:
+            return visitor
+        return EVERYBODY if await self._is_open(request) else None
+
+    async def _is_open(self, request: Request) -> bool:
+        """Whether nobody has to log in: the setting allows it, without a proxy, and there is no token."""
+        if not self._settings.open_to_all or any(name in request.headers for name in _OF_PROXIES):
+            return False
+        return not await self.tokens.all()
+
+    async def token_of(self, secret: str) -> AccessToken | str:
+        """The token with this secret if it may read; otherwise why it opens nothing."""
+        try:
+            token = await self.tokens.admitted(secret.strip(), (), ())
+        except AccessRefusedError as refused:
+            return refused.reason
+        if token is None:
+            return "This token is not known here."
+        if not any(scope.gives(Right.READ) for scope in token.scopes):
+            return f"The token {token.name!r} has no right to read."
+        return token

@@ -1,0 +1,125 @@
+"""JSON as a tree for a page: numbers exactly as they are stored, hidden values, and a bound on its size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+__all__ = ["HIDDEN", "Redaction", "TreeNode", "json_text", "json_tree"]
+
+HIDDEN = "hidden"
+#: Nodes and characters of a text that are shown at once.
+_MOST_NODES, _LONGEST_TEXT = 400, 2_000
+_DEEPEST = 40
+
+
+class Redaction:
+    """Which names have values that are not shown."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns = tuple(pattern.lower() for pattern in patterns)
+
+    def hides(self, name: str) -> bool:
+        """Whether the value of this name is hidden."""
+        return any(fnmatchcase(name.lower(), pattern) for pattern in self._patterns)
+
+    def apply(self, values: dict[str, str]) -> dict[str, str]:
+        """A flat object with hidden values replaced."""
+        return {name: HIDDEN if self.hides(name) else value for name, value in values.items()}
+
+
+@dataclass
+class TreeNode:
+    """A value. `kind`: object, array, text, number, word, hidden or more; `size`: its children in all."""
+
+    kind: str
+    name: str | None = None
+    text: str = ""
+    size: int = 0
+    children: list[TreeNode] = field(default_factory=list)
+
+
+class _Number(str):
+    """A number as it is written: 1.10 and integers of any length stay as they are."""
+
+    __slots__ = ()
+
+
+def json_tree(raw: bytes, redaction: Redaction, *, most: int = _MOST_NODES) -> TreeNode | None:
+    """The tree of a JSON document, of at most `most` nodes; None if it is not JSON, or too deep."""
+    try:
+        value = json.loads(raw, parse_int=_Number, parse_float=_Number, parse_constant=_Number)
+    except (ValueError, RecursionError):
+        return None
+    return _Builder(redaction, most).node(None, value, 0)
+
+
+class _Builder:
+    def __init__(self, redaction: Redaction, most: int) -> None:
+        self._redaction = redaction
+        self._left = most
+
+    def node(self, name: str | None, value: Any, depth: int) -> TreeNode:
+        self._left -= 1
+        if name is not None and self._redaction.hides(name):
+            return TreeNode(HIDDEN, name)
+        match value:
+            case dict():
+                pairs = ((str(key), one) for key, one in value.items())
+                return self._inner("object", name, len(value), pairs, depth)
+            case list():
+                items = ((None, one) for one in value)
+                return self._inner("array", name, len(value), items, depth)
+            case _Number():
+                return TreeNode("number", name, _cut(str(value)), len(value))
+            case str():
+                return TreeNode("text", name, _cut(value), len(value))
+        return TreeNode("word", name, {None: "null", True: "true", False: "false"}[value])
+
+    def _inner(
+        self, kind: str, name: str | None, size: int, pairs: Iterator[tuple[str | None, Any]], depth: int
+    ) -> TreeNode:
+        made = TreeNode(kind, name, size=size)
+        for key, one in pairs:
+            if self._left <= 0 or depth >= _DEEPEST:
+                made.children.append(TreeNode("more", size=size - len(made.children)))
+                break
+            made.children.append(self.node(key, one, depth + 1))
+        return made
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+
+
+def json_text(raw: bytes, redaction: Redaction) -> str:
+    """A whole JSON document as indented text, with exact numbers and hidden values replaced."""
+    try:
+        value = json.loads(raw, parse_int=_Number, parse_float=_Number, parse_constant=_Number)
+        return "".join(_written(value, redaction, "\n"))
+    except (ValueError, RecursionError):
+        return "This is not JSON, or it is nested too deeply.\n"
+
+
+def _written(value: Any, redaction: Redaction, indent: str) -> Iterator[str]:
+    match value:
+        case _Number():
+            yield str(value)
+        case dict() if value:
+            for n, (name, one) in enumerate(value.items()):
+                yield f"{'{' if n == 0 else ','}{indent}  {json.dumps(name, ensure_ascii=False)}: "
+                if redaction.hides(name):
+                    yield f'"{HIDDEN}"'
+                else:
+                    yield from _written(one, redaction, f"{indent}  ")
+            yield f"{indent}}}"
+        case list() if value:
+            for n, one in enumerate(value):
+                yield f"{'[' if n == 0 else ','}{indent}  "
+                yield from _written(one, redaction, f"{indent}  ")
+            yield f"{indent}]"
+        case _:
+            yield json.dumps(value, ensure_ascii=False)

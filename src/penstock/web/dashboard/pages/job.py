@@ -1,0 +1,148 @@
+"""One job: where it stands and why, attempts, arguments, errors, logs; and what an operator does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.responses import Response
+
+from penstock.core.duration import milliseconds
+from penstock.core.job import QUEUED, TERMINAL, Ref, State
+from penstock.inspector import JobAct, JobView
+from penstock.web.access_tokens import Right
+from penstock.web.dashboard.json_tree import TreeNode, json_text, json_tree
+from penstock.web.dashboard.page import DashboardAct, DashboardPage
+from penstock.web.dashboard.view import NotFoundError, View, segment
+
+__all__ = ["ACTS", "DOCUMENT", "PAGE"]
+
+#: Reads of the store for one job: itself, its partition, its steps, the audit log.
+_READS = 4
+_DUE_LATER = (State.SCHEDULED, State.RETRYABLE)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Something that happened to a job: an instant, a class for its dot, what, and more about it."""
+
+    at: str
+    kind: str
+    says: str
+    more: str = ""
+    ran: float | None = None
+
+
+@dataclass(frozen=True)
+class ActButton:
+    """A button: the act, its label, and whether the visitor is asked again."""
+
+    act: str
+    label: str
+    confirm: str = ""
+
+
+async def show(view: View) -> dict[str, Any]:
+    job = await _job(view)
+    address = f"{job.queue}/{job.id}"
+    longest = max([one.ran or 0.0 for one in job.attempts], default=0.0)
+    return {
+        "title": job.task,
+        "job": job,
+        "why": await view.card(("why", address), lambda: view.inspector.why(address), cost=3),
+        "moments": sorted(_moments(job), key=lambda one: one.at),
+        "longest": longest,
+        "arguments": _tree(view, job.payload),
+        "result": _tree(view, job.result),
+        "headers": view.shared.redaction.apply(job.headers),
+        "buttons": list(_buttons(State(job.state))),
+        "queued": State(job.state) in QUEUED,
+        "running": job.state == State.RUNNING.value,
+    }
+
+
+async def document(view: View) -> dict[str, Any]:
+    """The arguments or the result in full, as text."""
+    job, what = await _job(view), view.part("what")
+    raw = {"arguments": job.payload, "result": job.result}.get(what)
+    if raw is None:
+        raise NotFoundError(f"This job has no {what:.20} in JSON.")
+    return {"title": what, "job": job, "text": json_text(bytes(raw), view.shared.redaction)}
+
+
+async def _job(view: View) -> JobView:
+    queue, id = view.queue, view.id
+    found = await view.read(("job", queue, id), lambda: view.inspector.job(f"{queue}/{id}"), cost=_READS)
+    if not found:
+        says = "It may have ended and been removed after its retention, or been deleted."
+        raise NotFoundError(f"There is no job {id} in the queue {queue}. {says}")
+    return found[0]
+
+
+def _tree(view: View, raw: Any) -> TreeNode | None:
+    return None if raw is None else json_tree(bytes(raw), view.shared.redaction)
+
+
+def _moments(job: JobView) -> Iterator[Moment]:
+    yield Moment(job.enqueued_at, "enqueued", "Enqueued")
+    if job.due_at > job.enqueued_at and State(job.state) is not State.RETRYABLE and not job.attempts:
+        yield Moment(job.due_at, "scheduled", "Due")
+    for one in job.attempts:
+        if one.fetched_at is not None:
+            by = f"by worker {one.worker}" if one.worker else ""
+            yield Moment(one.fetched_at, "running", f"Attempt {one.attempt} leased", by)
+        if one.ended_at is not None and one.outcome == "failed":
+            yield Moment(one.ended_at, "failed", f"Attempt {one.attempt} failed", one.error or "", one.ran)
+    if State(job.state) is State.RETRYABLE:
+        yield Moment(job.due_at, "retryable", f"Attempt {job.attempt + 1} due")
+    for act in job.acts:
+        facts = " ".join(f"{name}={value}" for name, value in act.facts.items())
+        yield Moment(act.at, "act", f"{act.act} by {act.who}", facts)
+    if job.ended_at is not None:
+        ran = job.ran if job.state == State.COMPLETED.value else None
+        yield Moment(job.ended_at, job.state, job.state.capitalize(), job.reason or "", ran)
+
+
+def _buttons(state: State) -> Iterator[ActButton]:
+    if state in _DUE_LATER:
+        yield ActButton(JobAct.RUN_NOW.value, "Run now")
+    if state in TERMINAL or state is State.PARKED:
+        yield ActButton(JobAct.RETRY.value, "Retry")
+    if state is State.RUNNING:
+        yield ActButton(JobAct.CANCEL.value, "Cancel", "Ask the running attempt to stop?")
+    elif state not in TERMINAL:
+        yield ActButton(JobAct.CANCEL.value, "Cancel", "Cancel this job?")
+    yield ActButton(JobAct.DUPLICATE.value, "Duplicate")
+    if state is not State.RUNNING:
+        yield ActButton(JobAct.DELETE.value, "Delete", "Delete this job with its errors and result?")
+
+
+async def act_on_job(view: View) -> Response:
+    """Do an act to the job."""
+    try:
+        act = JobAct(view.part("act"))
+    except ValueError:
+        raise NotFoundError("There is no such act on a job.") from None
+    ref = Ref(view.queue, view.id)
+    delay = 0
+    if act is JobAct.RESCHEDULE:
+        delay = milliseconds(view.form.get("delay") or "0s", what="delay")
+    (change,) = await view.inspector.act(act, [ref], delay=delay)
+    failed = change.outcome in ("refused", "missing")
+    if not failed:
+        facts = {"delay": view.form.get("delay")} if act is JobAct.RESCHEDULE else {}
+        await view.audit(f"jobs.{act.value}", f"{ref.queue}/{ref.id}", facts)
+    path = "/jobs" if act is JobAct.DELETE and not failed else f"/jobs/{segment(ref.queue)}/{segment(ref.id)}"
+    return view.done(f"Job {ref.id}: {change.says}.", path, failed=failed)
+
+
+PAGE = DashboardPage(name="job", path="/jobs/{queue}/{id}", title="Job", show=show, refresh="always")
+DOCUMENT = DashboardPage(
+    name="document",
+    path="/jobs/{queue}/{id}/document/{what}",
+    title="Document",
+    show=document,
+    refresh="never",
+)
+ACTS = (DashboardAct(path="/jobs/{queue}/{id}/act/{act}", do=act_on_job, right=Right.OPERATE),)

@@ -1,0 +1,72 @@
+"""Turns templates into pages. Every value is escaped; a name that is missing is an error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from penstock.core.job import TERMINAL, State
+from penstock.web.dashboard import charts
+from penstock.web.dashboard.formats import ago, compact, exact, plain_line, span
+from penstock.web.dashboard.sessions import form_token
+from penstock.web.dashboard.tracebacks import folded
+from penstock.web.dashboard.view import View
+
+__all__ = ["Templates"]
+
+
+class Templates:
+    """The templates of the dashboard."""
+
+    def __init__(self) -> None:
+        self._made = Environment(
+            loader=PackageLoader("penstock.web.dashboard", "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._made.filters |= {
+            "span": span,
+            "compact": compact,
+            "line": plain_line,
+            "folded": folded,
+            "sentence": lambda text: f"{text[:1].upper()}{text[1:]}.",
+            "spark": charts.spark,
+            "tojson_text": lambda text: json.dumps(text, ensure_ascii=False),
+            "number": lambda value: f"{value:,}",
+        }
+        self._made.globals |= {
+            "states": [state.value for state in sorted(State, key=lambda one: one in TERMINAL)],
+        }
+
+    def render(self, name: str, values: Mapping[str, Any]) -> str:
+        """A template without a visitor."""
+        return self._made.get_template(name).render(values)
+
+    def page(self, name: str, view: View, values: Mapping[str, Any]) -> str:
+        """A template of a page, with the links and rights of its visitor."""
+        return self.render(
+            name,
+            {
+                "view": view,
+                "link": view.link,
+                "visitor": view.visitor,
+                "read_only": view.shared.settings.read_only,
+                "form_token": form_token(view.cookie),
+                "time": partial(_time, view.now),
+                **values,
+            },
+        )
+
+
+def _time(now: int, iso: str | None) -> Markup:
+    """An instant as people say it; the exact one is shown on hover."""
+    if iso is None:
+        return Markup('<span class="none">–</span>')
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(iso, exact(iso), ago(iso, now))

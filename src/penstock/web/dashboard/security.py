@@ -1,0 +1,83 @@
+"""Headers of every answer, and the checks of where a request comes from."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock.web.hosts import HostRule
+
+__all__ = ["CONTENT_POLICY", "Guard", "from_elsewhere"]
+
+CONTENT_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "font-src 'self'",
+        "base-uri 'none'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+_HEADERS = {
+    "Content-Security-Policy": CONTENT_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    # not no-referrer: browsers would then send `Origin: null` with our own forms
+    "Referrer-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=()",
+}
+_METHODS = frozenset({"GET", "HEAD", "POST"})
+
+
+class Guard:
+    """Refuses requests of unknown hosts and methods, and adds the security headers to every answer."""
+
+    def __init__(self, app: ASGIApp, hosts: HostRule) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                _add_headers(MutableHeaders(raw=message.setdefault("headers", [])))
+            await send(message)
+
+        refusal = self._refusal(scope)
+        answer = self._app if refusal is None else refusal
+        await answer(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope) -> PlainTextResponse | None:
+        headers = Headers(scope=scope)
+        if not self._hosts.accepts(headers.get("host"), None):
+            return PlainTextResponse("host not allowed: name it with --allowed-host\n", 421)
+        if scope["method"] not in _METHODS:
+            return PlainTextResponse("method not allowed\n", 405, {"Allow": "GET, HEAD, POST"})
+        if scope["method"] == "POST" and from_elsewhere(headers, self._hosts):
+            return PlainTextResponse("request from another site\n", 403)
+        return None
+
+
+def from_elsewhere(headers: Headers, hosts: HostRule) -> bool:
+    """Whether a browser sent this request from a page that is not ours."""
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return True
+    return not hosts.accepts(headers.get("host"), headers.get("origin"))
+
+
+def _add_headers(headers: MutableHeaders) -> None:
+    for name, value in _HEADERS.items():
+        headers[name] = value
+    headers.setdefault("Cache-Control", "no-store")

@@ -1,0 +1,75 @@
+"""Logins by access token: a cookie names a record in the store, which ends by itself.
+
+The record holds a hash of the cookie and names the token. Its rights are those that the token has now: a
+revoked or expired token ends its sessions at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+import msgspec
+
+from penstock.stores.contract import Store
+from penstock.web.access import AccessTokens
+from penstock.web.access_tokens import AccessToken, digest_of
+from penstock.web.dashboard.visitor import Visitor
+from penstock.web.document_cache import DocumentCache
+
+__all__ = ["Sessions", "form_token", "new_cookie"]
+
+_KIND = "dashboard-sessions"
+
+
+class StoredSession(msgspec.Struct, frozen=True):
+    """A login: the token by name and hash, and its end by the store's clock (ms)."""
+
+    token: str
+    digest: str
+    ends_at: int
+
+
+class Sessions:
+    """The logins of one store, shared by all its dashboards."""
+
+    def __init__(self, store: Store, tokens: AccessTokens, *, length: float) -> None:
+        self._tokens = tokens
+        self._length = int(length * 1000)
+        self._stored = DocumentCache(store, _KIND, StoredSession)
+
+    async def begin(self, cookie: str, token: AccessToken) -> None:
+        """Log in: the cookie stands for the token until the session ends."""
+        ends_at = await self._tokens.now() + self._length
+        record = StoredSession(token.name, token.digest, ends_at)
+        await self._stored.put(_name(cookie), record, expires_in=self._length)
+
+    async def end(self, cookie: str) -> None:
+        """Log out."""
+        await self._stored.remove(_name(cookie))
+
+    async def visitor(self, cookie: str) -> Visitor | None:
+        """Who this cookie stands for; None if its session or token has ended."""
+        session = (await self._stored.all()).get(_name(cookie))
+        if session is None:
+            return None
+        now = await self._tokens.now()
+        for token in await self._tokens.all():
+            if token.name == session.token and token.digest == session.digest:
+                ended = token.expired(now) or session.ends_at <= now
+                return None if ended else Visitor(f"token:{token.name}", token.scopes)
+        return None
+
+
+def new_cookie() -> str:
+    """A new value of the session cookie: 256 random bits."""
+    return secrets.token_urlsafe(32)
+
+
+def form_token(cookie: str) -> str:
+    """The token that the forms of this session carry. Only who has the cookie can compute it."""
+    return hashlib.sha256(b"form:" + cookie.encode()).hexdigest()[:40]
+
+
+def _name(cookie: str) -> str:
+    return digest_of(cookie)

@@ -1,0 +1,182 @@
+"""One request for a page or an act: who asks for what, the reads and writes that it makes, and links."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from penstock.app.app import App
+from penstock.core.errors import ConfigError
+from penstock.core.ids import check_id, check_queue
+from penstock.inspector import Inspector, QueueView
+from penstock.inspector.audit import AuditLog
+from penstock.stores.contract import Store
+from penstock.web.access_tokens import Right
+from penstock.web.dashboard.cards import Card, card
+from penstock.web.dashboard.formats import now_ms
+from penstock.web.dashboard.forms import Form, local_path
+from penstock.web.dashboard.json_tree import Redaction
+from penstock.web.dashboard.pulse import Pulse
+from penstock.web.dashboard.settings import DashboardSettings
+from penstock.web.dashboard.shared_reads import SharedReads
+from penstock.web.dashboard.visitor import Visitor
+
+__all__ = ["NotFoundError", "Shared", "View", "segment"]
+
+T = TypeVar("T")
+
+
+class NotFoundError(Exception):
+    """There is no such job, queue or page. The text is shown."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all requests of a dashboard share. `app`: the user's app, if the dashboard was given one."""
+
+    store: Store
+    app: App | None
+    inspector: Inspector
+    settings: DashboardSettings
+    redaction: Redaction
+    reads: SharedReads
+    pulse: Pulse
+
+
+@dataclass
+class View:
+    """One request of a known visitor. `cookie`: the value of the session cookie."""
+
+    request: Request
+    visitor: Visitor
+    shared: Shared
+    cookie: str
+    form: Form = field(default_factory=Form)
+    now: int = field(default_factory=now_ms)
+
+    # ── the question ─────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def inspector(self) -> Inspector:
+        """The inspector of the store."""
+        return self.shared.inspector
+
+    @property
+    def base(self) -> str:
+        """The path at which the dashboard is mounted, without a slash at its end."""
+        return str(self.request.scope.get("root_path", "")).rstrip("/")
+
+    @property
+    def queue(self) -> str:
+        """The queue in the path. Raises NotFoundError for what cannot be one."""
+        return _checked(check_queue, self.part("queue"))
+
+    @property
+    def id(self) -> str:
+        """The job in the path. Raises NotFoundError for what cannot be one."""
+        return _checked(check_id, self.part("id"))
+
+    def part(self, name: str) -> str:
+        """A part of the path, as `segment` wrote it."""
+        return str(self.request.path_params.get(name, "")).removeprefix("!")
+
+    def asked(self, name: str, otherwise: str = "") -> str:
+        """The last value of a query parameter."""
+        values = self.request.query_params.getlist(name)
+        return values[-1].strip() if values else otherwise
+
+    def all_asked(self, name: str) -> list[str]:
+        """All values of a query parameter that are not empty."""
+        return [value.strip() for value in self.request.query_params.getlist(name) if value.strip()]
+
+    # ── links ────────────────────────────────────────────────────────────────────────────────────
+
+    def link(self, path: str, /, **query: Any) -> str:
+        """The path of a page with this query; parameters that are None or empty are left out."""
+        given = {name: value for name, value in query.items() if value not in (None, "", [], ())}
+        text = urlencode(given, doseq=True)
+        return f"{self.base}{path}" + (f"?{text}" if text else "")
+
+    def here(self, /, **changes: Any) -> str:
+        """The path of this page with a changed query: None removes a parameter."""
+        query: dict[str, Any] = {}
+        for name, value in self.request.query_params.multi_items():
+            query.setdefault(name, []).append(value)
+        return self.link(self.path, **{**query, **changes})
+
+    @property
+    def path(self) -> str:
+        """The path of this page below the dashboard's own."""
+        path = str(self.request.scope["path"]).removeprefix(self.base)
+        return quote(path, safe="/!:@+=~")
+
+    def queue_link(self, queue: str) -> str:
+        """The path of the page of a queue."""
+        return self.link(f"/queues/{segment(queue)}")
+
+    def job_link(self, queue: str, id: str) -> str:
+        """The path of the page of a job."""
+        return self.link(f"/jobs/{segment(queue)}/{segment(id)}")
+
+    # ── rights ───────────────────────────────────────────────────────────────────────────────────
+
+    def may(self, right: str, queue: str = "*") -> bool:
+        """Whether the visitor has this right on this queue."""
+        return self.visitor.may(Right(right), queue)
+
+    def sees(self, queue: str) -> bool:
+        """Whether the visitor may read this queue."""
+        return self.visitor.may(Right.READ, queue)
+
+    # ── reads ────────────────────────────────────────────────────────────────────────────────────
+
+    async def read(self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1) -> T:
+        """An answer of the inspector that is shared with other requests for a second."""
+        return await self.shared.reads.get(key, read, cost=cost)
+
+    async def card(self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1) -> Card[T]:
+        """The same for a card, which shows its own errors."""
+        return await card(self.read(key, read, cost=cost))
+
+    async def queues(self) -> list[QueueView]:
+        """The queues that the visitor may read."""
+        return [q for q in await self.read("queues", self.inspector.queues) if self.sees(q.name)]
+
+    # ── changes ──────────────────────────────────────────────────────────────────────────────────
+
+    async def audit(self, act: str, to: str | Sequence[str], facts: Mapping[str, str] | None = None) -> None:
+        """Write an act of the visitor into the audit log."""
+        client = self.request.client
+        await AuditLog(self.shared.store).write(
+            self.visitor.name,
+            act,
+            to,
+            address=client.host if client else "",
+            status=303,
+            facts=self.shared.redaction.apply(dict(facts or {})),
+        )
+
+    def done(self, says: str, otherwise: str, *, failed: bool = False) -> Response:
+        """Return to the page of the form, which then says what was done. `otherwise`: a path of a page."""
+        self.shared.reads.clear()
+        back = local_path(self.form.get("back"), self.base, self.link(otherwise))
+        answer = RedirectResponse(back, 303)
+        self.request.state.flash = ("failed" if failed else "done", says)
+        return answer
+
+
+def segment(name: str) -> str:
+    """A name as one part of a path. Browsers remove "." and "..", so a name of dots gets a "!" before it."""
+    return f"!{name}" if not name.strip(".") else quote(name, safe=":@+=~")
+
+
+def _checked(check: Callable[[str], str], text: str) -> str:
+    try:
+        return check(text)
+    except ConfigError as error:
+        raise NotFoundError(str(error)) from None
