@@ -24,10 +24,10 @@ _PACKAGES = ("httptools", "starlette", "jinja2", "uvicorn")
 def run_dashboard(app: str | None, options: dict[str, Any]) -> int:
     """Serve the dashboard until SIGTERM or SIGINT."""
     require_web("the dashboard needs", _PACKAGES)
+    from penstock.core.loopback import is_loopback
     from penstock.web.dashboard import Dashboard
     from penstock.web.dashboard.server import DashboardListener, serve_dashboard
     from penstock.web.dashboard.settings import REDACTED
-    from penstock.web.hosts import is_loopback
     from penstock.worker.event_loop import loop_runner
     from penstock.worker.logs import configure_logs
 

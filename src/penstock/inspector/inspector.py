@@ -279,7 +279,7 @@ class Inspector:
     # workers and figures
 
     async def workers(self, *, jobs: int = 20) -> list[WorkerView]:
-        """All workers, each with up to `jobs` of the jobs that it holds. With 0, two reads for all workers."""
+        """All workers, each with up to `jobs` of the jobs that it holds. With 0: two reads in all."""
         infos, now = await self._store.workers(), (await self._store.entries([])).now
         return [await self._worker(info, jobs, now) for info in infos]
 
