@@ -526,6 +526,12 @@ def test_a_wrong_attribute_names_the_right_one(place: str, word: str, right: str
         assert right in str(error.value)
 
 
+def test_the_words_of_jobs_are_those_of_the_table() -> None:
+    """A job has no `__getattr__`: each word is an attribute of its own."""
+    words = {name for name, value in vars(Job).items() if type(value).__name__ == "_PeerWord"}
+    assert words == {word for table in tables("Job").values() for word in table}
+
+
 def test_other_attributes_have_pythons_message_and_its_suggestion() -> None:
     task = declare(App("memory://"))
     with pytest.raises(AttributeError) as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Never
 
 import msgspec
 
@@ -341,12 +341,37 @@ class Job(msgspec.Struct, frozen=True, gc=False):
             facts["payload"], facts["payload_base64"] = _json_value(spec.payload)
         return facts
 
-    if not TYPE_CHECKING:  # type checkers know the attributes, and refuse all others
 
-        def __getattr__(self, name: str) -> Any:
-            from penstock.core.peer_words import no_attribute  # only for this message
+class _PeerWord:
+    """An attribute of the jobs of other systems: its AttributeError says what it is called here.
 
-            raise no_attribute(self, "Job", name)
+    `Job` has no `__getattr__`, because that slows down each read of an attribute, and a worker reads many.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, job: Job | None, kind: type[Job]) -> Never:
+        from penstock.core.peer_words import no_attribute  # only for this message
+
+        raise no_attribute(kind if job is None else job, "Job", self._name)
+
+
+for _word in (
+    "created_at",
+    "date_done",
+    "error",
+    "exc_info",
+    "func_name",
+    "get_status",
+    "is_finished",
+    "job_try",
+    "meta",
+    "status",
+    "success",
+    "traceback",
+):
+    setattr(Job, _word, _PeerWord(_word))
 
 
 class RawJob(msgspec.Struct, frozen=True):
