@@ -56,7 +56,7 @@ def test_the_doctor_warns_of_unknown_queues(penstock, store):
         for found in penstock.json("doctor")["findings"]
         if found["what"] == "parked jobs"
     ]
-    way_out = "start a worker that knows the task, or cancel them"
+    way_out = "no live worker knows the task; start a worker that knows the task, or cancel them"
     assert told == [
         ("ok", "2 jobs of 'reports.build' in 'default'; the task is known to w7"),
         ("warning", f"1 job of 'send' in 'mail': {way_out}"),

@@ -219,16 +219,16 @@ AT_ONCE = {
 WALK_KEY = UniqueKey("walk", None, 3, 3)
 #: Where a job is led, and which verb takes it on from there: all that is legal after an attempt.
 WALKS = [
-    *((State.SCHEDULED, then) for then in ("now", "later", "cancel", "delete")),
-    *((State.AVAILABLE, then) for then in ("now", "later", "cancel", "delete", "fetch")),
-    *((State.RETRYABLE, then) for then in ("now", "later", "cancel", "delete")),
-    *((State.WAITING, then) for then in ("now", "later", "cancel", "delete", "its tenant")),
+    *((State.SCHEDULED, then) for then in ("now", "later", "cancel", "discard", "delete")),
+    *((State.AVAILABLE, then) for then in ("now", "later", "cancel", "discard", "delete", "fetch")),
+    *((State.RETRYABLE, then) for then in ("now", "later", "cancel", "discard", "delete")),
+    *((State.WAITING, then) for then in ("now", "later", "cancel", "discard", "delete", "its tenant")),
     *(
         (state, "into a partition")
         for state in (State.SCHEDULED, State.RETRYABLE, State.PARKED, State.SUSPENDED, *sorted(TERMINAL))
     ),
-    *((State.SUSPENDED, then) for then in ("retry", "cancel", "delete")),
-    *((State.PARKED, then) for then in ("retry", "cancel", "delete", "fetch", *["replace"] * 4)),
+    *((State.SUSPENDED, then) for then in ("retry", "cancel", "discard", "delete")),
+    *((State.PARKED, then) for then in ("retry", "cancel", "discard", "delete", "fetch", *["replace"] * 4)),
     *((state, then) for state in sorted(TERMINAL) for then in (*["retry"] * 4, "delete", "prune")),
 ]
 WALK: dict[str, st.SearchStrategy[Any]] = {

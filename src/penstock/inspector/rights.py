@@ -14,7 +14,7 @@ __all__ = ["RIGHTS", "right_of"]
 
 _READ = (
     *("search", "job", "why", "refs", "batches", "queues", "queue", "parked", "stats"),
-    *("entries", "entry", "upcoming", "workers"),
+    *("entries", "entry", "upcoming", "workers", "checkup", "overview"),
     *("flows.flows", "flows.flow", "flows.flow_nodes"),
     *("bulk.dry_run", "bulk.all", "bulk.get"),
     *("statistics.tasks", "statistics.periods", "statistics.errors", "statistics.sizes"),

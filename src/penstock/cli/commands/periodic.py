@@ -33,7 +33,7 @@ _ENTRIES = click.argument(
 
 @click.group("periodic")
 def command() -> None:
-    """List, create, change, pause, trigger and remove periodic entries.
+    """List, change, pause, trigger and remove periodic entries.
 
     A periodic entry is a schedule for jobs of one task. ENTRY is its queue/name, or the name alone.
     """

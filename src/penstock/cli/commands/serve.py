@@ -29,7 +29,7 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--lmstfy", is_flag=True, help="Serve lmstfy's HTTP interface, for its clients, instead of the dashboard."
 )
-@click.option("--read-only", is_flag=True, help="Dashboard: nobody can change anything.")
+@click.option("--read-only", is_flag=True, help="Dashboard: show everything, change nothing.")
 @click.option(
     "--redact",
     multiple=True,
@@ -134,7 +134,7 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
     help="Time for requests in flight when the server stops.  [default: 30]",
 )
 def command(app: str | None, lmstfy: bool, **options: Any) -> int:
-    """Serve the dashboard of an app or a store; with --lmstfy, its jobs over HTTP.
+    """Serve the dashboard, or with --lmstfy a job queue over HTTP.
 
     On loopback the dashboard is open until the store has an access token (penstock tokens create). Elsewhere
     visitors log in with one.
