@@ -22,10 +22,16 @@ class Killed(BaseException):
     """The process dies here."""
 
 
+@pytest.fixture
+def prefix() -> str:
+    """Of the keys of this test, on a server that all tests share."""
+    return f"penstock-{uuid4().hex}"
+
+
 @pytest.fixture(params=["redis", "cluster"])
-def store(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[RedisStore]:
+def store(request: pytest.FixtureRequest, clock: ManualClock, prefix: str) -> Iterator[RedisStore]:
     server = servers.SHARED_REDIS if request.param == "redis" else servers.SHARED_CLUSTER
-    store = RedisStore(f"{server.get().url}?prefix=penstock-{uuid4().hex}", clock=clock)
+    store = RedisStore(f"{server.get().url}?prefix={prefix}", clock=clock)
     yield store
     store.close()
 
@@ -124,7 +130,7 @@ async def test_a_signal_whose_receiver_is_gone_goes_to_the_next(
     assert await value(store, job.ref) == b"data"
 
 
-async def test_old_waits_and_signals_are_removed(store: RedisStore, clock: ManualClock) -> None:
+async def test_old_waits_and_signals_are_removed(store: RedisStore, clock: ManualClock, prefix: str) -> None:
     ref = await waiting(store)
     await store.delete([ref])
     assert await store.send_signals([Signal("sent", "1", b"", keep=MINUTE)]) == [SignalStatus.STORED]
@@ -134,7 +140,6 @@ async def test_old_waits_and_signals_are_removed(store: RedisStore, clock: Manua
     if server is not None:
         import redis
 
-        prefix = store.url.partition("prefix=")[2]
         with redis.Redis.from_url(server.get().url) as client:
             assert not [key for key in client.scan_iter(f"{prefix}*signals*") if not key.endswith(b":number")]
 
