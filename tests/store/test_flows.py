@@ -108,6 +108,8 @@ async def test_a_body_starts_once_when_all_members_have_completed(store: Store) 
     assert [node.result for node in found[:3]] == [f"{flow.id}.{n}".encode() for n in range(3)]
     assert found[3].inputs == (0, 1, 2)
     assert [node.state for node in found] == [C, C, C, C, A]
+    without = await store.flow_nodes(flow.ref, [3, 0, 9], results=False)
+    assert without == [found[3], replace(found[0], result=None), None]
 
 
 async def test_members_settled_in_one_call_are_all_counted(store: Store) -> None:

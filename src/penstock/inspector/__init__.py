@@ -1,7 +1,10 @@
 """The operator's view of a store: queries and operations for the command line, the dashboard and HTTP."""
 
 from penstock.core.formats import iso
+from penstock.inspector.batch_search import StartedBatchesView, StartedBatchView
 from penstock.inspector.bulk_acts import BulkAct, BulkActs, BulkState
+from penstock.inspector.entry_runs import EntryPageView, EntryRunsView, PreviewView, RunView, preview
+from penstock.inspector.flow_graph import FlowGraphView, GraphNodeView, MembersView, MemberView
 from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.flow_views import FlowPageView, FlowView, NodeView
 from penstock.inspector.inspector import Inspector
@@ -31,6 +34,7 @@ from penstock.inspector.requests import Change, parse_address, parse_state
 from penstock.inspector.rights import RIGHTS, right_of
 from penstock.inspector.stats_inspector import StatsInspector
 from penstock.inspector.stats_views import ErrorGroupView, PeriodStatsView, TaskStatsView, TimesView
+from penstock.inspector.step_views import DurableStepView, StepsView, WaitView
 from penstock.inspector.worker_views import RunningView, WorkerView
 from penstock.stores.worker_commands import SentCommand, WorkerAct
 
@@ -43,12 +47,17 @@ __all__ = [
     "BulkActs",
     "BulkState",
     "Change",
+    "DurableStepView",
+    "EntryPageView",
+    "EntryRunsView",
     "EntryView",
     "ErrorGroupView",
     "ErrorView",
+    "FlowGraphView",
     "FlowInspector",
     "FlowPageView",
     "FlowView",
+    "GraphNodeView",
     "HeldView",
     "Inspector",
     "JobAct",
@@ -57,26 +66,35 @@ __all__ = [
     "JobView",
     "LimitsView",
     "LogLineView",
+    "MemberView",
+    "MembersView",
     "NodeView",
     "Overview",
     "ParkedView",
     "PartitionView",
     "PeriodStatsView",
+    "PreviewView",
     "QueueStatsView",
     "QueueView",
     "Reason",
+    "RunView",
     "RunningView",
     "SearchProgress",
     "SentCommand",
+    "StartedBatchView",
+    "StartedBatchesView",
     "StatsInspector",
+    "StepsView",
     "TaskStatsView",
     "TimesView",
     "UniqueView",
+    "WaitView",
     "WhyView",
     "WorkerAct",
     "WorkerView",
     "iso",
     "parse_address",
     "parse_state",
+    "preview",
     "right_of",
 ]

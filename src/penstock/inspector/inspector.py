@@ -15,7 +15,9 @@ from penstock.core.limit_layers import LIMIT_NAMES, limits_reset
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
 from penstock.inspector.audit import AuditLog
+from penstock.inspector.batch_search import StartedBatchesView, started_batches
 from penstock.inspector.bulk_acts import BulkActs
+from penstock.inspector.entry_runs import EntryPageView, EntryRunsView, read_runs
 from penstock.inspector.entry_trigger import trigger
 from penstock.inspector.fleet_checks import check_fleet
 from penstock.inspector.flow_inspector import FlowInspector
@@ -151,6 +153,13 @@ class Inspector:
         """Start a collecting batch now and return its id; None if there is none."""
         return await self._store.flush_batch(queue, task=task, key=key)
 
+    async def started_batches(self, *, after: str | None = None, limit: int = 50) -> StartedBatchesView:
+        """Batches that have started, newest first. Each call passes a bounded number of jobs.
+
+        So it may find few or none before the end: only `next` is None tells the end.
+        """
+        return await started_batches(self._store, after, limit)
+
     # queues
 
     async def queues(self) -> list[QueueView]:
@@ -242,6 +251,28 @@ class Inspector:
         readable = [one for one in found if one.unreadable is None]
         instants = [n for one in readable for n in islice(one.spec.schedule.instants(table.now), count)]
         return [str(iso(instant)) for instant in sorted(instants)[:count]]
+
+    async def runs(self, address: str, *, last: int = 12, next: int = 12) -> list[EntryRunsView]:
+        """The entries at this address, each with its last and next runs; at most 50 of each."""
+        table, found = await self._found(address)
+        return await read_runs(self._store, found, table.now, last, next)
+
+    async def entry_page(
+        self,
+        *,
+        part: str = "",
+        queues: Sequence[str] | None = None,
+        after: str | None = None,
+        limit: int = 50,
+    ) -> EntryPageView:
+        """A page of the entries with `part` in their names, each with a few of its last and next runs."""
+        table = await self._store.entries(queues)
+        every = [(f"{one.ref.queue}/{one.spec.name}", one) for one in table.entries]
+        found = [(key, one) for key, one in every if part.lower() in key.lower()]
+        found = sorted((pair for pair in found if after is None or pair[0] > after), key=lambda pair: pair[0])
+        shown = [one for _, one in found[:limit]]
+        runs = await read_runs(self._store, shown, table.now, last=5, next=6)
+        return EntryPageView(runs, found[limit - 1][0] if len(found) > limit else None)
 
     async def put_entry(self, entry: NewEntry) -> EntryView:
         """Create or change an entry. Raises ConfigError for an entry that is registered by an app's code."""

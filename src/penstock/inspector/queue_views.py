@@ -19,6 +19,7 @@ from penstock.core.lifecycle import UNREADABLE
 from penstock.core.limit_layers import LimitLayers
 from penstock.core.limits import QueueLimits
 from penstock.core.schedule import Entry
+from penstock.inspector.schedule_words import in_words
 from penstock.stores.contract import BatchInfo, Parked, QueueInfo, QueueStats, WorkerInfo
 
 __all__ = [
@@ -137,6 +138,7 @@ class EntryView(msgspec.Struct, frozen=True, kw_only=True):
     skipped: int
     payload: msgspec.Raw | None
     payload_base64: str | None
+    words: str = ""  # the schedule as people say it; "" if there is no such sentence
 
 
 def queue_view(info: QueueInfo) -> QueueView:
@@ -250,6 +252,7 @@ def entry_view(entry: Entry, now: int) -> EntryView:
         skipped=entry.skipped,
         payload=payload,
         payload_base64=base64,
+        words=in_words(spec.schedule) if entry.unreadable is None else "",
     )
 
 

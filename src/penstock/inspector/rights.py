@@ -13,9 +13,10 @@ from penstock.inspector.job_acts import JobAct
 __all__ = ["RIGHTS", "right_of"]
 
 _READ = (
-    *("search", "job", "why", "refs", "batches", "queues", "queue", "parked", "stats"),
-    *("entries", "entry", "upcoming", "workers", "checkup", "overview"),
-    *("flows.flows", "flows.flow", "flows.flow_nodes"),
+    *("search", "job", "why", "refs", "batches", "started_batches", "queues", "queue", "parked", "stats"),
+    *("entries", "entry", "upcoming", "runs", "entry_page", "workers", "checkup", "overview"),
+    *("flows.flows", "flows.flow", "flows.flow_nodes", "flows.graph", "flows.members", "flows.queues"),
+    *("flows.steps", "flows.waits"),
     *("bulk.dry_run", "bulk.all", "bulk.get"),
     *("statistics.tasks", "statistics.periods", "statistics.errors", "statistics.sizes"),
 )

@@ -88,8 +88,13 @@ class Flowing(Protocol):
         """Read flows, one per ref; None for a flow that does not exist."""
         ...
 
-    async def flow_nodes(self, ref: Ref, indexes: Sequence[int]) -> list[FlowNode | None]:
-        """Read up to `FLOW_STEP` nodes of a flow by their numbers; None for a node that does not exist."""
+    async def flow_nodes(
+        self, ref: Ref, indexes: Sequence[int], *, results: bool = True
+    ) -> list[FlowNode | None]:
+        """Read up to `FLOW_STEP` nodes of a flow by their numbers; None for a node that does not exist.
+
+        `results=False`: without their results, which may be large: they are not read, and None in the answer.
+        """
         ...
 
     async def list_flows(self, *, after: str | None = None, limit: int = 50) -> FlowPage:
@@ -143,7 +148,7 @@ class SyncFlowing(Protocol):
         """As `Flowing.get_flows`."""
         ...
 
-    def flow_nodes(self, ref: Ref, indexes: Sequence[int]) -> list[FlowNode | None]:
+    def flow_nodes(self, ref: Ref, indexes: Sequence[int], *, results: bool = True) -> list[FlowNode | None]:
         """As `Flowing.flow_nodes`."""
         ...
 

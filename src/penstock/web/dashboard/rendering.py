@@ -15,7 +15,7 @@ from penstock.web.dashboard import charts
 from penstock.web.dashboard.formats import ago, compact, exact, plain_line, span
 from penstock.web.dashboard.sessions import form_token
 from penstock.web.dashboard.tracebacks import folded
-from penstock.web.dashboard.view import View
+from penstock.web.dashboard.view import View, segment
 
 __all__ = ["Templates"]
 
@@ -37,6 +37,7 @@ class Templates:
             "line": plain_line,
             "folded": folded,
             "sentence": lambda text: f"{text[:1].upper()}{text[1:]}.",
+            "segment": segment,
             "spark": charts.spark,
             "tojson_text": lambda text: json.dumps(text, ensure_ascii=False),
             "number": lambda value: f"{value:,}",

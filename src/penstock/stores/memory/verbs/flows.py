@@ -120,13 +120,14 @@ def get_flows(memory: MemoryState, refs: Sequence[Ref]) -> list[FlowInfo | None]
     return [None if flow is None else flow.head.info() for flow in found]
 
 
-def flow_nodes(memory: MemoryState, ref: Ref, indexes: Sequence[int]) -> list[FlowNode | None]:
+def flow_nodes(memory: MemoryState, ref: Ref, indexes: Sequence[int], results: bool) -> list[FlowNode | None]:
     flow = memory.flows.get(ref)
     if flow is None:
         return [None] * len(indexes)
     host = _Host(memory, flow)
     found = [host.node(index) for index in indexes]
-    return [None if node is None else node.shown() for node in found]
+    shown = [None if node is None else node.shown() for node in found]
+    return shown if results else [None if node is None else replace(node, result=None) for node in shown]
 
 
 def list_flows(memory: MemoryState, after: str | None, limit: int) -> FlowPage:

@@ -109,13 +109,17 @@ def get_flows(context: Context, refs: Sequence[Ref]) -> CallPlan[list[FlowInfo |
     return [None if head is None else read_head(head, counted).info() for head, counted in found]
 
 
-def flow_nodes(context: Context, ref: Ref, indexes: Sequence[int]) -> CallPlan[list[FlowNode | None]]:
+def flow_nodes(
+    context: Context, ref: Ref, indexes: Sequence[int], results: bool
+) -> CallPlan[list[FlowNode | None]]:
     """Read nodes of a flow."""
     if not indexes:
         return []
     key = flow_key(context, ref)
-    (found,) = raise_errors((yield [command(key, "HMGET", key, *node_fields(indexes, b"nir"))]))
-    rows = zip(indexes, found[0::3], found[1::3], found[2::3], strict=True)
+    kinds = b"nir" if results else b"ni"
+    (found,) = raise_errors((yield [command(key, "HMGET", key, *node_fields(indexes, kinds))]))
+    values = found[2::3] if results else [None] * len(indexes)
+    rows = zip(indexes, found[0 :: len(kinds)], found[1 :: len(kinds)], values, strict=True)
     return [shown_node(*row) for row in rows]
 
 

@@ -55,8 +55,8 @@ SET pending = ?2, failures = ?3, swept = ?4, state = ?5, job = ?6,
 UPDATE penstock_flow_node SET uses = ?2, result = iif(?2 = 0 AND ?3, x'', result) WHERE nid = ?1
 
 -- name: shown
--- ?1 fid  ?2 JSON list of nodes
-SELECT node, state, fixed, inputs, result, uses FROM penstock_flow_node
+-- ?1 fid  ?2 JSON list of nodes  ?3 whether with their results
+SELECT node, state, fixed, inputs, CASE WHEN ?3 THEN result END, uses FROM penstock_flow_node
 WHERE flow = ?1 AND node IN (SELECT value FROM json_each(?2))
 
 -- name: drop_nodes

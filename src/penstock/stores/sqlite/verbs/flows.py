@@ -105,11 +105,13 @@ def get_flows(tx: TransactionContext, refs: Sequence[Ref]) -> list[FlowInfo | No
     return [None if row is None else decode_head(row[1]).info() for row in rows]
 
 
-def flow_nodes(tx: TransactionContext, ref: Ref, indexes: Sequence[int]) -> list[FlowNode | None]:
+def flow_nodes(
+    tx: TransactionContext, ref: Ref, indexes: Sequence[int], results: bool
+) -> list[FlowNode | None]:
     row = tx.execute(_FLOW, (tx.namespace, ref.queue, ref.id)).fetchone()
     if row is None:
         return [None] * len(indexes)
-    found = {one[0]: shown_node(*one) for one in tx.execute(_SHOWN, (row[0], numbers(indexes)))}
+    found = {one[0]: shown_node(*one) for one in tx.execute(_SHOWN, (row[0], numbers(indexes), results))}
     return [found.get(index) for index in indexes]
 
 

@@ -1,4 +1,5 @@
 // What pages can do besides: everything works without this script.
+import { startFlows } from "./flows.js";
 import { startLive } from "./live.js";
 import { startKeys } from "./keys.js";
 import { startTimes } from "./times.js";
@@ -74,4 +75,5 @@ startRows();
 startForms();
 startKeys();
 startTimes();
+startFlows();
 startLive();

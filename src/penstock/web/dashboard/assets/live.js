@@ -1,4 +1,5 @@
 // Keeps an open page true: one stream of events per browser, and parts of the page that replace themselves.
+import { keepPlace } from "./flows.js";
 import { refreshTimes } from "./times.js";
 
 const root = document.documentElement;
@@ -108,6 +109,7 @@ function refresh() {
 function isRead() {
   const active = document.activeElement;
   if (active?.closest?.("main form") || document.querySelector("details.sure[open], details.columns[open]")) return true;
+  if ([...document.querySelectorAll("main textarea")].some((one) => one.value !== one.defaultValue)) return true;
   const selection = getSelection();
   return Boolean(selection && !selection.isCollapsed && document.querySelector("main")?.contains(selection.anchorNode));
 }
@@ -124,7 +126,9 @@ function replaceParts(fresh) {
     const made = document.importNode(now, true);
     sent.set(made, facts(now));
     keepOpen(old, made);
+    const { scrollLeft, scrollTop } = old;
     old.replaceWith(made);
+    keepPlace(made, scrollLeft, scrollTop);
     refreshTimes(made);
   }
   for (const made of fresh.querySelectorAll("main > [data-live], main .columns-2 > div > [data-live]")) {

@@ -1,7 +1,20 @@
 """All pages and acts of the dashboard, in the order of the navigation."""
 
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
-from penstock.web.dashboard.pages import job, jobs, overview, queue, queues, search
+from penstock.web.dashboard.pages import (
+    batches,
+    entry,
+    flow,
+    flows,
+    job,
+    jobs,
+    overview,
+    periodic,
+    queue,
+    queues,
+    search,
+    steps,
+)
 
 __all__ = ["ACTS", "PAGES"]
 
@@ -12,7 +25,13 @@ PAGES: tuple[DashboardPage, ...] = (
     jobs.PAGE,
     job.PAGE,
     job.DOCUMENT,
+    flows.PAGE,
+    flow.PAGE,
+    steps.PAGE,
+    periodic.PAGE,
+    entry.PAGE,
+    batches.PAGE,
     search.PAGE,
 )
 
-ACTS: tuple[DashboardAct, ...] = (*queue.ACTS, *job.ACTS)
+ACTS: tuple[DashboardAct, ...] = (*queue.ACTS, *job.ACTS, *flow.ACTS, *steps.ACTS, *entry.ACTS, *batches.ACTS)

@@ -1,0 +1,80 @@
+"""A flow in a browser: an operator follows it to the signal that it waits for, and sends it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import uvicorn
+
+from penstock import App, Worker
+from penstock.web.sockets import bind_tcp
+from penstock.workflows import chain, current_flow, immutable
+from tests.web.dashboard.conftest import Site
+from tests.web.dashboard.test_browser import _LISTEN, Opened
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def shop() -> App:
+    app = App("memory://")
+
+    @app.task(queue="mail")
+    async def check(order_id: int) -> int:
+        return order_id
+
+    @app.task(queue="mail")
+    async def order(order_id: int) -> str:
+        parcels = await current_flow().wait_for("packed", key=order_id, timeout="3d", of=int)
+        return f"{parcels} parcels"
+
+    @app.task(queue="mail")
+    async def close(order_id: int) -> None: ...
+
+    canvas = chain(immutable(check.job(7)), immutable(order.job(7)), immutable(close.job(7)))
+    canvas.enqueue(id="order-7", name="order 7")
+    return app
+
+
+async def test_a_flow_is_followed_to_its_signal_which_is_sent(browser: Any) -> None:
+    app = shop()
+    site = Site(app, open_to_all=True, hosts=(), interval=1.0)
+    (sockets,) = bind_tcp("127.0.0.1", 0)
+    server = uvicorn.Server(
+        uvicorn.Config(site.dashboard, lifespan="off", log_config=None, ws="none", loop="none")
+    )
+    tasks = [asyncio.create_task(server.serve(sockets)), asyncio.create_task(Worker(app).run())]
+    context = await browser.new_context(viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(15_000)
+    await context.add_init_script(_LISTEN)
+    opened = Opened(site, context, f"http://127.0.0.1:{sockets[0].getsockname()[1]}")
+    try:
+        page = await opened.page("/")
+        await page.keyboard.press("g")
+        await page.keyboard.press("f")
+        await page.get_by_role("link", name="order 7").click()
+        await page.locator("#graph .box.w-suspended").wait_for()
+        assert await page.locator("#nodes tr[data-row]").count() == 3
+        await page.evaluate("window.stays = true")
+        await page.get_by_text("Send it").click()
+        data = page.get_by_label("Data of the signal")
+        await data.fill("{2")
+        await page.get_by_role("button", name="Send packed").click()
+        assert "This is not JSON" in await data.evaluate("one => one.validationMessage")
+        assert await page.evaluate("window.stays")  # nothing was sent
+        await data.fill("2")
+        await page.get_by_role("button", name="Send packed").click()
+        await page.get_by_text("the job has received it").wait_for()
+        await page.locator("#state .s-completed").wait_for()  # by itself
+        await page.locator("#graph .k-node.s-completed").nth(2).wait_for()
+        assert opened.errors == []
+        assert await page.evaluate("window.reports") == []
+    finally:
+        await context.close()
+        site.dashboard.close()
+        server.should_exit = True
+        await tasks[0]
+        tasks[1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        app.store.close()
