@@ -830,6 +830,16 @@ async def test_the_jobs_of_a_job_that_is_gone_are_cancelled(store: Store) -> Non
     assert await take(store, 9, "c") == []
 
 
+async def test_a_flow_that_nobody_starts_ends_if_its_job_has_completed(store: Store) -> None:
+    flow, parent = await gathered(store, 2)
+    await end(store, parent)
+    await store.put_flow(
+        flow, waited_for(flow, 2), start=False
+    )  # by a process that has lost the job, and dies
+    await advance(store)
+    assert (await the_flow(store, flow)).ended
+
+
 async def test_jobs_that_run_again_for_a_job_that_was_retried_wake_it(store: Store) -> None:
     flow, parent = await gathered(store, 2)
     await store.put_flow(flow, waited_for(flow, 2))

@@ -630,9 +630,15 @@ def new_flow(spec: NewFlow, now: int) -> LiveFlow:
 
 
 def is_abandoned(flow: LiveFlow, parent: State | None) -> bool:
-    """Whether the job that waits for a flow has ended without it. `parent`: its state; None: it is gone."""
-    waits = flow.spec.wakes and flow.state not in CLOSED and not flow.abandoned
-    return bool(waits) and parent in (State.DEAD, State.CANCELLED, None)
+    """Whether the job that waits for a flow has ended without it. `parent`: its state; None: it is gone.
+
+    The jobs of one that has completed go on, but a flow that it has not started is started by nobody.
+    """
+    if not flow.spec.wakes or flow.state in CLOSED or flow.abandoned:
+        return False
+    if parent is State.COMPLETED:
+        return flow.state is FlowState.BUILDING
+    return parent in (State.DEAD, State.CANCELLED, None)
 
 
 def joins_on(flow: LiveFlow, nodes: Sequence[NewNode]) -> bool:

@@ -13,7 +13,7 @@ from penstock.core.flow import OPEN, FlowNode, FlowPolicy, FlowState, NodeState,
 from penstock.core.job import Ref
 from penstock.verify.ledger.facts import StepRecorded
 from penstock.verify.ledger.reading.flow_story import FlowStory
-from penstock.verify.ledger.reading.story import TERMINAL_STATES, Story
+from penstock.verify.ledger.reading.story import TERMINAL_STATES, Run, Story
 from penstock.verify.ledger.rules.case import Case, StoredFlow
 from penstock.verify.ledger.verdict import FlowNumbers, Violation
 
@@ -210,9 +210,9 @@ def _in_turn(story: FlowStory, seen: StoredFlow, case: Case) -> Iterator[Violati
         ends = [act for act in job.acts if act.asked.state == "completed" and (act.applied or act.perhaps)]
         if node.state is NodeState.COMPLETED and not ends:
             yield _broken(story, f"node {node.index} {node.task} is completed, and no run of its job was")
-        if node.when is not When.SUCCESS or not job.runs:
+        started = min((run.start.mono for run in job.runs if not _may_be_undone(job, run, case)), default=0)
+        if node.when is not When.SUCCESS or not started:
             continue
-        started = min(run.start.mono for run in job.runs)
         for one in _jobs_before(node.index, before, seen.nodes):
             other = case.last.get(one)
             if other is not None and _ended_first_at(other) > started:
@@ -220,6 +220,15 @@ def _in_turn(story: FlowStory, seen: StoredFlow, case: Case) -> Iterator[Violati
                     f"node {node.index} {node.task} started before job {one.id}, on which it depends, ended"
                 )
                 yield _broken(story, says)
+
+
+def _may_be_undone(story: Story, run: Run, case: Case) -> bool:
+    """Whether the store may have lost the lease of this run, and with it members that were added before.
+
+    They are added again as other jobs, which end after the run.
+    """
+    call = (run.start.mono, run.start.mono) if run.lease is None else story.call_of(run.lease)
+    return case.forgiven(*call)
 
 
 def _jobs_before(index: int, before: _Before, nodes: Mapping[int, FlowNode]) -> Iterator[Ref]:
