@@ -158,6 +158,7 @@ async def test_a_call_that_depends_on_another_is_not_sent_to_a_restarted_server(
     assert await ask([write]) == [1]
     server.kill()
     server.launch()
+    assert await ask([plain("PING")]) == [b"PONG"]
     (refused,) = await ask([write])
     assert isinstance(refused, ServerRestarted)
     assert await ask([plain("PING")._replace(run=run)]) == [b"PONG"]

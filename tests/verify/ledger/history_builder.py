@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NodeState
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.stores.contract import QueueInfo, QueueStats
 from penstock.verify.ledger import Verdict, facts
 from penstock.verify.ledger.check import Snapshot, verdict_on
 from penstock.verify.ledger.facts import Fact
 from penstock.verify.ledger.reading.history import History, build_history
+from penstock.verify.ledger.rules.case import StoredFlow
 
 QUEUE = "q"
 #: The wall clock (ms) when the monotonic one of these histories is 0.
@@ -22,6 +24,7 @@ class HistoryBuilder:
     def __init__(self) -> None:
         self.facts: list[Fact] = [facts.Opened(*self.now(0, 1), parent=0, host="h")]
         self.jobs: dict[Ref, Job] = {}
+        self.flows: dict[Ref, StoredFlow] = {}
         self.borrows_clock = False
 
     @staticmethod
@@ -101,13 +104,24 @@ class HistoryBuilder:
         job = Job(NewJob(id, "t", queue=QUEUE), state, **more)
         self.jobs[job.ref] = job
 
+    def chain(self, id: str, *jobs: str) -> None:
+        """A flow of these jobs, one after the other, which has completed."""
+        spec, end = NewFlow(id, QUEUE), NodeState.COMPLETED
+        nodes = {n: FlowNode(n, end, Ref(QUEUE, job), next=(n + 1,)) for n, job in enumerate(jobs)}
+        info = FlowInfo(spec, FlowState.COMPLETED, EPOCH, EPOCH, len(jobs), {end: len(jobs)})
+        self.flows[spec.ref] = StoredFlow(info, nodes)
+        self.write(facts.FlowPut, 0, QUEUE, id, len(jobs))
+        self.write(facts.FlowAnswered, 1, QUEUE, id, "running")
+
     def build(self) -> History:
         return build_history(sorted(self.facts, key=lambda fact: fact.mono))
 
     def verdict_on(self, **options: Any) -> Verdict:
         stats: list[QueueStats] = []
         queues: list[QueueInfo] = []
-        return verdict_on(self.build(), Snapshot(self.jobs, queues, stats, self.borrows_clock), **options)
+        return verdict_on(
+            self.build(), Snapshot(self.jobs, queues, stats, self.borrows_clock, self.flows), **options
+        )
 
     def promises(self, **options: Any) -> list[str]:
         """The promises that were broken, once for each time."""

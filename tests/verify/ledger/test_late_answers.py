@@ -40,6 +40,24 @@ def _read_late(
     history.settle(id, LATE + 10, token, answer=answer)
 
 
+# ── a flow ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("at", "broken"), [(BEFORE, False), (50, True)])
+def test_a_body_whose_lease_was_lost_may_start_before_a_member_that_was_added_again(
+    history: HistoryBuilder, at: float, broken: bool
+) -> None:
+    """Before the loss another job was this member: it had ended, and the store has lost it."""
+    history.enqueue("member", 0)
+    history.enqueue("body", 0)
+    history.chain("flow", "member", "body")
+    history.start("body", at)
+    history.fault("kill", at + 10, target=2)
+    history.run("member", 300, 310, pid=3)
+    history.run("body", 320, 330, pid=3)
+    assert ("flows" in _broken(history)) is broken
+
+
 # ── a lease ──────────────────────────────────────────────────────────────────────────────────────
 
 
