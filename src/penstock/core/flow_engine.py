@@ -341,10 +341,13 @@ class FlowEngine:
         self._sweep(Sweep.STOP)
         self.advance(budget)
 
-    def abandon(self, budget: int) -> None:
-        """Cancel a flow whose job does not wait for it any longer."""
+    def abandon(self, parent: State | None, budget: int) -> None:
+        """Cancel a flow whose job does not wait for it any longer. `parent`: the state of that job."""
         flow = self.flow
         flow.abandoned = True
+        if parent is State.COMPLETED:  # it is building (`is_abandoned`): its jobs go on
+            self.cancel(budget)
+            return
         if flow.state is FlowState.BUILDING:  # the jobs of its nodes are enqueued already
             flow.state = FlowState.RUNNING
         self.cancel(budget)
@@ -632,7 +635,7 @@ def new_flow(spec: NewFlow, now: int) -> LiveFlow:
 def is_abandoned(flow: LiveFlow, parent: State | None) -> bool:
     """Whether the job that waits for a flow has ended without it. `parent`: its state; None: it is gone.
 
-    The jobs of one that has completed go on, but a flow that it has not started is started by nobody.
+    If it has completed, the flow goes on, unless it was not started: nobody will.
     """
     if not flow.spec.wakes or flow.state in CLOSED or flow.abandoned:
         return False

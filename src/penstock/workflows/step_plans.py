@@ -28,7 +28,7 @@ from penstock.core.errors import (
     Steering,
     StoreUnavailable,
 )
-from penstock.core.flow import FLOW_ABANDONED, FlowPolicy, FlowState, NewFlow, NewNode
+from penstock.core.flow import FLOW_ABANDONED, FlowPolicy, NewFlow, NewNode
 from penstock.core.flow_member import FlowMember
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import decide
@@ -198,9 +198,7 @@ class StepPlans:
         found = memory.stored(key)
         if found is None:
             memory.reach()
-            again = memory.stored(f"{key}!1") is not None
-            members = yield from self._members(key, calls)
-            found = yield from self._gathered(key, members, again=again)
+            found = yield from self._gathered(key, (yield from self._members(key, calls)))
         value = found.value or b"[]"
         if value.startswith(b"{"):
             raise _member_failed(msgspec.json.decode(value, type=_Failed))
@@ -270,8 +268,7 @@ class StepPlans:
             yield from self.memory.suspend(wait)
         return members
 
-    def _gathered(self, key: str, members: list[_Member], *, again: bool) -> Plan[StoredStep]:
-        """Wait for the jobs and remember their results. `again`: an earlier attempt has enqueued them."""
+    def _gathered(self, key: str, members: list[_Member]) -> Plan[StoredStep]:
         memory, refs = self.memory, [Ref(one.queue, one.id) for one in members]
         ended: list[Job | None] = []
         watched, retries = False, 0
@@ -293,8 +290,6 @@ class StepPlans:
                 yield from self._look_later(key)
             elif not (yield from self._is_over(key)):
                 yield from memory.suspend(memory.next_look(f"{key}!1"))
-        if again and not watched:
-            yield from self._drop_unstarted(key)
         failed = [ref.id for ref, job in zip(refs, ended, strict=True) if not _completed(job)]
         if failed:
             return (yield from memory.record(key, msgspec.json.encode(_Failed(failed, len(refs)))))
@@ -329,13 +324,6 @@ class StepPlans:
             yield VerbCall("put_flow", (flow, nodes[at : at + FLOW_STEP]), {"start": False})
         if nodes:
             yield VerbCall("put_flow", (flow, []), {"start": True})
-
-    def _drop_unstarted(self, key: str) -> Plan[None]:
-        """End the flow of an earlier attempt that died before it started it: nobody will."""
-        ref = self._watch_of(key).ref
-        (info,) = yield VerbCall("get_flows", ([ref],))
-        if info is not None and info.state is FlowState.BUILDING:
-            yield VerbCall("change_flow", (ref, FlowChange.CANCEL))
 
     def _is_over(self, key: str) -> Plan[bool]:
         """Whether all jobs that `_watch` was given have ended."""

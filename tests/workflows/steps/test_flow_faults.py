@@ -458,8 +458,11 @@ async def test_a_job_that_dies_while_it_stores_the_flow_of_a_gather_leaves_none_
     await running.start()
     assert await handle.aresult(timeout=10) == [1]
     assert ends.is_set()
-    flows = (await app.store.list_flows()).flows
-    assert [flow.ended for flow in flows] == [True]
+
+    async def left() -> list[bool]:
+        return [flow.ended for flow in (await app.store.list_flows()).flows]
+
+    await until(left, [True])
     await running.stop()
 
 

@@ -129,7 +129,7 @@ class FlowChangeSet:
         self.removed: set[str] = set()  # the queues whose entries were removed with the change
         self.unconfirmed = ""  # why too few replicas have the change, once it is stored
         self.wakes: Ref | None = None  # a job to wake
-        self.parent_ended = False  # the job that waits for the flow has ended; nobody has seen to it
+        self.parent_ended: bytes | None = None  # the job that waits for it has ended; nobody has seen to it
         self.parent_seen = False  # somebody sees to it now
         self._was_open = bool(version) and head.state not in CLOSED
         self.added = b""  # the field that notes the key of a call which adds members

@@ -13,7 +13,7 @@
 -- flow/ID is a hash: `v` version, `head` flow, `o` 1 if it is over, `s` 1 if scripts may count ends without a change of `v`
 -- (queue.lua), `q` how many ends they have counted since `head`; and per node N: `nN` its state, `jN` its job, `iN` inputs,
 -- `rN` result; and `aKEY`, if a call with this key has added members; `p` if the job that waits for
--- the flow has ended, and `advance_flows` has not seen to it.
+-- the flow has ended ('c': completed), and `advance_flows` has not seen to it.
 -- flows: the ids by time of creation. flows/look: the ids by the instant at which `advance_flows` has something to do.
 -- Returns {1 if stored, the highest generation, names of the jobs put into `out`}. A job whose id is taken is not stored;
 -- that ends its node, by an entry of `ends`.

@@ -58,7 +58,7 @@ def open_flow(context: Context, ref: Ref) -> CallPlan[FlowChangeSet | None]:
         return None
     now = int((yield from now_of(context)))
     session = FlowChangeSet(read_head(head, counted), version or b"", int(counted or 0), now, run)
-    session.parent_ended = ended is not None
+    session.parent_ended = ended
     return session
 
 

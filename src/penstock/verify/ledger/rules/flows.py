@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
 from penstock.client.flows.values import decoded
 from penstock.core.flow import OPEN, FlowNode, FlowPolicy, FlowState, NodeState, When
 from penstock.core.job import Ref
-from penstock.verify.ledger.facts import StepRecorded
+from penstock.verify.ledger.facts import StepRan, StepRecorded
 from penstock.verify.ledger.reading.flow_story import FlowStory
 from penstock.verify.ledger.reading.story import TERMINAL_STATES, Run, Story
 from penstock.verify.ledger.rules.case import Case, StoredFlow
@@ -121,17 +121,27 @@ def _was_changed(story: FlowStory, seen: StoredFlow, case: Case) -> bool:
 
 
 def _has_lost_a_gather(seen: StoredFlow, case: Case) -> bool:
-    """Whether the store was allowed to lose the results of a gather whose jobs were removed already.
+    """Whether the store was allowed to lose a job of a gather, or its results after its jobs were removed.
 
-    Then the gather fails when it is repeated.
+    Then the gather fails.
     """
-    jobs = (case.last.get(node.job) for node in seen.nodes.values() if node.job is not None)
+    if not case.forgiven:
+        return False
+    jobs = [case.last.get(node.job) for node in seen.nodes.values() if node.job is not None]
+    gathers = [job for job in jobs if job is not None and any(map(_is_gather, job.steps or ()))]
+    if any(
+        _is_gather(one) and case.forgiven(one.sent, one.mono) for job in gathers for one in job.steps or ()
+    ):
+        return True
+    begins = tuple(f"{job.ref.id}." for job in gathers)  # the ids of their jobs
     return any(
-        isinstance(fact, StepRecorded) and fact.step == "gather!" and case.forgiven(fact.sent, fact.mono)
-        for job in jobs
-        if job is not None
-        for fact in job.steps or ()
+        story.ref.id.startswith(begins) and any(case.forgiven(*call) for call in story.calls)
+        for story in case.history.stories
     )
+
+
+def _is_gather(fact: StepRan | StepRecorded) -> TypeGuard[StepRecorded]:
+    return isinstance(fact, StepRecorded) and fact.step == "gather!"
 
 
 def _as_expected(story: FlowStory, seen: StoredFlow, case: Case) -> Iterator[Violation]:
