@@ -17,6 +17,7 @@ from penstock.core.flow import CLOSED, OPEN, USED, FlowNode, FlowState, NewNode,
 from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode, Sweep
 from penstock.core.job import NewJob, Ref
 from penstock.stores.redis.keys import id_of, packed
+from penstock.stores.redis.wire.calls import ServerRun
 
 __all__ = ["FlowChangeSet", "node_fields", "read_head", "shown_node"]
 
@@ -114,8 +115,11 @@ def read_head(text: bytes, uncounted: bytes | None) -> LiveFlow:
 class FlowChangeSet:
     """A flow, and its nodes as far as they were read; the host of its engine."""
 
-    def __init__(self, head: LiveFlow, version: bytes, uncounted: int, now: int) -> None:
+    def __init__(
+        self, head: LiveFlow, version: bytes, uncounted: int, now: int, run: ServerRun | None = None
+    ) -> None:
         self.head = head
+        self.run = run  # that of the server that the flow was read from
         self._was_over = head.over
         self.version = version
         #: The ends that scripts had counted, and that are counted in `head` now.
@@ -131,7 +135,7 @@ class FlowChangeSet:
         self.removed: set[str] = set()  # the queues whose entries were removed with the change
         self.unconfirmed = ""  # why too few replicas have the change, once it is stored
         self.wakes: Ref | None = None  # a job to wake
-        self.parent_ended = False  # the job that waits for the flow has ended; nobody has seen to it
+        self.parent_ended: bytes | None = None  # the job that waits for it has ended; nobody has seen to it
         self.parent_seen = False  # somebody sees to it now
         self._was_open = bool(version) and head.state not in CLOSED
         self.added = b""  # the field that notes the key of a call which adds members
