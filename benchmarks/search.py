@@ -19,12 +19,14 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from statistics import median, quantiles
 
+from benchmarks.ended import dead as died
+from benchmarks.ended import end_all
 from penstock.core.ids import mint
-from penstock.core.job import AttemptError, NewJob, State
+from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.inspector import Inspector, JobSearch
 from penstock.stores.connect import connect
-from penstock.stores.contract import JobFilter, JobOrder, Settlement, Share, Store
+from penstock.stores.contract import JobFilter, JobOrder, Store
 
 __all__ = ["main"]
 
@@ -56,7 +58,9 @@ async def _fill(store: Store, part: float) -> None:
     dead, later, ended = int(DEAD * part), int(LATER * part), int(ENDED * part)
     for n in range(0, dead + ended, _BATCH):
         await store.enqueue([_job(k, retention=_DAY) for k in range(n, min(n + _BATCH, dead + ended))])
-    await _end(store, dead)
+    # the first ones die, each of one of the kinds of errors
+    completed = Transition(State.COMPLETED, keep=_DAY)
+    await end_all(store, _QUEUES, lambda n: died(n % KINDS) if n < dead else completed)
     for n in range(dead + ended, int(JOBS * part) - later, _BATCH):
         await store.enqueue([_job(k) for k in range(n, min(n + _BATCH, int(JOBS * part) - later))])
     for n in range(0, later, _BATCH):
@@ -68,25 +72,6 @@ def _job(n: int, **options: int) -> NewJob:
     options_of_it = f'{{"lang":"en","mail":"user{n % 9973}@example.org","note":"{"x" * 60}"}}'
     payload = f'[[{n},"order-{n:07d}",{options_of_it}],{{}}]'
     return NewJob(mint(), f"tasks.t{n % 20}", payload.encode(), _QUEUES[n % 5], **options)
-
-
-async def _end(store: Store, dead: int) -> None:
-    """End all available jobs: the first ones dead, each with one of the kinds of errors."""
-    n = 0
-    shares = [Share(queue, quota=_BATCH, cap=_BATCH) for queue in _QUEUES]
-    while jobs := (await store.fetch(shares, limit=_BATCH, lease=60_000, worker="w1", token=mint())).jobs:
-        settlements = []
-        for job in jobs:
-            kind = n % KINDS
-            error = AttemptError(
-                1, 0, f"Error{kind % 50}", f"the host {kind} gave no answer", "Traceback …\n" * 20
-            )
-            to = Transition(State.DEAD, keep=90 * _DAY, error=error, reason=f"Error{kind % 50}")
-            settlements.append(
-                Settlement(job.lease, to if n < dead else Transition(State.COMPLETED, keep=_DAY))
-            )
-            n += 1
-        await store.settle(settlements)
 
 
 # ── measure ──────────────────────────────────────────────────────────────────────────────────────

@@ -77,7 +77,7 @@ ENCRYPTED = (
     "operator_acts",
 )
 ENCRYPTED += ("list_jobs", "list_next", "namespaces", "periodic", "reclaim", "settle", "stream_ends")
-ENCRYPTED += ("job_log", "search_jobs", "signals", "statistics", "steps")
+ENCRYPTED += ("fleet", "job_log", "search_jobs", "signals", "statistics", "steps")
 ENCRYPTED += ("sync_verbs", "unique_rules", "wait", "wait_for_end")
 assert all((Path(__file__).parent / f"test_{name}.py").is_file() for name in ENCRYPTED)
 #: Except these: an encrypted store keeps a hash of the unique key.

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.core.formats import instant
 from penstock.core.job import TERMINAL, Job, Ref, State
+from penstock.core.text import counted
 from penstock.inspector.audit import AuditLog
 from penstock.stores.contract import QueueInfo, Store, WorkerInfo
 
@@ -198,7 +199,9 @@ class _Question:
             named = await holders(self._store, info)
             others = " and others" if running > len(named) else ""
             held = f", held by {', '.join(named)}{others}" if named else ""
-            return [Reason("limited", f"{running} of {most} jobs of the queue run (max_running){held}")]
+            return [
+                Reason("limited", f"{running} of {counted(most, 'job')} of the queue run (max_running){held}")
+            ]
         if info.opens is not None:
             opens = instant(info.opens)
             return [Reason("rated", f"the rate of the queue ({info.limits.rate}) opens at {opens}")]
@@ -243,7 +246,7 @@ class _Question:
 
 
 def _jobs(n: int) -> str:
-    return "1 job is" if n == 1 else f"{n:,} jobs are"
+    return f"{counted(n, 'job')} {'is' if n == 1 else 'are'}"
 
 
 def _workers(workers: Sequence[WorkerInfo]) -> str:

@@ -78,6 +78,10 @@ def test_secrets_are_hidden_and_numbers_are_exact(ran: Site) -> None:
         assert "hunter2" not in text
         assert "hidden" in text
         assert path.startswith("failed") or "12345678901234567890" in text
+    assert "/jobs/mail/failed" in ran.client.get("/jobs?text=password").text
+    for text in ("hunter2", "hunter", '"password":"h'):  # nor can they be guessed by a search
+        assert "/jobs/mail/" not in ran.client.get("/jobs", params={"text": text}).text, text
+    assert "values of this header are hidden" in ran.client.get("/jobs?header=Authorization=x").text
     assert json_text(b'{"a":1.10,"b":[1e400,{}],"c":{"PIN":1}}', Redaction(["pin"])) == (
         '{\n  "a": 1.10,\n  "b": [\n    1e400,\n    {}\n  ],\n  "c": {\n    "PIN": "hidden"\n  }\n}'
     )
