@@ -29,6 +29,8 @@ from penstock.stores.contract import Store
 __all__ = ["Top"]
 
 _SHORTEST, _LONGEST = 0.2, 3_600.0
+#: A read without an answer is shown after this time (s).
+_LATE = 2.0
 #: From this size of the terminal on, all panes are shown at once.
 _WIDE, _HIGH = 160, 40
 _KEYS = {"pause": "p pause", "retry": "r retry", "cancel": "c cancel", "delete": "d delete"}
@@ -86,7 +88,9 @@ class Top(App[None]):
         self._chosen = 0
         self._view: Overview | None = None
         self._rates: Rates | None = None
-        self._away_since: float | None = None
+        #: Since when (monotonic) no read has had an answer, the last error, and whether the screen says so.
+        self._asked_at: float | None = None
+        self._why_away, self._away = "", False
         self._kicked = asyncio.Event()
 
     # ── layout ───────────────────────────────────────────────────────────────────────────────────
@@ -104,6 +108,7 @@ class Top(App[None]):
         """Begin to read."""
         self.action_choose(0)
         self._read_on()
+        self.set_interval(_LATE, self._check_answer)
 
     def on_resize(self, event: Resize) -> None:
         """Show all panes if there is room."""
@@ -151,10 +156,12 @@ class Top(App[None]):
     async def _read_on(self) -> None:
         while True:
             self._kicked.clear()
+            self._asked_at = self._asked_at or time.monotonic()
             try:
                 view = await self._inspector.overview()
             except PenstockError as error:
-                self._store_is_away(error)
+                self._why_away = f": {error}"
+                self._say_away()
             else:
                 self._took(view)
             self._lines()
@@ -164,20 +171,26 @@ class Top(App[None]):
 
     def _took(self, view: Overview) -> None:
         self._rates = rates = Rates(self._view, view, self._rates)
-        if self._away_since is not None:
+        if self._away:
             self._say("the store answers again")
-            self._away_since = None
+        self._asked_at, self._why_away, self._away = None, "", False
         if self._view is None or view.now > self._view.now:
             self._view = view
         self._put("totals", f" {totals(view, rates)}")
         for table in self._tables:
             table.take(table.pane.rows(view, rates))
 
-    def _store_is_away(self, error: PenstockError) -> None:
-        now = time.monotonic()
-        self._away_since = now if self._away_since is None else self._away_since
-        since = f"for {now - self._away_since:.0f} s" if self._view is not None else "yet"
-        self._say(f"the store does not answer {since}: {error}", bad=True)
+    def _check_answer(self) -> None:
+        """Say it when a read takes long: its error may come only after several seconds."""
+        if self._asked_at is not None and time.monotonic() - self._asked_at >= _LATE:
+            self._say_away()
+
+    def _say_away(self) -> None:
+        self._away = True
+        since = "yet"
+        if self._view is not None and self._asked_at is not None:
+            since = f"for {time.monotonic() - self._asked_at:.0f} s"
+        self._say(f"the store does not answer {since}{self._why_away}", bad=True)
 
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────
 
