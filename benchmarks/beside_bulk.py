@@ -156,7 +156,7 @@ class _Run:
     async def _fill_dead(self) -> None:
         for n in range(0, self._dead, _BATCH):
             await self._store.enqueue([self._job(_DEAD, k) for k in range(n, min(n + _BATCH, self._dead))])
-        await end_all(self._store, [_DEAD], lambda n: died(n % _KINDS))
+        await end_all(self._store, [_DEAD], lambda n, _: died(n % _KINDS))
 
     def _job(self, queue: str, n: int) -> NewJob:
         return NewJob(mint(), "noop", f'[[],{{"note":"{n:07d}{"x" * 80}"}}]'.encode(), queue)

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.core.ids import mint
-from penstock.core.job import AttemptError, State
+from penstock.core.job import AttemptError, Job, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import Settlement, Share, Store
 
 __all__ = ["dead", "end_all"]
 
 _BATCH = 2_000
+#: As long as the ids of workers are.
+_WORKER = mint()
 _KEPT = 90 * 86_400_000
 
 
-async def end_all(store: Store, queues: Sequence[str], outcome: Callable[[int], Transition]) -> int:
-    """Give the n-th available job of these queues `outcome(n)`; returns how many there were."""
+async def end_all(store: Store, queues: Sequence[str], outcome: Callable[[int, Job], Transition]) -> int:
+    """Give the n-th available job of these queues `outcome(n, job)`; returns how many there were."""
     n = 0
     shares = [Share(queue, quota=_BATCH, cap=_BATCH) for queue in queues]
-    while jobs := (await store.fetch(shares, limit=_BATCH, lease=60_000, worker="w1", token=mint())).jobs:
-        await store.settle([Settlement(job.lease, outcome(n + k)) for k, job in enumerate(jobs)])
+    while jobs := (await store.fetch(shares, limit=_BATCH, lease=60_000, worker=_WORKER, token=mint())).jobs:
+        await store.settle([Settlement(job.lease, outcome(n + k, job)) for k, job in enumerate(jobs)])
         n += len(jobs)
     return n
 

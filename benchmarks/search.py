@@ -63,7 +63,7 @@ async def _fill(store: Store, url: str, part: float) -> None:
         await store.enqueue([_job(k, retention=_DAY) for k in range(n, min(n + _BATCH, dead + ended))])
     # the first ones die, each of one of the kinds of errors
     completed = Transition(State.COMPLETED, keep=_DAY)
-    await end_all(store, _QUEUES, lambda n: died(n % KINDS) if n < dead else completed)
+    await end_all(store, _QUEUES, lambda n, _: died(n % KINDS) if n < dead else completed)
     for n in range(dead + ended, int(JOBS * part) - later, _BATCH):
         await store.enqueue([_job(k) for k in range(n, min(n + _BATCH, int(JOBS * part) - later))])
     for n in range(0, later, _BATCH):
