@@ -152,7 +152,7 @@ class _Question:
             return [Reason("batch", f"it is part of the batch {job.batch}, which is {state}")]
         terms = job.spec.batch_terms
         key = "" if terms is None else terms.key
-        for info in await self._store.batches(job.queue):
+        for info in await self._store.batches(job.queue, limit=_MOST_COUNTED):
             if (info.task, info.key) == (job.task, key):
                 due = "is full" if info.due is None else f"is full, or at {instant(info.due)}"
                 return [Reason("batch", f"its batch starts when it {due}; its size is {info.size:,}")]
