@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import ClassVar
 
 from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.events import DescendantFocus, Resize
 from textual.widgets import DataTable, Static
@@ -18,6 +16,7 @@ from textual.widgets import DataTable, Static
 from penstock.cli.top.acts import plan
 from penstock.cli.top.details import details
 from penstock.cli.top.dialogs import HELP, Ask, AskText, ShowText
+from penstock.cli.top.layout import KEYS, LABELS, STYLE, shows_all
 from penstock.cli.top.pane_table import PaneTable
 from penstock.cli.top.panes import PANES, totals
 from penstock.cli.top.rates import Rates
@@ -31,54 +30,14 @@ __all__ = ["Top"]
 _SHORTEST, _LONGEST = 0.2, 3_600.0
 #: A read without an answer is shown after this time (s).
 _LATE = 2.0
-#: From this size of the terminal on, all panes are shown at once.
-_WIDE, _HIGH = 160, 40
-_KEYS = {"pause": "p pause", "retry": "r retry", "cancel": "c cancel", "delete": "d delete"}
-_KEYS |= {"quiet": "Q quiet", "drain": "D drain"}
 
 
 class Top(App[None]):
     """The live view of a store. `read_only`: without acts; `place`: the store's name; `interval`: seconds."""
 
     ENABLE_COMMAND_PALETTE = False
-    CSS = """
-    Screen { layout: vertical; }
-    #head, #totals, #tabs, #message, #keys { height: 1; }
-    #head, #keys { background: $panel; }
-    #message.bad { background: $error; color: $text; }
-    #panes { height: 1fr; }
-    #panes.all { layout: grid; grid-size: 2 3; }
-    PaneTable { height: 1fr; display: none; }
-    PaneTable.chosen, #panes.all PaneTable { display: block; }
-    #panes.all PaneTable { border: round $panel; height: 100%; }
-    #panes.all PaneTable.chosen { border: round $accent; }
-    #panes.all #pane-0 { column-span: 2; }
-    ModalScreen { align: center middle; }
-    .dialog { width: auto; max-width: 90%; height: auto; max-height: 90%; border: round $accent;
-              padding: 0 1; background: $panel; }
-    Input.dialog { width: 60; }
-    .tall { width: 90%; }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(str(n + 1), f"choose({n})") for n in range(len(PANES))),
-        Binding("tab", "choose_next(1)", priority=True),
-        Binding("shift+tab", "choose_next(-1)", priority=True),
-        Binding("s", "sort"),
-        Binding("o", "turn"),
-        Binding("slash", "filter"),
-        Binding("escape", "no_filter"),
-        Binding("plus", "slower(0.5)"),
-        Binding("minus", "slower(2)"),
-        Binding("space", "read"),
-        Binding("question_mark", "help"),
-        Binding("q,ctrl+c", "quit"),
-        Binding("p", "act('pause')"),
-        Binding("r", "act('retry')"),
-        Binding("c", "act('cancel')"),
-        Binding("d", "act('delete')"),
-        Binding("Q", "act('quiet')"),
-        Binding("D", "act('drain')"),
-    ]
+    CSS = STYLE
+    BINDINGS = KEYS
 
     def __init__(self, store: Store, *, place: str, interval: float, read_only: bool = False) -> None:
         super().__init__()
@@ -112,7 +71,7 @@ class Top(App[None]):
 
     def on_resize(self, event: Resize) -> None:
         """Show all panes if there is room."""
-        every = event.size.width >= _WIDE and event.size.height >= _HIGH
+        every = shows_all(event.size.width, event.size.height)
         self.query_one("#panes").set_class(every, "all")
         self.query_one("#tabs").display = not every
         self._lines()
@@ -139,7 +98,7 @@ class Top(App[None]):
         )
         self._put("tabs", f"{tabs}  {self._table.arrangement}")
         acts = () if self._read_only else self._table.pane.acts
-        keys = [*(_KEYS[act] for act in acts), "s sort", "o order", "/ filter", "Enter details", "? help"]
+        keys = [*(LABELS[act] for act in acts), "s sort", "o order", "/ filter", "Enter details", "? help"]
         self._put("keys", f" {'  '.join([*keys, 'q quit'])}")
 
     def _put(self, id: str, text: str) -> None:
