@@ -2,6 +2,7 @@
 
 from penstock.core.formats import iso
 from penstock.inspector.bulk_acts import BulkAct, BulkActs, BulkState
+from penstock.inspector.entry_views import EntryView
 from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.flow_views import FlowPageView, FlowView, NodeView
 from penstock.inspector.inspector import Inspector
@@ -17,11 +18,10 @@ from penstock.inspector.job_views import (
     PartitionView,
     UniqueView,
 )
+from penstock.inspector.limit_views import LimitsView
 from penstock.inspector.overview import HeldView, Overview
 from penstock.inspector.queue_views import (
     BatchView,
-    EntryView,
-    LimitsView,
     ParkedView,
     QueueStatsView,
     QueueView,

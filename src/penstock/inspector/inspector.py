@@ -17,6 +17,7 @@ from penstock.core.schedule import Entry, NewEntry
 from penstock.inspector.audit import AuditLog
 from penstock.inspector.bulk_acts import BulkActs
 from penstock.inspector.entry_trigger import trigger
+from penstock.inspector.entry_views import EntryView, entry_view
 from penstock.inspector.fleet_checks import check_fleet
 from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.job_acts import JobAct, JobActs, every_state
@@ -27,12 +28,10 @@ from penstock.inspector.job_views import JobView, job_view
 from penstock.inspector.overview import Overview, read_overview
 from penstock.inspector.queue_views import (
     BatchView,
-    EntryView,
     ParkedView,
     QueueStatsView,
     QueueView,
     batch_view,
-    entry_view,
     parked_view,
     queue_view,
     queue_views,

@@ -87,14 +87,19 @@ def filter_asked(view: View) -> JobFilter:
         if field_name not in _TIMES:
             raise ConfigError(f"time={field_name!r:.40} is none of {', '.join(_TIMES)}")
         ranges[field_name] = TimeRange(since=view.now - milliseconds(since, what="since"))
+    text, headers = view.asked("text"), dict(_header(text) for text in view.all_asked("header"))
+    for name in headers:
+        if view.shared.redaction.hides(name):
+            raise ConfigError(f"header={name!r:.60}: values of this header are hidden")
     filter = JobFilter(
         queues=tuple(view.all_asked("queue")),
         states=tuple(parse_state(text) for text in view.all_asked("state")),
         task=view.asked("task") or None,
         worker=view.asked("worker") or None,
         flow=_flow(view.asked("flow")),
-        headers=dict(_header(text) for text in view.all_asked("header")),
-        text=view.asked("text"),
+        headers=headers,
+        text=text,
+        hidden=view.shared.redaction.patterns if text else (),
     )
     return replace(filter, **ranges)
 
