@@ -18,6 +18,7 @@ from pathlib import Path
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.formats import size_text
 from penstock.core.job import Job, Ref
 from penstock.core.per_loop import PerLoop
 from penstock.stores.contract import Finding, Level, OnDue, SyncStore, Wake, WorkerOffer
@@ -209,7 +210,9 @@ class SqliteStore(NamespaceViews, StoreFacade):
         found = [Finding(Level.FINE, "syncs", kept)]
         if size := _size_of(f"{self._path}"):
             log = _size_of(f"{self._path}-wal")
-            found.append(Finding(Level.FINE, "size", f"{size:,} bytes, and {log:,} in the write-ahead log"))
+            found.append(
+                Finding(Level.FINE, "size", f"{size_text(size)}, and {size_text(log)} in the write-ahead log")
+            )
         return found
 
     def _privacy(self) -> Finding:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from penstock.core.text import one_line
 
-__all__ = ["ago", "compact", "exact", "instant_of", "now_ms", "plain_line", "size", "span"]
+__all__ = ["ago", "compact", "exact", "instant_of", "now_ms", "plain_line", "span"]
 
 _STEPS = ((60, "s", 1), (3600, "min", 60), (86_400, "h", 3600), (86_400 * 60, "d", 86_400))
 
@@ -68,14 +68,6 @@ def compact(number: float) -> str:
             shown = number / (1e3 if unit == "k" else size)
             return f"{shown:.3g}{unit}" if shown < 1000 else f"{shown:.0f}{unit}"
     return f"{number:,.0f}" if number == int(number) else f"{number:.3g}"
-
-
-def size(bytes: float) -> str:
-    """A number of bytes: `950 B`, `312 MB`, `2.9 GB`."""
-    for step, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if bytes >= step:
-            return f"{bytes / step:.3g} {unit}" if bytes < 999.5 * step else f"{bytes / step:.0f} {unit}"
-    return f"{bytes:.0f} B"
 
 
 def plain_line(text: str | None) -> str:

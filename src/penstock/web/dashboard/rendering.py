@@ -10,9 +10,10 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from penstock.core.formats import size_text
 from penstock.core.job import TERMINAL, State
 from penstock.web.dashboard import charts
-from penstock.web.dashboard.formats import ago, compact, exact, plain_line, size, span
+from penstock.web.dashboard.formats import ago, compact, exact, plain_line, span
 from penstock.web.dashboard.sessions import form_token
 from penstock.web.dashboard.tracebacks import folded
 from penstock.web.dashboard.view import View, segment
@@ -32,7 +33,7 @@ class Templates:
             lstrip_blocks=True,
         )
         self._made.filters |= {
-            "size": size,
+            "size": size_text,
             "span": span,
             "compact": compact,
             "line": plain_line,

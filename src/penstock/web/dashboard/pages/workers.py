@@ -14,7 +14,7 @@ from penstock.web.dashboard.worker_rows import held_jobs, seen_workers, worker_l
 __all__ = ["PAGE"]
 
 _PAGE = 100
-_LONGEST = 50
+_LONGEST = 15
 
 
 async def show(view: View) -> dict[str, Any]:
@@ -32,6 +32,7 @@ async def show(view: View) -> dict[str, Any]:
         "next": shown[-1].id if start + _PAGE < len(matching) else None,
         "sums": _sums(matching),
         "held": held,
+        "names": {one.id: f"{one.host} {one.pid}" for one in workers.value or [] if one.host},
         "longest": [one for one in jobs if not part or one.job.worker in ids][:_LONGEST],
         "more": held.value is not None and held.value.more,
     }
