@@ -1,6 +1,7 @@
 """The operator's view of a store: queries and operations for the command line, the dashboard and HTTP."""
 
 from penstock.core.formats import iso
+from penstock.inspector.audit import AuditFilter, AuditPage, ShownEntry
 from penstock.inspector.bulk_acts import BulkAct, BulkActs, BulkState
 from penstock.inspector.entry_views import EntryView
 from penstock.inspector.flow_inspector import FlowInspector
@@ -38,6 +39,8 @@ __all__ = [
     "RIGHTS",
     "ActView",
     "AttemptView",
+    "AuditFilter",
+    "AuditPage",
     "BatchView",
     "BulkAct",
     "BulkActs",
@@ -68,6 +71,7 @@ __all__ = [
     "RunningView",
     "SearchProgress",
     "SentCommand",
+    "ShownEntry",
     "StatsInspector",
     "TaskStatsView",
     "TimesView",

@@ -14,7 +14,8 @@ __all__ = ["RIGHTS", "right_of"]
 
 _READ = (
     *("search", "job", "why", "refs", "batches", "queues", "queue", "parked", "stats"),
-    *("entries", "entry", "upcoming", "workers", "checkup", "overview"),
+    *("entries", "entry", "upcoming", "workers", "worker", "checkup", "overview"),
+    *("store_checkup", "response_times", "audit"),
     *("flows.flows", "flows.flow", "flows.flow_nodes"),
     *("bulk.dry_run", "bulk.all", "bulk.get"),
     *("statistics.tasks", "statistics.periods", "statistics.errors", "statistics.sizes"),

@@ -156,9 +156,14 @@ class Dashboard:
                 says = why or f"You have no right to {act.right} here."
                 return self._message(view, 403, "Not allowed", says)
             try:
-                return await act.do(view)
+                made = await act.do(view)
             except (ConfigError, ArgumentError) as error:
                 return view.done(str(error), "/", failed=True)
+            if isinstance(made, Response):
+                return made
+            assert act.shows is not None  # an act without a page returns an answer
+            html = self._render(f"pages/{act.shows.name}.html", view, {"page": act.shows, **made})
+            return HTMLResponse(html)
 
         return self._guarded(answer)
 

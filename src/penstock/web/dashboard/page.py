@@ -42,9 +42,11 @@ class DashboardPage:
 class DashboardAct:
     """A change: a form is sent to `path`. `do` does it, and returns an answer, mostly `view.done(...)`.
 
-    Without `{queue}` in its path, the right is needed on all queues.
+    Without `{queue}` in its path, the right is needed on all queues. With `shows`, `do` may also return the
+    values of the template of this page, which has the same path: what is shown is the answer itself.
     """
 
     path: str
-    do: Callable[[View], Awaitable[Response]]
+    do: Callable[[View], Awaitable[Mapping[str, Any] | Response]]
     right: Right = Right.OPERATE
+    shows: DashboardPage | None = None

@@ -1,7 +1,22 @@
 """All pages and acts of the dashboard, in the order of the navigation."""
 
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
-from penstock.web.dashboard.pages import job, jobs, overview, queue, queues, search
+from penstock.web.dashboard.pages import (
+    audit,
+    errors,
+    health,
+    job,
+    jobs,
+    limits,
+    overview,
+    queue,
+    queues,
+    search,
+    task,
+    tasks,
+    worker,
+    workers,
+)
 
 __all__ = ["ACTS", "PAGES"]
 
@@ -12,7 +27,16 @@ PAGES: tuple[DashboardPage, ...] = (
     jobs.PAGE,
     job.PAGE,
     job.DOCUMENT,
+    errors.PAGE,
+    tasks.PAGE,
+    task.PAGE,
+    workers.PAGE,
+    worker.PAGE,
+    worker.STACKS,
+    limits.PAGE,
+    audit.PAGE,
+    health.PAGE,
     search.PAGE,
 )
 
-ACTS: tuple[DashboardAct, ...] = (*queue.ACTS, *job.ACTS)
+ACTS: tuple[DashboardAct, ...] = (*queue.ACTS, *job.ACTS, *worker.ACTS)
