@@ -1,7 +1,7 @@
 """All pages and acts of the dashboard, in the order of the navigation."""
 
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
-from penstock.web.dashboard.pages import job, jobs, overview, queue, queues, search
+from penstock.web.dashboard.pages import enqueue, job, job_edit, jobs, overview, queue, queues, search
 
 __all__ = ["ACTS", "PAGES"]
 
@@ -12,7 +12,9 @@ PAGES: tuple[DashboardPage, ...] = (
     jobs.PAGE,
     job.PAGE,
     job.DOCUMENT,
+    job_edit.PAGE,
+    enqueue.PAGE,
     search.PAGE,
 )
 
-ACTS: tuple[DashboardAct, ...] = (*queue.ACTS, *job.ACTS)
+ACTS: tuple[DashboardAct, ...] = (*queue.ACTS, *job.ACTS, *job_edit.ACTS, *enqueue.ACTS)
