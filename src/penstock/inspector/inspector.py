@@ -22,7 +22,7 @@ from penstock.inspector.entry_views import EntryView, entry_view
 from penstock.inspector.fleet_checks import check_fleet
 from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.job_acts import JobAct, JobActs, every_state
-from penstock.inspector.job_edits import edit_job
+from penstock.inspector.job_edits import edit_job, retry_edited
 from penstock.inspector.job_search import JobSearch, SearchProgress
 from penstock.inspector.job_search import search as search_steps
 from penstock.inspector.job_views import JobView, job_view
@@ -140,6 +140,17 @@ class Inspector:
         """
         why = unreadable_check(self._store)
         return await edit_job(self._store, ref, rewrite, version=version, why_unreadable=why)
+
+    async def edit_and_retry(
+        self, ref: Ref, rewrite: Callable[[Job], NewJob], *, version: str | None = None
+    ) -> Change:
+        """As `edit`, and make the job available now, with all its attempts.
+
+        An ended job gets a copy with a new id, which the change names; unless it was completed, the copy
+        replaces it.
+        """
+        why = unreadable_check(self._store)
+        return await retry_edited(self._store, ref, rewrite, version=version, why_unreadable=why)
 
     # batches
 

@@ -21,7 +21,8 @@ _READ = (
     *("statistics.tasks", "statistics.periods", "statistics.errors", "statistics.sizes"),
 )
 _OPERATE = (
-    *("retry", "cancel", "delete", "reschedule", "discard", "move", "edit", "flush_batch"),
+    *("retry", "cancel", "delete", "reschedule", "discard", "move", "edit", "edit_and_retry"),
+    "flush_batch",
     *("pause", "resume", "pause_entry", "resume_entry", "trigger_entry"),
     *("flows.cancel_flow", "flows.retry_flow", "flows.send"),
     *("bulk.start", "bulk.abort", "bulk.next_free", "bulk.step"),

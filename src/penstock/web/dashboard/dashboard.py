@@ -151,7 +151,8 @@ class Dashboard:
             if view is None:
                 return self._to_login(request)
             view.form = await read_form(request, self._given(request))
-            if not view.may(act.right, view.queue if "{queue}" in act.path else "*"):
+            queue = view.queue if "{queue}" in act.path else "*"
+            if not (view.visitor.may_somewhere(act.right) if act.somewhere else view.may(act.right, queue)):
                 why = "This dashboard is read-only." if self._shared.settings.read_only else ""
                 says = why or f"You have no right to {act.right} here."
                 return self._message(view, 403, "Not allowed", says)
@@ -304,7 +305,11 @@ class Dashboard:
             "page": None,
             "flash": None,
             "refresh": getattr(values.get("page"), "refresh", "never"),
-            "navigation": [page for page in self._pages if page.navigation],
+            "navigation": [
+                page
+                for page in self._pages
+                if page.navigation and view.visitor.may_somewhere(page.offered_to)
+            ],
             "theme": theme if theme in _THEMES else "system",
             "static": f"{view.base}/static/{self._assets.version}",
             "by_token": self._identification.by_token,

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from penstock.web.dashboard.dashboard import Dashboard
 from penstock.web.sockets import UnixSocket, bind_tcp
 from penstock.web.tls import Tls
 
-__all__ = ["DashboardListener", "serve_dashboard"]
+__all__ = ["DashboardListener", "new_server", "serve_dashboard"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ async def serve_dashboard(
     if listener.certificate is not None and listener.key is not None:
         Tls(listener.certificate, listener.key)  # its errors say what is wrong
     sockets, file = _sockets(listener)
-    server = _DashboardServer(_config(dashboard, listener, grace))
+    server = new_server(dashboard, listener, grace=grace)
     _stop_on_signals(dashboard, server)
     on_ready(_address(listener, sockets), _port(sockets))
     try:
@@ -60,9 +61,14 @@ async def serve_dashboard(
     return 0
 
 
-def _config(dashboard: Dashboard, listener: DashboardListener, grace: float) -> uvicorn.Config:
+def new_server(application: ASGIApp, listener: DashboardListener, *, grace: float) -> uvicorn.Server:
+    """A server for a dashboard, or for what stands in its place. Signals are left to the caller."""
+    return _DashboardServer(_config(application, listener, grace))
+
+
+def _config(application: ASGIApp, listener: DashboardListener, grace: float) -> uvicorn.Config:
     return uvicorn.Config(
-        dashboard,
+        application,
         loop="none",
         http="httptools",
         ws="none",

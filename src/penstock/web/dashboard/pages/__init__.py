@@ -3,9 +3,11 @@
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.pages import (
     audit,
+    enqueue,
     errors,
     health,
     job,
+    job_edit,
     jobs,
     limits,
     overview,
@@ -27,6 +29,8 @@ PAGES: tuple[DashboardPage, ...] = (
     jobs.PAGE,
     job.PAGE,
     job.DOCUMENT,
+    job_edit.PAGE,
+    enqueue.PAGE,
     errors.PAGE,
     tasks.PAGE,
     task.PAGE,
@@ -39,4 +43,4 @@ PAGES: tuple[DashboardPage, ...] = (
     search.PAGE,
 )
 
-ACTS: tuple[DashboardAct, ...] = (*queue.ACTS, *job.ACTS, *worker.ACTS)
+ACTS: tuple[DashboardAct, ...] = (*queue.ACTS, *job.ACTS, *job_edit.ACTS, *enqueue.ACTS, *worker.ACTS)
