@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from typing import Any
 
 __all__ = ["HIDDEN", "Redaction", "TreeNode", "json_text", "json_tree"]
@@ -20,11 +21,12 @@ class Redaction:
     """Which names have values that are not shown."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        self._patterns = tuple(pattern.lower() for pattern in patterns)
+        wanted = "|".join(translate(pattern.lower()) for pattern in patterns)
+        self._matches = re.compile(wanted or r"(?!)").match
 
     def hides(self, name: str) -> bool:
         """Whether the value of this name is hidden."""
-        return any(fnmatchcase(name.lower(), pattern) for pattern in self._patterns)
+        return self._matches(name.lower()) is not None
 
     def apply(self, values: dict[str, str]) -> dict[str, str]:
         """A flat object with hidden values replaced."""
