@@ -60,7 +60,7 @@ class SharedReads:
                     return known[0]  # type: ignore[no-any-return]
                 if pending.error is not None and pending.failed_at >= began:
                     raise pending.error
-                return await self._read(key, pending, read, cost)
+                return await self._read(key, read, cost, pending)
         finally:
             pending.waiting -= 1
             if not pending.waiting:
