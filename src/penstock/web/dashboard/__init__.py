@@ -21,8 +21,8 @@ To add a page:
    `PAGE = DashboardPage(name="NAME", path="/NAME", title=…, show=show, right=Right.READ, navigation=…)`.
 2. Write `templates/pages/NAME.html`, which extends `layout.html`, imports `parts.html` as `ui` with context,
    and has a block `content`. Read parts that may fail by `view.card(key, read)`, and show them with
-   `ui.card`. An element with an id and `data-live` is replaced when the page refreshes itself: one that may be
-   missing goes into one that is always there.
+   `ui.card`. An element with an id and `data-live` is replaced when the page refreshes itself: put an element
+   that may be missing into one that is always there.
 3. Changes are `DashboardAct(path=…, do=…, right=…)`: a form with `ui.act_form` that is sent there. `do`
    writes the audit log with `view.audit` and returns `view.done(text, path)`.
 4. Add both to the table in `pages/__init__.py`. Rights, tokens of forms, headers, errors and login are then
