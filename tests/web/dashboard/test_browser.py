@@ -150,14 +150,16 @@ async def test_a_phone_shows_pages_without_scrolling_sideways(opened: Opened) ->
 async def test_a_worker_is_seen_reports_its_stacks_and_drains(opened: Opened) -> None:
     working = asyncio.create_task(Worker(opened.app, concurrency=3).run())
     page = await opened.page("/workers")
-    await page.locator("#workers tbody a").first.click()
+    await page.locator("#list tbody a").first.click()
+    other = await opened.page(page.url.removeprefix(opened.url))
     await page.get_by_role("button", name="Stacks").click()
     await page.locator("pre.stacks").wait_for()
     await page.locator(".crumbs a").last.click()
     await page.get_by_text("Drain…").click()
     await page.get_by_role("button", name="Drain").click()
     await asyncio.wait_for(working, 15)
-    await page.get_by_text("No live worker has this id").wait_for()
+    await other.get_by_text("No live worker has this id").wait_for()  # by itself
+    assert await other.locator("#process, #acts").all_inner_texts() == ["", ""]
 
 
 async def test_the_keyboard_and_a_phone_reach_each_page(opened: Opened) -> None:

@@ -32,6 +32,8 @@ _SKEW = 1.0
 _MOST_CELLS = 100
 #: The most running jobs that are read for a page.
 _MOST_HELD = 500
+#: After this time (s) the mean use of the CPU says something: a start imports code.
+_MEASURED = 30.0
 #: From this age (s) on, a running job has the second and the third shade.
 _SHADES = (10.0, 60.0)
 
@@ -142,7 +144,7 @@ def worker_line(view: View, worker: WorkerView, held: Sequence[HeldJob], *, exac
         cells=cells[:_MOST_CELLS],
         more=max(0, len(cells) - _MOST_CELLS),
         queues=[name for name in worker.queues if view.sees(name)],
-        cpu=worker.cpu / up if up > 0 and worker.cpu else None,
+        cpu=worker.cpu / up if up >= _MEASURED and worker.cpu else None,
     )
 
 

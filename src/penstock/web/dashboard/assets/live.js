@@ -130,7 +130,7 @@ function replaceParts(fresh) {
   for (const old of document.querySelectorAll("[data-live]")) {
     const now = fresh.getElementById(old.id);
     if (!now || (sent.get(old) ?? facts(old)) === facts(now)) continue;
-    if (old.matches(":hover") && old.matches(".card:not(#why):not(#progress), table")) {
+    if (old.matches(":hover") && old.matches(".card:not(#why):not(#progress), .parts, table")) {
       missed = true; // it is replaced when the pointer has left
       continue;
     }
