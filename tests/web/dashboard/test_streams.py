@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import httpx2 as httpx
 import pytest
 
 from penstock import App
 from penstock.core.errors import StoreUnavailable
+from penstock.core.job import NewJob
 from penstock.inspector import Inspector
 from penstock.web.dashboard import Dashboard
 from penstock.web.dashboard.pulse import Pulse
 from penstock.web.dashboard.shared_reads import SharedReads
+from tests.servers.single import redis_server
 from tests.store.facts import SOON
 from tests.web.dashboard.conftest import Site
 
@@ -48,6 +53,14 @@ class Stream:
         async with asyncio.timeout(SOON):
             await self._started.wait()
         return self
+
+    async def event(self, **wanted: bool) -> None:
+        """Wait for an event with these facts."""
+        async with asyncio.timeout(4 * SOON):
+            while True:
+                _, _, data = (await self.bodies.get()).partition(b"data: ")
+                if data and wanted.items() <= json.loads(data).items():
+                    return
 
     async def leave(self) -> None:
         self._gone.set()
@@ -195,3 +208,33 @@ async def test_answers_are_forgotten_when_they_are_old(monkeypatch: pytest.Monke
     now += 2.0
     await reads.get("later", read)
     assert list(reads._kept) == ["later"]
+
+
+@pytest.mark.server
+async def test_pages_say_that_redis_is_away_and_go_on_when_it_is_back() -> None:
+    server = redis_server()
+    app = App(server.url)
+    site = Site(app, open_to_all=True, hosts=())
+    site.dashboard._shared.pulse._interval = 0.05
+    await app.store.enqueue([NewJob("one", "t", queue="mail")])
+    stream = await Stream(site.dashboard).started()
+    await stream.event(error=False)
+    server.kill()
+    await stream.event(error=True)
+    began = time.monotonic()
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(site.dashboard), base_url="http://localhost")
+    pages = await asyncio.gather(
+        *(client.get(path) for path in ("/", "/queues", "/jobs", "/jobs/mail/one") * 5)
+    )
+    assert {page.status_code for page in pages} == {503}
+    assert all("The store does not answer" in page.text for page in pages)
+    assert time.monotonic() - began < 2 * SOON
+    server.launch()
+    server.wait_ready()
+    await stream.event(error=False, changed=True)
+    await app.store.enqueue([NewJob("two", "t", queue="mail")])
+    assert (await client.get("/jobs/mail/two")).status_code == 200
+    await stream.leave()
+    await client.aclose()
+    app.store.close()
+    server.close()

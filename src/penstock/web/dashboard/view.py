@@ -23,7 +23,7 @@ from penstock.web.dashboard.forms import Form, local_path
 from penstock.web.dashboard.json_tree import Redaction
 from penstock.web.dashboard.pulse import Pulse
 from penstock.web.dashboard.settings import DashboardSettings
-from penstock.web.dashboard.shared_reads import SharedReads
+from penstock.web.dashboard.shared_reads import FRESH, SharedReads
 from penstock.web.dashboard.visitor import Visitor
 
 __all__ = ["NotFoundError", "Shared", "View", "segment"]
@@ -135,13 +135,17 @@ class View:
 
     # ── reads ────────────────────────────────────────────────────────────────────────────────────
 
-    async def read(self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1) -> T:
-        """An answer of the inspector that is shared with other requests for a second."""
-        return await self.shared.reads.get(key, read, cost=cost)
+    async def read(
+        self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1, fresh: float = FRESH
+    ) -> T:
+        """An answer of the inspector that is shared with other requests for `fresh` seconds."""
+        return await self.shared.reads.get(key, read, cost=cost, fresh=fresh)
 
-    async def card(self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1) -> Card[T]:
+    async def card(
+        self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1, fresh: float = FRESH
+    ) -> Card[T]:
         """The same for a card, which shows its own errors."""
-        return await card(self.read(key, read, cost=cost))
+        return await card(self.read(key, read, cost=cost, fresh=fresh))
 
     async def queues(self) -> list[QueueView]:
         """The queues that the visitor may read."""
