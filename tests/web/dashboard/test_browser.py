@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tests.web.dashboard.test_access import path_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-_LISTEN = """
+LISTEN = """
 window.reports = [];
 addEventListener("securitypolicyviolation", (e) => reports.push(e.violatedDirective + " " + e.blockedURI));
 """
@@ -51,16 +52,23 @@ class Opened:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def served() -> AsyncIterator[tuple[Site, str]]:
     app = example_app()
-    site = Site(app, open_to_all=True, hosts=(), interval=1.0)
+    async with serving(Site(app, open_to_all=True, hosts=(), interval=1.0)) as served_one:
+        yield served_one
+    app.store.close()
+
+
+@asynccontextmanager
+async def serving(site: Site) -> AsyncIterator[tuple[Site, str]]:
     (sockets,) = bind_tcp("127.0.0.1", 0)
     config = uvicorn.Config(site.dashboard, lifespan="off", log_config=None, ws="none", loop="none")
     server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve(sockets))
-    yield site, f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
-    site.dashboard.close()
-    server.should_exit = True
-    await serving
-    app.store.close()
+    running = asyncio.create_task(server.serve(sockets))
+    try:
+        yield site, f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+    finally:
+        site.dashboard.close()
+        server.should_exit = True
+        await running
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -68,7 +76,7 @@ async def opened(browser: Any, served: tuple[Site, str]) -> AsyncIterator[Opened
     site, url = served
     context = await browser.new_context(viewport={"width": 1280, "height": 800})
     context.set_default_timeout(15_000)
-    await context.add_init_script(_LISTEN)
+    await context.add_init_script(LISTEN)
     found = Opened(site, context, url)
     yield found
     reports = [one for page in context.pages for one in await page.evaluate("window.reports")]

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import httpx2 as httpx
 import pytest
 
 from penstock import App
 from penstock.core.errors import StoreUnavailable
+from penstock.core.job import NewJob
 from penstock.inspector import Inspector
-from penstock.web.dashboard import Dashboard
+from penstock.inspector.stats_inspector import StatsInspector
+from penstock.web.dashboard import Dashboard, Visitor
 from penstock.web.dashboard.pulse import Pulse
 from penstock.web.dashboard.shared_reads import SharedReads
+from tests.servers.single import redis_server
 from tests.store.facts import SOON
 from tests.web.dashboard.conftest import Site
 
@@ -48,6 +54,14 @@ class Stream:
         async with asyncio.timeout(SOON):
             await self._started.wait()
         return self
+
+    async def event(self, **wanted: bool) -> None:
+        """Wait for an event with these facts."""
+        async with asyncio.timeout(4 * SOON):
+            while True:
+                _, _, data = (await self.bodies.get()).partition(b"data: ")
+                if data and wanted.items() <= json.loads(data).items():
+                    return
 
     async def leave(self) -> None:
         self._gone.set()
@@ -195,3 +209,57 @@ async def test_answers_are_forgotten_when_they_are_old(monkeypatch: pytest.Monke
     now += 2.0
     await reads.get("later", read)
     assert list(reads._kept) == ["later"]
+
+
+async def test_the_parts_of_a_page_do_not_each_wait_for_a_store_that_is_away(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: Any, **__: Any) -> Any:
+        raise StoreUnavailable("it is away")
+
+    async def silent(*_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("penstock.web.dashboard.view._BRIEF", 0.01)
+    monkeypatch.setattr(Inspector, "queues", away)
+    monkeypatch.setattr(StatsInspector, "tasks", silent)
+    monkeypatch.setattr(StatsInspector, "periods", silent)
+    site = Site(app, login=lambda _: Visitor.of("ann", "read"))
+    async with asyncio.timeout(SOON):
+        page = await fetched(site, "/")
+    assert page.status_code == 200
+    assert page.text.count("it is away") >= 3
+
+
+async def fetched(site: Site, path: str) -> httpx.Response:
+    transport = httpx.ASGITransport(site.dashboard)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        return await client.get(path)
+
+
+@pytest.mark.server
+async def test_pages_say_that_redis_is_away_and_go_on_when_it_is_back() -> None:
+    server = redis_server()
+    app = App(f"{server.url}?timeout=500ms")
+    site = Site(app, open_to_all=True, hosts=())
+    site.dashboard._shared.pulse._interval = 0.05
+    await app.store.enqueue([NewJob("one", "t", queue="mail")])
+    stream = await Stream(site.dashboard).started()
+    await stream.event(error=False)
+    server.kill()
+    await stream.event(error=True)
+    began = time.monotonic()
+    pages = await asyncio.gather(
+        *(fetched(site, path) for path in ("/", "/queues", "/jobs", "/jobs/mail/one") * 5)
+    )
+    assert {page.status_code for page in pages} <= {200, 503}
+    assert all("does not answer" in page.text for page in pages)
+    assert time.monotonic() - began < 2 * SOON
+    server.launch()
+    server.wait_ready()
+    await stream.event(error=False, changed=True)
+    await app.store.enqueue([NewJob("two", "t", queue="mail")])
+    assert (await fetched(site, "/jobs/mail/two")).status_code == 200
+    await stream.leave()
+    app.store.close()
+    server.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from penstock.app.app import App
-from penstock.core.errors import ConfigError
+from penstock.core.errors import ConfigError, StoreUnavailable
 from penstock.core.ids import check_id, check_queue
 from penstock.inspector import Inspector, QueueView
 from penstock.inspector.audit import AuditLog
@@ -23,10 +24,13 @@ from penstock.web.dashboard.forms import Form, local_path
 from penstock.web.dashboard.json_tree import Redaction
 from penstock.web.dashboard.pulse import Pulse
 from penstock.web.dashboard.settings import DashboardSettings
-from penstock.web.dashboard.shared_reads import SharedReads
+from penstock.web.dashboard.shared_reads import FRESH, SharedReads
 from penstock.web.dashboard.visitor import Visitor
 
 __all__ = ["NotFoundError", "Shared", "View", "free_segment", "segment"]
+
+#: Seconds that a part of a page waits after another one had no answer.
+_BRIEF = 0.5
 
 T = TypeVar("T")
 
@@ -50,7 +54,10 @@ class Shared:
 
 @dataclass
 class View:
-    """One request of a known visitor. `cookie`: the value of the session cookie."""
+    """One request of a known visitor.
+
+    `cookie`: the value of the session cookie. `away`: the error of a store that did not answer.
+    """
 
     request: Request
     visitor: Visitor
@@ -58,6 +65,7 @@ class View:
     cookie: str
     form: Form = field(default_factory=Form)
     now: int = field(default_factory=now_ms)
+    away: StoreUnavailable | None = None
 
     # ── the question ─────────────────────────────────────────────────────────────────────────────
 
@@ -147,13 +155,27 @@ class View:
 
     # ── reads ────────────────────────────────────────────────────────────────────────────────────
 
-    async def read(self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1) -> T:
-        """An answer of the inspector that is shared with other requests for a second."""
-        return await self.shared.reads.get(key, read, cost=cost)
+    async def read(
+        self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1, fresh: float = FRESH
+    ) -> T:
+        """An answer of the inspector that is shared with other requests for `fresh` seconds.
 
-    async def card(self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1) -> Card[T]:
+        The parts of a page do not each wait for a store that does not answer: after the first, briefly.
+        """
+        try:
+            async with asyncio.timeout(_BRIEF if self.away else None):
+                return await self.shared.reads.get(key, read, cost=cost, fresh=fresh)
+        except StoreUnavailable as error:
+            self.away = error
+            raise
+        except TimeoutError:
+            raise self.away or StoreUnavailable("the store does not answer") from None
+
+    async def card(
+        self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1, fresh: float = FRESH
+    ) -> Card[T]:
         """The same for a card, which shows its own errors."""
-        return await card(self.read(key, read, cost=cost))
+        return await card(self.read(key, read, cost=cost, fresh=fresh))
 
     async def queues(self) -> list[QueueView]:
         """The queues that the visitor may read."""

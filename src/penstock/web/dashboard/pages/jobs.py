@@ -23,7 +23,7 @@ __all__ = ["PAGE", "JobList", "filter_asked", "list_jobs"]
 
 _PAGE = 50
 #: A page is shown after this many seconds of searching, also if it is not full.
-_PATIENCE = 0.2
+_PATIENCE = 0.12
 #: Columns: name, heading, and whether it is shown without being asked for.
 COLUMNS = (
     ("task", "Task", True),
