@@ -60,6 +60,7 @@ class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
     - `text`: its payload (the stored JSON), its id, its reason or one of its errors as `Kind: message`
       contains this text. The case of ASCII letters makes no difference.
     - `enqueued`, `due`, `ended`: when it was enqueued, is or was due (`run_at`), and ended.
+    - `not_tasks`: it is of none of these tasks.
     """
 
     queues: tuple[str, ...] = ()
@@ -72,6 +73,7 @@ class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
     enqueued: TimeRange = _ALWAYS
     due: TimeRange = _ALWAYS
     ended: TimeRange = _ALWAYS
+    not_tasks: tuple[str, ...] = ()
 
 
 class JobOrder(enum.StrEnum):
