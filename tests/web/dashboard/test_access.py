@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from penstock import App
 from penstock.core.errors import ConfigError
 from penstock.web.access import AccessTokens
+from penstock.web.access_tokens import Right
 from penstock.web.dashboard import Dashboard, Visitor
 from penstock.web.dashboard.pages import ACTS, PAGES
 from tests.web.dashboard.conftest import BASE, Site, form_token
@@ -22,7 +23,8 @@ NewSite = Callable[..., Site]
 
 
 def path_of(path: str, id: str) -> str:
-    parts = {"queue": "mail", "id": id, "act": "retry", "what": "arguments"}
+    path = path.replace("/{bulk}", "")  # the page of one has tests of its own
+    parts = {"queue": "mail", "id": id, "act": "retry", "what": "arguments", "ticket": "none"}
     for name, value in parts.items():
         path = path.replace(f"{{{name}}}", value)
     return path.replace("switch/retry", "switch/pause")
@@ -87,7 +89,7 @@ def test_each_act_is_refused_to_a_viewer_and_in_read_only_mode(new_site: NewSite
     viewer = site.logged_in(site.token("viewer", "read"))
     operator = site.logged_in(site.token("operator", "operate"))
     frozen = new_site(read_only=True).logged_in(site.token("frozen", "admin"))
-    for act in ACTS:
+    for act in (act for act in ACTS if act.right is not Right.READ):
         path = path_of(act.path, id)
         for client in (viewer, frozen):
             assert site.post(client, path).status_code == 403, path
@@ -103,6 +105,7 @@ def test_a_viewer_sees_no_forms_that_change_something(new_site: NewSite) -> None
         assert answer.status_code in (200, 303)
         assert "/act/" not in answer.text
         assert "/switch/" not in answer.text
+        assert "/jobs/change" not in answer.text
 
 
 def test_rights_on_some_queues_show_and_change_no_others(new_site: NewSite) -> None:

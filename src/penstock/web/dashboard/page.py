@@ -42,9 +42,11 @@ class DashboardPage:
 class DashboardAct:
     """A change: a form is sent to `path`. `do` does it, and returns an answer, mostly `view.done(...)`.
 
-    Without `{queue}` in its path, the right is needed on all queues.
+    Without `{queue}` in its path, the right is needed on all queues, or with `somewhere` on any queue: then
+    `do` checks it on the queues that it changes.
     """
 
     path: str
     do: Callable[[View], Awaitable[Response]]
     right: Right = Right.OPERATE
+    somewhere: bool = False
