@@ -830,6 +830,24 @@ async def test_the_jobs_of_a_job_that_is_gone_are_cancelled(store: Store) -> Non
     assert await take(store, 9, "c") == []
 
 
+@pytest.mark.parametrize("how", [COMPLETED, REMOVED])
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_flow_that_nobody_starts_ends_if_its_job_has_completed(
+    store: Store, how: Transition, late: bool
+) -> None:
+    """A process dies while it stores a flow; `late`: it has lost the job, which another one has completed."""
+    flow, parent = await gathered(store, 2)
+    if not late:
+        await store.put_flow(flow, waited_for(flow, 2), start=False)
+    await end(store, parent, how)
+    if late:
+        await store.put_flow(flow, waited_for(flow, 2), start=False)
+    await advance(store)
+    assert (await the_flow(store, flow)).ended
+    expected = FLOW_ABANDONED if late and how is REMOVED else None
+    assert (await the(store, ref_of(flow, 0, "c"))).reason == expected
+
+
 async def test_jobs_that_run_again_for_a_job_that_was_retried_wake_it(store: Store) -> None:
     flow, parent = await gathered(store, 2)
     await store.put_flow(flow, waited_for(flow, 2))

@@ -137,7 +137,7 @@ class BulkActs:
 
         Raises ConfigError for a filter that matches every job, and while one with the same filter runs.
         """
-        check_search(filter, JobOrder.ENQUEUED)
+        filter = check_search(filter, JobOrder.ENQUEUED)
         if act is JobAct.MOVE:
             check_queue(to)
         if is_everything(act, filter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import islice
 
@@ -14,25 +15,24 @@ from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.limit_layers import LIMIT_NAMES, limits_reset
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
-from penstock.inspector.audit import AuditLog
+from penstock.inspector.audit import EVERY_ACT, AuditFilter, AuditLog, AuditPage
 from penstock.inspector.bulk_acts import BulkActs
 from penstock.inspector.entry_trigger import trigger
+from penstock.inspector.entry_views import EntryView, entry_view
 from penstock.inspector.fleet_checks import check_fleet
 from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.job_acts import JobAct, JobActs, every_state
-from penstock.inspector.job_edits import edit_job
+from penstock.inspector.job_edits import edit_job, retry_edited
 from penstock.inspector.job_search import JobSearch, SearchProgress
 from penstock.inspector.job_search import search as search_steps
 from penstock.inspector.job_views import JobRow, JobView, job_row, job_view
 from penstock.inspector.overview import Overview, read_overview
 from penstock.inspector.queue_views import (
     BatchView,
-    EntryView,
     ParkedView,
     QueueStatsView,
     QueueView,
     batch_view,
-    entry_view,
     parked_view,
     queue_view,
     queue_views,
@@ -45,7 +45,7 @@ from penstock.inspector.undo import UndoStep, undo, undo_step
 from penstock.inspector.worker_views import WorkerView, worker_view
 from penstock.stores.contract import Finding, PartitionInfo, Store, Timetable, WorkerInfo
 from penstock.stores.encrypted import unreadable_check
-from penstock.stores.worker_commands import SHARED_ACTS, CommandChannel, SentCommand, parse_act
+from penstock.stores.worker_commands import BULK_ACTS, SHARED_ACTS, CommandChannel, SentCommand, parse_act
 
 __all__ = ["Inspector"]
 
@@ -157,6 +157,17 @@ class Inspector:
         why = unreadable_check(self._store)
         return await edit_job(self._store, ref, rewrite, version=version, why_unreadable=why)
 
+    async def edit_and_retry(
+        self, ref: Ref, rewrite: Callable[[Job], NewJob], *, version: str | None = None
+    ) -> Change:
+        """As `edit`, and make the job available now, with all its attempts.
+
+        An ended job gets a copy with a new id, which the change names; unless it was completed, the copy
+        replaces it.
+        """
+        why = unreadable_check(self._store)
+        return await retry_edited(self._store, ref, rewrite, version=version, why_unreadable=why)
+
     async def prepare_undo(self, act: JobAct, refs: Sequence[Ref], *, to: str = "") -> list[UndoStep]:
         """What would take this act back, asked before it is done; `to`: the queue of a MOVE.
 
@@ -209,6 +220,23 @@ class Inspector:
         Reads at most 1000 running and 1000 collecting jobs.
         """
         return await check_fleet(self._store)
+
+    async def store_checkup(self) -> list[Finding]:
+        """Check the store's configuration and health: whether jobs are safe in it."""
+        return await self._store.checkup()
+
+    async def response_times(self, *, reads: int = 5) -> list[float]:
+        """The seconds of each of some small reads of the store, one after another."""
+        found = []
+        for _ in range(reads):
+            began = time.perf_counter()
+            await self._store.document_versions([BULK_ACTS])
+            found.append(time.perf_counter() - began)
+        return found
+
+    async def audit(self, filter: AuditFilter = EVERY_ACT, *, before: int | None = None) -> AuditPage:
+        """A page of the audit log, newest first, from the entry with the number `before` on."""
+        return await AuditLog(self._store).page(filter, before=before)
 
     async def parked(self) -> list[ParkedView]:
         """Number of parked jobs by queue and task, with the workers that know the task."""
@@ -311,6 +339,11 @@ class Inspector:
         """All workers, each with up to `jobs` of the jobs that it holds. With 0: two reads in all."""
         infos, now = await self._store.workers(), (await self._store.entries([])).now
         return [await self._worker(info, jobs, now) for info in infos]
+
+    async def worker(self, id: str, *, jobs: int = 200) -> WorkerView | None:
+        """One worker, with up to `jobs` of the jobs that it holds; None if no live worker has this id."""
+        info = next((one for one in await self._store.workers() if one.id == id), None)
+        return None if info is None else await self._worker(info, jobs, (await self._store.entries([])).now)
 
     async def tell_workers(
         self, workers: Sequence[str], act: str, *, by: str, timeout: float = 10.0

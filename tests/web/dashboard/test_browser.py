@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from penstock import Worker
 from penstock.web.dashboard.pages import PAGES
 from tests.web.dashboard.conftest import Opened
 from tests.web.dashboard.test_access import path_of
@@ -68,3 +69,29 @@ async def test_a_phone_shows_pages_without_scrolling_sideways(opened: Opened) ->
         await page.goto(opened.url + path_of(one.path, "phone"))
         wide = await page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 375, (one.path, wide)
+
+
+async def test_a_worker_is_seen_reports_its_stacks_and_drains(opened: Opened) -> None:
+    working = asyncio.create_task(Worker(opened.app, concurrency=3).run())
+    page = await opened.page("/workers")
+    await page.locator("#workers tbody a").first.click()
+    await page.get_by_role("button", name="Stacks").click()
+    await page.locator("pre.stacks").wait_for()
+    await page.locator(".crumbs a").last.click()
+    await page.get_by_text("Drain…").click()
+    await page.get_by_role("button", name="Drain").click()
+    await asyncio.wait_for(working, 15)
+    await page.get_by_text("No live worker has this id").wait_for()
+
+
+async def test_the_keyboard_and_a_phone_reach_each_page(opened: Opened) -> None:
+    page = await opened.page()
+    for one in PAGES:
+        if one.key:
+            async with page.expect_navigation(url=opened.url + one.path):
+                await page.keyboard.press("g")
+                await page.keyboard.press(one.key)
+    await page.set_viewport_size({"width": 375, "height": 740})
+    await page.get_by_text("More", exact=True).click()
+    await page.locator(".rest a", has_text="Health").click()
+    await page.wait_for_url(opened.url + "/health")

@@ -4,7 +4,8 @@
 |---|---|
 | `dashboard.py` | the ASGI application: routes, login, answers |
 | `settings.py` | what a dashboard allows and shows |
-| `visitor.py`, `identification.py`, `sessions.py` | who asks, and with which rights |
+| `visitor.py`, `identification.py`, `sessions.py`, `login_tries.py` | who asks, and with which rights |
+| `server.py`, `bounded_connection.py` | the dashboard on sockets of its own |
 | `security.py`, `forms.py` | headers, where a request comes from, the token of each form |
 | `page.py`, `pages/` | what a page is; one module per page |
 | `view.py` | one request: what pages use to read, link and change |

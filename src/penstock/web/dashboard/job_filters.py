@@ -68,14 +68,19 @@ def filter_asked(view: View) -> JobFilter:
         seen = ranges.get("enqueued", TimeRange())
         end = before if seen.until is None else min(before, seen.until)
         ranges["enqueued"] = replace(seen, until=end)
+    text, headers = view.asked("text"), dict(_header(text) for text in _all(view, "header"))
+    for name in headers:
+        if view.shared.redaction.hides(name):
+            raise ConfigError(f"header={name!r:.60}: values of this header are hidden")
     filter = JobFilter(
         queues=tuple(_all(view, "queue")),
         states=_states(view),
         task=view.asked("task") or None,
         worker=view.asked("worker") or None,
         flow=_flow(view.asked("flow")),
-        headers=dict(_header(text) for text in _all(view, "header")),
-        text=view.asked("text"),
+        headers=headers,
+        text=text,
+        hidden=view.shared.redaction.patterns if text else (),
         not_tasks=tuple(_all(view, "not-task")),
     )
     return replace(filter, **ranges)

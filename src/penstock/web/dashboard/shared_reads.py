@@ -6,7 +6,10 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from penstock.core.errors import PenstockError
 
 __all__ = ["SharedReads"]
 
@@ -19,32 +22,63 @@ _PER_SECOND, _BURST = 4.0, 8.0
 T = TypeVar("T")
 
 
+@dataclass
+class _PendingRead:
+    """The requests that wait for one answer: one reads, the others get what it has read, or its error."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+    failed_at: float = 0.0
+    error: PenstockError | None = None
+
+
 class SharedReads:
     """Keeps answers for a second. Pages that refresh themselves get no more than 4 reads a second in all."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
-        self._locks: dict[Hashable, asyncio.Lock] = {}
+        self._pending: dict[Hashable, _PendingRead] = {}
+        self._cleared = 0
         self._left, self._counted = _BURST, time.monotonic()
         #: Reads of the store since the start.
         self.reads = 0
 
     async def get(self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1) -> T:
-        """The answer to a question; the same question is asked once a second. `cost`: reads of the store."""
+        """The answer to a question; the same question is asked once a second. `cost`: reads of the store.
+
+        Requests that wait for the same answer also share its error: each on its own would wait for a store
+        that does not answer.
+        """
         if (known := self._known(key)) is not None:
             return known[0]  # type: ignore[no-any-return]
-        lock = self._locks.setdefault(key, asyncio.Lock())
+        began = time.monotonic()
+        pending = self._pending.setdefault(key, _PendingRead())
+        pending.waiting += 1
         try:
-            async with lock:
+            async with pending.lock:
                 if (known := self._known(key)) is not None:
                     return known[0]  # type: ignore[no-any-return]
-                self.count(cost)
-                answer = await read()
-                self._keep(key, answer)
-                return answer
+                if pending.error is not None and pending.failed_at >= began:
+                    raise pending.error
+                return await self._read(key, read, cost, pending)
         finally:
-            if not lock.locked():
-                self._locks.pop(key, None)
+            pending.waiting -= 1
+            if not pending.waiting:
+                del self._pending[key]
+
+    async def _read(
+        self, key: Hashable, pending: _PendingRead, read: Callable[[], Awaitable[T]], cost: int
+    ) -> T:
+        self.count(cost)
+        cleared = self._cleared
+        try:
+            answer = await read()
+        except PenstockError as error:
+            pending.failed_at, pending.error = time.monotonic(), error
+            raise
+        if cleared == self._cleared:  # else it may be older than the change
+            self._keep(key, answer)
+        return answer
 
     def count(self, reads: int) -> None:
         """Count reads of the store that are not shared."""
@@ -52,7 +86,7 @@ class SharedReads:
         self._left -= reads
 
     def may_refresh(self) -> bool:
-        """Whether a page may refresh itself now, or has to wait for its next turn."""
+        """Whether a page may refresh itself now, or has to wait for its next pending."""
         now = time.monotonic()
         self._left = min(_BURST, self._left + (now - self._counted) * _PER_SECOND)
         self._counted = now
@@ -61,13 +95,15 @@ class SharedReads:
     def clear(self) -> None:
         """Forget all answers: something has been changed here."""
         self._kept.clear()
+        self._cleared += 1
 
     def _known(self, key: Hashable) -> tuple[Any] | None:
         at, answer = self._kept.get(key, (0.0, None))
         return (answer,) if at and time.monotonic() - at < _FRESH else None
 
     def _keep(self, key: Hashable, answer: Any) -> None:
-        self._kept[key] = (time.monotonic(), answer)
+        now = time.monotonic()
+        self._kept[key] = (now, answer)
         self._kept.move_to_end(key)
-        while len(self._kept) > _MOST_KEPT:
+        while len(self._kept) > _MOST_KEPT or now - next(iter(self._kept.values()))[0] >= _FRESH:
             self._kept.popitem(last=False)

@@ -27,7 +27,7 @@ from penstock.web.dashboard.settings import DashboardSettings
 from penstock.web.dashboard.shared_reads import SharedReads
 from penstock.web.dashboard.visitor import Visitor
 
-__all__ = ["NotFoundError", "Shared", "View", "segment"]
+__all__ = ["NotFoundError", "Shared", "View", "free_segment", "segment"]
 
 T = TypeVar("T")
 
@@ -94,6 +94,10 @@ class View:
         except ConfigError as error:
             raise NotFoundError(str(error)) from None
 
+    def free_name(self, name: str) -> str:
+        """A part of the path that may be any text, as `free_segment` wrote it."""
+        return self.part(name).replace("~2F", "/").replace("~7E", "~")
+
     def asked(self, name: str, otherwise: str = "") -> str:
         """The last value of a query parameter."""
         values = self.request.query_params.getlist(name)
@@ -131,6 +135,14 @@ class View:
     def job_link(self, queue: str, id: str) -> str:
         """The path of the page of a job."""
         return self.link(f"/jobs/{segment(queue)}/{segment(id)}")
+
+    def task_link(self, task: str, /, **query: Any) -> str:
+        """The path of the page of a task."""
+        return self.link(f"/tasks/{free_segment(task)}", **query)
+
+    def worker_link(self, worker: str) -> str:
+        """The path of the page of a worker."""
+        return self.link(f"/workers/{free_segment(worker)}")
 
     # ── rights ───────────────────────────────────────────────────────────────────────────────────
 
@@ -187,4 +199,10 @@ class View:
 
 def segment(name: str) -> str:
     """A name as one part of a path. Browsers remove "." and "..", so a name of dots gets a "!" before it."""
-    return f"!{name}" if not name.strip(".") else quote(name, safe=":@+=~")
+    text = quote(name, safe=":@+=~")
+    return f"!{text}" if not name.strip(".") or name.startswith("!") else text
+
+
+def free_segment(name: str) -> str:
+    """Any text as one part of a path. Servers decode "%2F" before they split a path, so a "/" is "~2F"."""
+    return segment(name.replace("~", "~7E").replace("/", "~2F"))

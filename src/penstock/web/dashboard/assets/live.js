@@ -64,7 +64,19 @@ function open() {
     onState(state);
   });
   source.addEventListener("open", () => button.classList.remove("lost"));
-  source.addEventListener("error", () => button.classList.add("lost"));
+  source.addEventListener("error", () => {
+    button.classList.add("lost");
+    // an answer that is no stream, for example of a server that starts, ends the browser's own attempts
+    if (source?.readyState === EventSource.CLOSED) setTimeout(reopen, 5000, source);
+  });
+}
+
+/** @param {EventSource} failed */
+function reopen(failed) {
+  if (source !== failed) return;
+  missed = true;
+  open();
+  refresh();
 }
 
 function close() {
@@ -98,7 +110,8 @@ function refresh() {
   request.setRequestHeader("X-Penstock-Live", "1");
   request.onloadend = () => {
     asking = false;
-    if (request.status === 200 && request.response) replaceParts(request.response);
+    if (request.status === 401) location.reload(); // the login has ended
+    else if (request.status === 200 && request.response) replaceParts(request.response);
     else missed = true;
   };
   request.send();

@@ -3,14 +3,24 @@
 from penstock.web.dashboard import saved_views
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.pages import (
+    audit,
     bulk_acts,
+    enqueue,
+    errors,
+    health,
     job,
     job_changes,
+    job_edit,
     jobs,
+    limits,
     overview,
     queue,
     queues,
     search,
+    task,
+    tasks,
+    worker,
+    workers,
 )
 
 __all__ = ["ACTS", "PAGES"]
@@ -25,6 +35,17 @@ PAGES: tuple[DashboardPage, ...] = (
     bulk_acts.BULK_ACTS,
     job.PAGE,
     job.DOCUMENT,
+    job_edit.PAGE,
+    enqueue.PAGE,
+    errors.PAGE,
+    tasks.PAGE,
+    task.PAGE,
+    workers.PAGE,
+    worker.PAGE,
+    worker.STACKS,
+    limits.PAGE,
+    audit.PAGE,
+    health.PAGE,
     search.PAGE,
 )
 
@@ -34,4 +55,7 @@ ACTS: tuple[DashboardAct, ...] = (
     *job_changes.ACTS,
     *bulk_acts.ACTS,
     *saved_views.ACTS,
+    *job_edit.ACTS,
+    *enqueue.ACTS,
+    *worker.ACTS,
 )
