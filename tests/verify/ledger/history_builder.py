@@ -116,10 +116,10 @@ class HistoryBuilder:
         self.write(facts.FlowPut, 0, QUEUE, id, len(jobs))
         self.write(facts.FlowAnswered, 1, QUEUE, id, "running")
 
-    def record(self, id: str, step: str, at: float, token: str, value: str = "1") -> None:
+    def record(self, id: str, step: str, at: float, token: str, value: str = "1", **more: Any) -> None:
         """A step that was stored, by a call that was sent 1 ms before."""
         sent = int((at - 1) * 1_000_000)
-        self.write(facts.StepRecorded, at, QUEUE, id, token, step, "stored", sent, value, pid=2)
+        self.write(facts.StepRecorded, at, QUEUE, id, token, step, "stored", sent, value, pid=2, **more)
 
     def build(self) -> History:
         return build_history(sorted(self.facts, key=lambda fact: fact.mono))

@@ -86,6 +86,18 @@ def test_an_attempt_that_outlives_a_loss_has_undone_what_is_lost(
     assert ("steps" in _broken(history)) is broken
 
 
+@pytest.mark.parametrize(("at", "broken"), [(BEFORE, False), (50, True)])
+def test_a_signal_whose_receipt_may_be_lost_may_be_received_again(
+    history: HistoryBuilder, at: float, broken: bool
+) -> None:
+    history.write(facts.SignalSent, 10, "go", "7", "1")
+    history.write(facts.SignalSent, 20, "go", "7", "1", answer="stored")
+    for id, received in (("first", at), ("second", 300)):
+        history.enqueue(id, 0)
+        history.record(id, "wait!go", received, history.start(id, 5), signal=("go", "7"))
+    assert ("signals" in _broken(history)) is broken
+
+
 # ── a lease ──────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from penstock.core.errors import PenstockError
 
-__all__ = ["SharedReads"]
+__all__ = ["FRESH", "FRESH_STATISTICS", "SharedReads"]
 
-#: For this long (s) an answer is used again.
-_FRESH = 1.0
+#: For this long (s) an answer is used again, and one about statistics, which change by the minute.
+FRESH, FRESH_STATISTICS = 1.0, 10.0
 _MOST_KEPT = 256
 #: Reads of the store per second for pages that refresh themselves, and how many may come at once.
 _PER_SECOND, _BURST = 4.0, 8.0
@@ -43,8 +43,10 @@ class SharedReads:
         #: Reads of the store since the start.
         self.reads = 0
 
-    async def get(self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1) -> T:
-        """The answer to a question; the same question is asked once a second. `cost`: reads of the store.
+    async def get(
+        self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1, fresh: float = FRESH
+    ) -> T:
+        """The answer to a question, which is used again for `fresh` seconds. `cost`: reads of the store.
 
         Requests that wait for the same answer also share its error: each on its own would wait for a store
         that does not answer.
@@ -60,25 +62,23 @@ class SharedReads:
                     return known[0]  # type: ignore[no-any-return]
                 if pending.error is not None and pending.failed_at >= began:
                     raise pending.error
-                return await self._read(key, read, cost, pending)
+                cleared = self._cleared
+                answer = await self._read(read, cost, pending)
+                if cleared == self._cleared:  # else it may be older than the change
+                    self._keep(key, answer, fresh)
+                return answer
         finally:
             pending.waiting -= 1
             if not pending.waiting:
                 del self._pending[key]
 
-    async def _read(
-        self, key: Hashable, pending: _PendingRead, read: Callable[[], Awaitable[T]], cost: int
-    ) -> T:
+    async def _read(self, read: Callable[[], Awaitable[T]], cost: int, pending: _PendingRead) -> T:
         self.count(cost)
-        cleared = self._cleared
         try:
-            answer = await read()
+            return await read()
         except PenstockError as error:
             pending.failed_at, pending.error = time.monotonic(), error
             raise
-        if cleared == self._cleared:  # else it may be older than the change
-            self._keep(key, answer)
-        return answer
 
     def count(self, reads: int) -> None:
         """Count reads of the store that are not shared."""
@@ -86,7 +86,7 @@ class SharedReads:
         self._left -= reads
 
     def may_refresh(self) -> bool:
-        """Whether a page may refresh itself now, or has to wait for its next pending."""
+        """Whether a page may refresh itself now, or has to wait for its next turn."""
         now = time.monotonic()
         self._left = min(_BURST, self._left + (now - self._counted) * _PER_SECOND)
         self._counted = now
@@ -98,12 +98,13 @@ class SharedReads:
         self._cleared += 1
 
     def _known(self, key: Hashable) -> tuple[Any] | None:
-        at, answer = self._kept.get(key, (0.0, None))
-        return (answer,) if at and time.monotonic() - at < _FRESH else None
+        until, answer = self._kept.get(key, (0.0, None))
+        return (answer,) if time.monotonic() < until else None
 
-    def _keep(self, key: Hashable, answer: Any) -> None:
+    def _keep(self, key: Hashable, answer: Any, fresh: float) -> None:
         now = time.monotonic()
-        self._kept[key] = (now, answer)
-        self._kept.move_to_end(key)
-        while len(self._kept) > _MOST_KEPT or now - next(iter(self._kept.values()))[0] >= _FRESH:
+        for old in [one for one, (until, _) in self._kept.items() if until <= now]:
+            del self._kept[old]
+        self._kept[key] = (now + fresh, answer)
+        while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)

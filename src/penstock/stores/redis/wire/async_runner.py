@@ -123,7 +123,7 @@ class AsyncRunner:
         until = request.until
         try:
             connection = await connections.connection(request.node, request.kind, request.connect_until)
-            if request.tied:
+            if request.run_bound:
                 request.check_run(connection.server)
             replies = await connection.ask(*request.encoded(), until)
         except StoreError as error:

@@ -106,7 +106,7 @@ class RequestBatch:
                 request = requests[place] = NodeRequest(self, *place, self._topology.edition)
             request.items.append(item)
             if call.run is not None:
-                request.tied = True
+                request.run_bound = True
         return list(requests.values())
 
     def request_to(self, node: Node, edition: int) -> NodeRequest:
@@ -226,7 +226,7 @@ class NodeRequest:
         "items",
         "kind",
         "node",
-        "tied",
+        "run_bound",
     )
 
     def __init__(self, batch: RequestBatch, node: Node, kind: Kind, edition: int) -> None:
@@ -235,7 +235,7 @@ class NodeRequest:
         self.edition = edition
         self.items: list[_Item] = []
         self.drop_connection = False  # the runner drops its connections to this server: its role has changed
-        self.tied = False  # a call has a `run`: the runner calls `check_run` before it sends
+        self.run_bound = False  # a call has a `run`: the runner calls `check_run` before it sends
         self._batch = batch
         self._scripts = 0
         self._waits = 0

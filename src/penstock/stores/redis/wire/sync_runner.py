@@ -101,8 +101,8 @@ class SyncRunner:
     def _send(self, request: NodeRequest) -> None:
         payload, count = request.encoded()
         limits = (request.until, request.connect_until)
-        tied = request if request.tied else None
-        self._report(request, self._outcome(request.node, request.kind, payload, count, *limits, tied))
+        run_bound = request if request.run_bound else None
+        self._report(request, self._outcome(request.node, request.kind, payload, count, *limits, run_bound))
 
     def _report(self, request: NodeRequest, outcome: list[Any] | StoreError | Lost) -> None:
         if isinstance(outcome, Lost):
@@ -122,11 +122,11 @@ class SyncRunner:
         count: int,
         until: float,
         connect_until: float,
-        tied: NodeRequest | None = None,
+        run_bound: NodeRequest | None = None,
     ) -> list[Any] | StoreError | Lost:
         """The replies; a StoreError if nothing was sent, Lost if some replies are missing."""
         try:
-            return self._ask(node, kind, payload, count, until, connect_until, tied)
+            return self._ask(node, kind, payload, count, until, connect_until, run_bound)
         except (StoreError, Lost) as error:
             return error
 
@@ -138,7 +138,7 @@ class SyncRunner:
         count: int,
         until: float,
         connect_until: float,
-        tied: NodeRequest | None = None,
+        run_bound: NodeRequest | None = None,
     ) -> list[Any]:
         """Send this payload on a connection of the pool. Raises Lost, and StoreError if nothing was sent."""
         pool = self._pool
@@ -149,8 +149,8 @@ class SyncRunner:
                 connection = kept or self._open(node, kind, connect_until)
                 healthy = False
                 try:
-                    if tied is not None:
-                        tied.check_run(connection.server)
+                    if run_bound is not None:
+                        run_bound.check_run(connection.server)
                     replies = connection.ask(payload, count, until, self._patience(kind))
                     healthy = True
                 except Unsent as unsent:
