@@ -656,6 +656,18 @@ async def test_a_member_that_died_and_one_that_stopped_in_one_call_come_back_tog
     assert await states(store, flow) == [A, A, W]
 
 
+async def test_members_that_died_in_one_call_do_not_come_back_with_others(store: Store) -> None:
+    flow = await started(store, 4, [(0, 3), (1, 3), (2, 3)])
+    one, two = await take(store, 2)
+    await store.settle([Settlement(one.lease, DEAD), Settlement(two.lease, DEAD)])
+    await advance(store)
+    assert await states(store, flow) == [D, D, X, S]
+    await store.retry([ref_of(flow, 2)])  # it is cancelled again, because the flow cannot complete
+    await advance(store)
+    assert await states(store, flow) == [D, D, X, S]
+    assert (await the(store, two)).state is State.DEAD
+
+
 async def test_a_handler_is_needed_again_when_its_predecessor_runs_again(store: Store) -> None:
     flow = await started(store, 2, [(0, 1)], when={1: When.FAILURE})
     await run_one(store, flow, 0)

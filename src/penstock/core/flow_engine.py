@@ -259,7 +259,9 @@ class FlowEngine:
         node = self._host.node(index)
         if node is None or node.state not in OPEN:
             return
-        if outcome is NodeState.CANCELLED and self._runs_on(node):
+        if outcome is not NodeState.CANCELLED:
+            node.swept = False  # it has ended by itself, before the flow could cancel it
+        elif self._runs_on(node):
             return
         node.result = result if node.uses or self._needed_again() else None
         self._resolve(node, outcome)
