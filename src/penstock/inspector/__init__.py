@@ -32,6 +32,7 @@ from penstock.inspector.requests import Change, parse_address, parse_state
 from penstock.inspector.rights import RIGHTS, right_of
 from penstock.inspector.stats_inspector import StatsInspector
 from penstock.inspector.stats_views import ErrorGroupView, PeriodStatsView, TaskStatsView, TimesView
+from penstock.inspector.undo import UndoStep
 from penstock.inspector.worker_views import RunningView, WorkerView
 from penstock.stores.worker_commands import SentCommand, WorkerAct
 
@@ -75,6 +76,7 @@ __all__ = [
     "StatsInspector",
     "TaskStatsView",
     "TimesView",
+    "UndoStep",
     "UniqueView",
     "WhyView",
     "WorkerAct",

@@ -25,7 +25,7 @@ from penstock.inspector.job_acts import JobAct, JobActs, every_state
 from penstock.inspector.job_edits import edit_job, retry_edited
 from penstock.inspector.job_search import JobSearch, SearchProgress
 from penstock.inspector.job_search import search as search_steps
-from penstock.inspector.job_views import JobView, job_view
+from penstock.inspector.job_views import JobRow, JobView, job_row, job_view
 from penstock.inspector.overview import Overview, read_overview
 from penstock.inspector.queue_views import (
     BatchView,
@@ -41,6 +41,7 @@ from penstock.inspector.queue_views import (
 from penstock.inspector.reasons import WhyView, holders, stopped_by, why
 from penstock.inspector.requests import Change, parse_address
 from penstock.inspector.stats_inspector import StatsInspector
+from penstock.inspector.undo import UndoStep, undo, undo_step
 from penstock.inspector.worker_views import WorkerView, worker_view
 from penstock.stores.contract import Finding, PartitionInfo, Store, Timetable, WorkerInfo
 from penstock.stores.encrypted import unreadable_check
@@ -95,19 +96,34 @@ class Inspector:
         """Why the jobs at this address do not run now, from the rules of the store."""
         return [await why(self._store, job) for job in await self._jobs_at(address)]
 
+    async def rows(self, refs: Sequence[Ref]) -> list[JobRow | None]:
+        """These jobs as in a list; None for one that does not exist."""
+        return [None if job is None else job_row(job) for job in await self._store.get(refs)]
+
     async def refs(self, address: str) -> list[Ref]:
         """The jobs of an address: one for "queue/id", the jobs with that id in all queues for a bare id."""
         found = parse_address(address)
         return [found] if isinstance(found, Ref) else [job.ref for job in await self._store.find(found)]
 
     async def act(
-        self, act: JobAct, refs: Sequence[Ref], *, delay: int = 0, to: str = "", reason: str = ""
+        self,
+        act: JobAct,
+        refs: Sequence[Ref],
+        *,
+        delay: int = 0,
+        run_at: int | None = None,
+        to: str = "",
+        reason: str = "",
     ) -> list[Change]:
-        """Do an act to jobs. `delay` (ms) is for RESCHEDULE, `to` (a queue) for MOVE, `reason` for DISCARD.
+        """Do an act to jobs.
+
+        `delay` (ms) or `run_at` (an instant in ms) is for RESCHEDULE, `to` (a queue) for MOVE, `reason` for
+        DISCARD and CANCEL.
 
         Acts on all jobs that match a filter are in `bulk`.
         """
-        return await JobActs(self._store, delay=delay, to=to, reason=reason).apply(act, refs)
+        acts = JobActs(self._store, delay=delay, run_at=run_at, to=to, reason=reason)
+        return await acts.apply(act, refs)
 
     async def retry(self, refs: Sequence[Ref]) -> list[Change]:
         """Make ended or queued jobs available now, with all their attempts."""
@@ -151,6 +167,19 @@ class Inspector:
         """
         why = unreadable_check(self._store)
         return await retry_edited(self._store, ref, rewrite, version=version, why_unreadable=why)
+
+    async def prepare_undo(self, act: JobAct, refs: Sequence[Ref], *, to: str = "") -> list[UndoStep]:
+        """What would take this act back, asked before it is done; `to`: the queue of a MOVE.
+
+        Only for jobs that are afterwards as they were before: see `UndoStep`.
+        """
+        jobs = await self._store.get(refs)
+        steps = [undo_step(act, job, to=to) for job in jobs if job is not None]
+        return [step for step in steps if step is not None]
+
+    async def undo(self, steps: Sequence[UndoStep]) -> list[Change]:
+        """Take an act back for jobs that nothing has changed since."""
+        return await undo(self._store, steps)
 
     # batches
 

@@ -23,7 +23,9 @@ NewSite = Callable[..., Site]
 
 
 def path_of(path: str, id: str) -> str:
+    path = path.replace("/{bulk}", "")  # the page of one has tests of its own
     parts = {"queue": "mail", "id": id, "act": "retry", "what": "arguments", "task": "send", "worker": "w1"}
+    parts["ticket"] = "none"
     for name, value in parts.items():
         path = path.replace(f"{{{name}}}", value)
     return path.replace("switch/retry", "switch/pause").replace("w1/act/retry", "w1/act/quiet")
@@ -89,7 +91,7 @@ def test_each_act_is_refused_to_a_viewer_and_in_read_only_mode(new_site: NewSite
     operator = site.logged_in(site.token("operator", "operate"))
     admin = site.logged_in(site.token("admin", "admin"))
     frozen = new_site(read_only=True).logged_in(site.token("frozen", "admin"))
-    for act in ACTS:
+    for act in (act for act in ACTS if act.right is not Right.READ):
         path = path_of(act.path, id)
         for client in (viewer, frozen):
             assert site.post(client, path).status_code == 403, path
@@ -107,6 +109,7 @@ def test_a_viewer_sees_no_forms_that_change_something(new_site: NewSite) -> None
         assert answer.status_code in ((200, 303) if page.right is Right.READ else (403,))
         assert "/act/" not in answer.text
         assert "/switch/" not in answer.text
+        assert "/jobs/change" not in answer.text
 
 
 def test_rights_on_some_queues_show_and_change_no_others(new_site: NewSite) -> None:

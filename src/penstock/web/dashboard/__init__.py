@@ -14,6 +14,8 @@
 | `assets.py`, `assets/` | style sheet and scripts, without a build step |
 | `cards.py` | parts of a page that fail alone |
 | `queue_rows.py`, `worker_rows.py` | rows of tables that several pages have |
+| `job_filters.py`, `saved_views.py` | filters of jobs as addresses, and names for them |
+| `bulk_steps.py`, `undo_tickets.py` | bulk acts run in this process; what can be undone for a minute |
 | `charts.py`, `json_tree.py`, `tracebacks.py`, `formats.py` | what a page draws |
 
 To add a page:
@@ -25,7 +27,8 @@ To add a page:
    `ui.card`. An element with an id and `data-live` is replaced when the page refreshes itself: put an element
    that may be missing into one that is always there.
 3. Changes are `DashboardAct(path=…, do=…, right=…)`: a form with `ui.act_form` that is sent there. `do`
-   writes the audit log with `view.audit` and returns `view.done(text, path)`.
+   writes the audit log with `view.audit` and returns `view.done(text, path)`, with `undo=` the path of the
+   act that takes it back.
 4. Add both to the table in `pages/__init__.py`. Rights, tokens of forms, headers, errors and login are then
    checked for them as for all pages, and `tests/web/dashboard/` opens each page of the table.
 """

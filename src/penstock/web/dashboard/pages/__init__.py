@@ -1,12 +1,15 @@
 """All pages and acts of the dashboard, in the order of the navigation."""
 
+from penstock.web.dashboard import saved_views
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.pages import (
     audit,
+    bulk_acts,
     enqueue,
     errors,
     health,
     job,
+    job_changes,
     job_edit,
     jobs,
     limits,
@@ -27,6 +30,9 @@ PAGES: tuple[DashboardPage, ...] = (
     queues.PAGE,
     queue.PAGE,
     jobs.PAGE,
+    job_changes.PAGE,
+    bulk_acts.PAGE,
+    bulk_acts.BULK_ACTS,
     job.PAGE,
     job.DOCUMENT,
     job_edit.PAGE,
@@ -43,4 +49,13 @@ PAGES: tuple[DashboardPage, ...] = (
     search.PAGE,
 )
 
-ACTS: tuple[DashboardAct, ...] = (*queue.ACTS, *job.ACTS, *job_edit.ACTS, *enqueue.ACTS, *worker.ACTS)
+ACTS: tuple[DashboardAct, ...] = (
+    *queue.ACTS,
+    *job.ACTS,
+    *job_changes.ACTS,
+    *bulk_acts.ACTS,
+    *saved_views.ACTS,
+    *job_edit.ACTS,
+    *enqueue.ACTS,
+    *worker.ACTS,
+)

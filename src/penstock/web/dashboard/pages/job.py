@@ -151,8 +151,8 @@ async def act_on_job(view: View) -> Response:
     if act is JobAct.MOVE and not view.may("operate", check_queue(given.get("to", ""))):
         return view.done(f"You have no right to operate {given['to']}.", _path(ref), failed=True)
     delay = _delay(given.get("delay") or "0s", view.now)
-    more = {name: text for name, text in given.items() if name != "delay"}
-    (change,) = await view.inspector.act(act, [ref], delay=delay, **more)
+    to, reason = given.get("to", ""), given.get("reason", "")
+    (change,) = await view.inspector.act(act, [ref], delay=delay, to=to, reason=reason)
     failed = change.outcome in ("refused", "missing")
     if not failed:
         await view.audit(f"jobs.{act.value}", f"{ref.queue}/{ref.id}", given)
