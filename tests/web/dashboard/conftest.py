@@ -158,7 +158,7 @@ async def served() -> AsyncIterator[tuple[Site, str]]:
 async def opened(browser: Any, served: tuple[Site, str]) -> AsyncIterator[Opened]:
     site, url = served
     context = await browser.new_context(viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(30_000)
     await context.add_init_script(LISTEN)
     found = Opened(site, context, url)
     yield found

@@ -21,7 +21,7 @@ async def test_no_text_of_a_job_runs_in_the_browser(browser: Any) -> None:
     await fill_with_hostile_text(app)
     async with serving(Site(app, open_to_all=True, hosts=())) as (site, url):
         context = await browser.new_context()
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(30_000)
         await context.add_init_script(LISTEN)
         opened, shown = Opened(site, context, url), []
         page = await opened.page()
