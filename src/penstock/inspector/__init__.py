@@ -1,9 +1,11 @@
 """The operator's view of a store: queries and operations for the command line, the dashboard and HTTP."""
 
 from penstock.core.formats import iso
+from penstock.inspector.audit import AuditFilter, AuditPage, ShownEntry
 from penstock.inspector.batch_search import StartedBatchesView, StartedBatchView
 from penstock.inspector.bulk_acts import BulkAct, BulkActs, BulkState
 from penstock.inspector.entry_runs import EntryPageView, EntryRunsView, PreviewView, RunView, preview
+from penstock.inspector.entry_views import EntryView
 from penstock.inspector.flow_graph import FlowGraphView, GraphNodeView, MembersView, MemberView
 from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.flow_views import FlowPageView, FlowView, NodeView
@@ -20,11 +22,10 @@ from penstock.inspector.job_views import (
     PartitionView,
     UniqueView,
 )
+from penstock.inspector.limit_views import LimitsView
 from penstock.inspector.overview import HeldView, Overview
 from penstock.inspector.queue_views import (
     BatchView,
-    EntryView,
-    LimitsView,
     ParkedView,
     QueueStatsView,
     QueueView,
@@ -35,6 +36,7 @@ from penstock.inspector.rights import RIGHTS, right_of
 from penstock.inspector.stats_inspector import StatsInspector
 from penstock.inspector.stats_views import ErrorGroupView, PeriodStatsView, TaskStatsView, TimesView
 from penstock.inspector.step_views import DurableStepView, StepsView, WaitView
+from penstock.inspector.undo import UndoStep
 from penstock.inspector.worker_views import RunningView, WorkerView
 from penstock.stores.worker_commands import SentCommand, WorkerAct
 
@@ -42,6 +44,8 @@ __all__ = [
     "RIGHTS",
     "ActView",
     "AttemptView",
+    "AuditFilter",
+    "AuditPage",
     "BatchView",
     "BulkAct",
     "BulkActs",
@@ -81,12 +85,14 @@ __all__ = [
     "RunningView",
     "SearchProgress",
     "SentCommand",
+    "ShownEntry",
     "StartedBatchView",
     "StartedBatchesView",
     "StatsInspector",
     "StepsView",
     "TaskStatsView",
     "TimesView",
+    "UndoStep",
     "UniqueView",
     "WaitView",
     "WhyView",

@@ -11,8 +11,8 @@ from penstock.core.errors import ConfigError
 from penstock.core.formats import instant
 from penstock.core.job import Job, Ref
 from penstock.core.schedule import Entry, Schedule, id_at
+from penstock.inspector.entry_views import EntryView, entry_view
 from penstock.inspector.job_views import JobRow, job_row
-from penstock.inspector.queue_views import EntryView, entry_view
 from penstock.inspector.schedule_words import in_words
 from penstock.stores.contract import Store
 

@@ -1,19 +1,32 @@
 """All pages and acts of the dashboard, in the order of the navigation."""
 
+from penstock.web.dashboard import saved_views
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.pages import (
+    audit,
     batches,
+    bulk_acts,
+    enqueue,
     entry,
+    errors,
     flow,
     flows,
+    health,
     job,
+    job_changes,
+    job_edit,
     jobs,
+    limits,
     overview,
     periodic,
     queue,
     queues,
     search,
     steps,
+    task,
+    tasks,
+    worker,
+    workers,
 )
 
 __all__ = ["ACTS", "PAGES"]
@@ -23,15 +36,42 @@ PAGES: tuple[DashboardPage, ...] = (
     queues.PAGE,
     queue.PAGE,
     jobs.PAGE,
+    job_changes.PAGE,
+    bulk_acts.PAGE,
+    bulk_acts.BULK_ACTS,
     job.PAGE,
     job.DOCUMENT,
+    job_edit.PAGE,
+    enqueue.PAGE,
     flows.PAGE,
     flow.PAGE,
     steps.PAGE,
     periodic.PAGE,
     entry.PAGE,
     batches.PAGE,
+    errors.PAGE,
+    tasks.PAGE,
+    task.PAGE,
+    workers.PAGE,
+    worker.PAGE,
+    worker.STACKS,
+    limits.PAGE,
+    audit.PAGE,
+    health.PAGE,
     search.PAGE,
 )
 
-ACTS: tuple[DashboardAct, ...] = (*queue.ACTS, *job.ACTS, *flow.ACTS, *steps.ACTS, *entry.ACTS, *batches.ACTS)
+ACTS: tuple[DashboardAct, ...] = (
+    *queue.ACTS,
+    *job.ACTS,
+    *job_changes.ACTS,
+    *bulk_acts.ACTS,
+    *saved_views.ACTS,
+    *job_edit.ACTS,
+    *enqueue.ACTS,
+    *worker.ACTS,
+    *flow.ACTS,
+    *steps.ACTS,
+    *entry.ACTS,
+    *batches.ACTS,
+)
