@@ -129,14 +129,14 @@ class _Reading:
     def views(self, children: dict[str, FlowView]) -> list[DurableStepView]:
         """The latest steps."""
         shown = [self._view(self._steps[name]) for name in self.names[-MOST_STEPS_SHOWN:]]
-        return shown + [self._gathering(name, children.get(name)) for name in self.gathers()]
+        return shown + [self._gather_step(name, children.get(name)) for name in self.gathers()]
 
     def waits(self) -> list[WaitView]:
         """What the job waits for; the time at which it continues in any case, if nothing else is known."""
         job = self._job
         open_ = [name for name in self.names if self._steps[name].value is None or _kind(name) == "timer"]
         found = [self._view(self._steps[name]) for name in open_[-MOST_STEPS_SHOWN:]]
-        found += [self._gathering(name, None) for name in self.gathers()]
+        found += [self._gather_step(name, None) for name in self.gathers()]
         found = [view for view in found if view.waits]
         if not found:
             since = instant(job.enqueued_at if job.fetched_at is None else job.fetched_at)
@@ -160,7 +160,7 @@ class _Reading:
                 found[key] = [Ref(queue, id) for queue, id, _, _ in _members(step)]
         return found
 
-    def _gathering(self, name: str, flow: FlowView | None) -> DurableStepView:
+    def _gather_step(self, name: str, flow: FlowView | None) -> DurableStepView:
         """A gather whose jobs have not all ended."""
         step = self._steps[f"{name}!1"]
         return DurableStepView(

@@ -6,13 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-import uvicorn
 
 from penstock import App, Worker
-from penstock.web.sockets import bind_tcp
 from penstock.workflows import chain, current_flow, immutable
-from tests.web.dashboard.conftest import Site
-from tests.web.dashboard.test_browser import _LISTEN, Opened
+from tests.web.dashboard.conftest import LISTEN, Opened, Site, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -26,8 +23,8 @@ def shop() -> App:
 
     @app.task(queue="mail")
     async def order(order_id: int) -> str:
-        parcels = await current_flow().wait_for("packed", key=order_id, timeout="3d", of=int)
-        return f"{parcels} parcels"
+        boxes = await current_flow().wait_for("packed", key=order_id, timeout="3d", of=int)
+        return f"{boxes} boxes"
 
     @app.task(queue="mail")
     async def close(order_id: int) -> None: ...
@@ -40,16 +37,12 @@ def shop() -> App:
 async def test_a_flow_is_followed_to_its_signal_which_is_sent(browser: Any) -> None:
     app = shop()
     site = Site(app, open_to_all=True, hosts=(), interval=1.0)
-    (sockets,) = bind_tcp("127.0.0.1", 0)
-    server = uvicorn.Server(
-        uvicorn.Config(site.dashboard, lifespan="off", log_config=None, ws="none", loop="none")
-    )
-    tasks = [asyncio.create_task(server.serve(sockets)), asyncio.create_task(Worker(app).run())]
-    context = await browser.new_context(viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(15_000)
-    await context.add_init_script(_LISTEN)
-    opened = Opened(site, context, f"http://127.0.0.1:{sockets[0].getsockname()[1]}")
-    try:
+    async with serving(site) as (_, url):
+        working = asyncio.create_task(Worker(app).run())
+        context = await browser.new_context(viewport={"width": 1280, "height": 800})
+        context.set_default_timeout(30_000)
+        await context.add_init_script(LISTEN)
+        opened = Opened(site, context, url)
         page = await opened.page("/")
         await page.keyboard.press("g")
         await page.keyboard.press("f")
@@ -70,11 +63,7 @@ async def test_a_flow_is_followed_to_its_signal_which_is_sent(browser: Any) -> N
         await page.locator("#graph .k-node.s-completed").nth(2).wait_for()
         assert opened.errors == []
         assert await page.evaluate("window.reports") == []
-    finally:
         await context.close()
-        site.dashboard.close()
-        server.should_exit = True
-        await tasks[0]
-        tasks[1].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        app.store.close()
+        working.cancel()
+        await asyncio.gather(working, return_exceptions=True)
+    app.store.close()

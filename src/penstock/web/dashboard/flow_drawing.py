@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from penstock.inspector import GraphNodeView
 from penstock.web.dashboard.formats import plain_line
-from penstock.web.dashboard.graph_groups import Box, BoxGraph, state_of
+from penstock.web.dashboard.graph_groups import BoxGraph, GraphBox, state_of
 from penstock.web.dashboard.graph_layout import Layout, Sizes, layered
 
-__all__ = ["DrawnBox", "DrawnGraph", "Share", "drawn", "says", "shares", "short"]
+__all__ = ["DrawnBox", "DrawnGraph", "StateShare", "drawn", "says", "shares", "short"]
 
 _SIZES = Sizes()
 #: Joins are small boxes in the middle of their column.
@@ -22,7 +22,7 @@ _NAME, _LINE = 19, 25
 
 
 @dataclass(frozen=True)
-class Share:
+class StateShare:
     """A part of a bar: a state, its number, and its place from 0 to 100."""
 
     state: str
@@ -45,7 +45,7 @@ class DrawnBox:
     title: str
     link: str
     node: int
-    shares: list[Share] = field(default_factory=list[Share])
+    shares: list[StateShare] = field(default_factory=list[StateShare])
     progress: float | None = None
 
 
@@ -83,12 +83,12 @@ def drawn(
     return DrawnGraph(boxes, lines, places.width + 2 * _EDGE, places.height + 2 * _EDGE)
 
 
-def shares(counts: dict[str, int]) -> list[Share]:
+def shares(counts: dict[str, int]) -> list[StateShare]:
     """A bar of states, in the order given."""
     total, x, made = sum(counts.values()), 0.0, []
     for state, number in counts.items():
         width = 100 * number / total if total else 0.0
-        made.append(Share(state, number, round(x, 2), round(width, 2)))
+        made.append(StateShare(state, number, round(x, 2), round(width, 2)))
         x += width
     return made
 
@@ -121,7 +121,7 @@ def says(node: GraphNodeView, waits: str = "") -> str:
 _WORDS = {"active": "in its queue", "gone": "its job is gone"}
 
 
-def _is_join(box: Box) -> bool:
+def _is_join(box: GraphBox) -> bool:
     return not box.branches and box.first.id is None
 
 
@@ -155,7 +155,7 @@ def _single(
     )
 
 
-def _folded(box: Box, x: float, y: float, unfold: Callable[[int], str]) -> DrawnBox:
+def _folded(box: GraphBox, x: float, y: float, unfold: Callable[[int], str]) -> DrawnBox:
     counts = Counter(state_of(node) for node in box.nodes)
     text = ", ".join(f"{number:,} {state}" for state, number in counts.most_common())
     what = "branches" if len(box.nodes) > box.branches else "members"

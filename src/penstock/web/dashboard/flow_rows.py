@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from penstock.core.flow import OPEN, NodeState
 from penstock.inspector import FlowView
-from penstock.web.dashboard.flow_drawing import Share, shares
+from penstock.web.dashboard.flow_drawing import StateShare, shares
 from penstock.web.dashboard.view import View, segment
 
 __all__ = ["FlowRow", "flow_link", "flow_row", "shade_of"]
@@ -38,7 +38,7 @@ class FlowRow:
     name: str
     ended: int
     failed: int
-    bar: list[Share]
+    bar: list[StateShare]
 
     @property
     def over(self) -> bool:

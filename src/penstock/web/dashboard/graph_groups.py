@@ -9,23 +9,26 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from penstock.core.flow import NodeState
+from penstock.core.job import State
 from penstock.inspector import GraphNodeView
 from penstock.web.dashboard.graph_layout import Edge, ranked
 
-__all__ = ["Box", "BoxGraph", "folded", "state_of"]
+__all__ = ["BoxGraph", "GraphBox", "folded", "state_of"]
 
 #: A group with more members than this is folded to so many.
 _SHOWN = 5
 #: States from the most to the least worth a look.
-_INTEREST = (
-    *("dead", "gone", "running", "retryable", "suspended", "parked", "cancelled", "available", "collecting"),
-    *("scheduled", "active", "waiting", "skipped", "unused", "completed"),
+_INTEREST: tuple[str, ...] = (
+    *(State.DEAD, NodeState.GONE, State.RUNNING, State.RETRYABLE, State.SUSPENDED, State.PARKED),
+    *(State.CANCELLED, State.AVAILABLE, State.COLLECTING, State.SCHEDULED, NodeState.ACTIVE),
+    *(NodeState.WAITING, NodeState.SKIPPED, NodeState.UNUSED, State.COMPLETED),
 )
 _LEAST = len(_INTEREST)
 
 
 @dataclass(frozen=True)
-class Box:
+class GraphBox:
     """A box of the graph: one node, or all nodes of the `branches` that are folded into it."""
 
     nodes: tuple[GraphNodeView, ...]
@@ -40,7 +43,7 @@ class Box:
 class BoxGraph:
     """Boxes, and the lines between them. `opened`: whether a group was unfolded on request."""
 
-    boxes: list[Box]
+    boxes: list[GraphBox]
     lines: list[Edge]
     opened: bool
 
@@ -76,7 +79,7 @@ class _Folding:
 
     def graph(self) -> BoxGraph:
         owner: list[int | None] = [None] * len(self._nodes)
-        boxes: list[Box] = []
+        boxes: list[GraphBox] = []
         unfolded = False
         for members in self._groups():
             if owner[members[0]] is not None:  # in a branch that is folded
@@ -91,12 +94,12 @@ class _Folding:
             for one in members:
                 if one not in fold:
                     owner[one] = len(boxes)
-                    boxes.append(Box((self._nodes[one],)))
+                    boxes.append(GraphBox((self._nodes[one],)))
             if fold:
                 inside = [node for one in fold for node in self._branch(one)]
                 for one in inside:
                     owner[one] = len(boxes)
-                boxes.append(Box(tuple(self._nodes[one] for one in inside), len(fold)))
+                boxes.append(GraphBox(tuple(self._nodes[one] for one in inside), len(fold)))
         lines = dict.fromkeys((owner[start], owner[end]) for start, end in self._edges)
         return BoxGraph(
             boxes,

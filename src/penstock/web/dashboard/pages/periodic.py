@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from penstock.core.errors import ConfigError
@@ -31,7 +32,7 @@ async def show(view: View) -> dict[str, Any]:
     return {
         "entries_page": page,
         "entries": [
-            (one, strip_of(one.runs, view.now, _WIDE, lambda id, one=one: view.job_link(one.entry.queue, id)))
+            (one, strip_of(one.runs, view.now, _WIDE, partial(view.job_link, one.entry.queue)))
             for one in found
             if view.sees(one.entry.queue)
         ],

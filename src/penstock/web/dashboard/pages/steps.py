@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from penstock.client.signals import sent, signal_of
 from penstock.core.errors import ArgumentError, ConfigError
-from penstock.core.job import Ref, State
+from penstock.core.job import TERMINAL, Ref, State
 from penstock.inspector import DurableStepView, StepsView
 from penstock.stores.contract import SignalStatus
 from penstock.web.access_tokens import Right
@@ -64,7 +64,7 @@ async def show(view: View) -> dict[str, Any]:
         "rows": rows,
         "shade_of": shade_of,
         "may": view.may("operate", found.job.queue),
-        "ended": State(found.job.state).value in ("completed", "cancelled", "dead"),
+        "ended": State(found.job.state) in TERMINAL,
     }
 
 
