@@ -61,13 +61,19 @@ class _StoredNode(NamedTuple):
     stamp: int
 
 
+def _job_and_facts(text: bytes) -> tuple[Ref | None, _NodeFacts]:
+    at = _NODE.size
+    id_from = at + 1
+    at = id_from + text[at]
+    id, queue_from = text[id_from:at], at + 1
+    at = queue_from + text[at]
+    queue = text[queue_from:at]
+    return Ref(queue.decode(), id_of(id)) if queue else None, _decode_facts(text[at:])
+
+
 def _node_of(index: int, text: bytes) -> _StoredNode:
     state, swept, pending, failures, successor, stamp = _NODE.unpack_from(text)
-    at = _NODE.size
-    id = text[at + 1 : at + 1 + text[at]]
-    at += 1 + len(id)
-    queue = text[at + 1 : at + 1 + text[at]]
-    facts = _decode_facts(memoryview(text)[at + 1 + len(queue) :])
+    ref, facts = _job_and_facts(text)
     node = LiveNode(
         index,
         _STATES[state],
@@ -75,7 +81,7 @@ def _node_of(index: int, text: bytes) -> _StoredNode:
         failures,
         facts.when,
         facts.next if successor == _NO_ONE else (successor,),
-        ref=Ref(queue.decode(), id_of(id)) if queue else None,
+        ref=ref,
         task=facts.task,
         swept=bool(swept),
         again=facts.again,
@@ -367,6 +373,8 @@ def shown_node(index: int, text: bytes | None, inputs: bytes | None, result: byt
     """A node as operators and clients see it."""
     if text is None:
         return None
-    one, _ = _node_of(index, text)
-    of = indexes_of(inputs)
-    return FlowNode(index, one.state, one.ref, one.task, one.when, one.next, of, result, one.uses)
+    state, _, _, _, successor, _ = _NODE.unpack_from(text)
+    ref, facts = _job_and_facts(text)
+    after = facts.next if successor == _NO_ONE else (successor,)
+    of = () if inputs is None else _decode_indexes(inputs)
+    return FlowNode(index, _STATES[state], ref, facts.task, facts.when, after, of, result, facts.uses)
