@@ -388,6 +388,68 @@ async def test_the_end_of_a_member_of_a_flow_that_is_gone_is_as_that_of_any_job(
         )
 
 
+async def test_a_flow_that_changes_while_it_is_read_runs_no_job_again(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process reads that a flow runs, and then that it has cancelled a member: it ran that member again."""
+    flow = await started(store, 3, [(0, 2), (1, 2)])
+    whole, other = flow_store.register_for_flows, flows._count_ends(store._context, [flow.queue])
+    calls: list[Any] = []
+
+    def slowly(
+        *args: Any,
+    ) -> Any:  # a member has died, and the other one was cancelled; that is not stored yet
+        if not calls:
+            calls.extend(next(other))
+            while b"n1" not in calls[0].ask:  # up to the read of the nodes
+                calls[:] = other.send((yield calls))
+        yield from whole(*args)
+
+    def rest() -> Any:
+        answers = yield calls
+        while True:
+            try:
+                answers = yield other.send(answers)
+            except StopIteration:
+                return
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flow_store, "register_for_flows", slowly)
+        patch.setattr(flow_store, "retry", lambda *_, **__: pytest.fail("the member runs again"))
+        await run_one(store, flow, 0, DEAD)
+        await store._plans.run(rest())
+    await advance(store)
+    assert await states(store, flow) == [NodeState.DEAD, NodeState.CANCELLED, NodeState.SKIPPED]
+
+
+async def test_a_retry_that_another_change_has_overtaken_runs_no_job_again(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = await started(store, 2, [(0, 1)], FlowPolicy.FINISH)
+    await run_one(store, flow, 0, DEAD)
+    proceed = flows.proceed
+
+    def slowly(context: Any, *args: Any) -> Any:
+        done = yield from proceed(context, *args)
+        if not meanwhile:
+            meanwhile.append(True)
+            yield from flows.change_flow(context, flow.ref, FlowChange.RETRY)
+            yield from flows.change_flow(context, flow.ref, FlowChange.CANCEL)
+        return done
+
+    meanwhile: list[bool] = []
+    retried: list[Any] = []
+    retry = flow_store.retry
+    monkeypatch.setattr(flows, "proceed", slowly)
+    monkeypatch.setattr(
+        flow_store, "retry", lambda *args, **facts: retried.append(args) or retry(*args, **facts)
+    )
+    await store.change_flow(flow.ref, FlowChange.RETRY)
+    assert len(retried) == 2, "by the change that came between, and when the first one is repeated"
+    await advance(store)
+    assert await states(store, flow) == [ACTIVE, WAITING]
+
+
 @pytest.mark.parametrize("outcome", [COMPLETES, DEAD])
 async def test_an_end_between_reading_and_storing_a_change_is_not_lost(
     store: RedisStore, outcome: Transition, monkeypatch: pytest.MonkeyPatch

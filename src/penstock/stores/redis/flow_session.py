@@ -122,6 +122,7 @@ class FlowChangeSet:
         self.run = run  # that of the server that the flow was read from
         self._was_over = head.over
         self.version = version
+        self.torn = False  # a node was read that another change has stored since
         #: The ends that scripts had counted, and that are counted in `head` now.
         self.uncounted = uncounted
         self.now = now

@@ -65,13 +65,14 @@ def open_flow(context: Context, ref: Ref) -> CallPlan[FlowChangeSet | None]:
 def read_nodes(
     context: Context, ref: Ref, session: FlowChangeSet, indexes: Sequence[int], *, inputs: bool = False
 ) -> CallPlan[None]:
-    """Read nodes into the session."""
+    """Read nodes into the session, which is `torn` if the flow has changed since it was opened."""
     key, kinds = flow_key(context, ref), b"nji" if inputs else b"nj"
     step = len(kinds)
     parts = chunks(session.unread(indexes), _FIELDS)
-    calls = [command(key, "HMGET", key, *node_fields(part, kinds)) for part in parts]
+    calls = [command(key, "HMGET", key, *node_fields(part, kinds), "v") for part in parts]
     answers = raise_errors((yield calls)) if calls else []
     for part, found in zip(parts, answers, strict=True):
+        session.torn = session.torn or (found[-1] or b"") != session.version
         for n, index in enumerate(part):
             session.read(index, *found[n * step : n * step + step])
 
@@ -162,8 +163,15 @@ def commit(context: Context, ref: Ref, session: FlowChangeSet, replicas: int = 0
 
     `replicas`: how many must acknowledge it; if fewer do, `session.unconfirmed` says so.
     Jobs are retried and cancelled first, in the order of the passes: if this process dies in between, that
-    happens again.
+    happens again. But not if the flow has changed: it may want something else of them by now.
     """
+    if session.torn:
+        return False
+    if session.cancels or session.retries or session.reruns:
+        key = flow_key(context, ref)
+        (version,) = raise_errors((yield [command(key, "HGET", key, "v")]))
+        if (version or b"") != session.version:
+            return False
     if session.cancels and context.apart:
         yield from _deliver_all(context, ref.queue)  # a job of a node that has started may still be there
     if session.retries:

@@ -85,6 +85,8 @@ def add_to_flow(
         if key and (yield from was_added(context, ref, session, key)):
             return session.head.info()
         yield from read_nodes(context, ref, session, [join], inputs=True)
+        if session.torn:
+            continue
         first = session.head.total
         members = [replace(job, flow=FlowMember(ref.queue, ref.id, first + n)) for n, job in enumerate(jobs)]
         for n, job in enumerate(members):
@@ -178,6 +180,8 @@ def change_flow(
             session.engine.retry(0)
         else:
             yield from read_nodes(context, ref, session, [node])
+            if session.torn:
+                continue
             yield from note_missing_jobs(context, session, [node])
             session.engine.rerun(node, 0)
         yield from proceed(context, ref, session)
