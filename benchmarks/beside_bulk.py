@@ -49,7 +49,7 @@ ALONE, BESIDE = "alone", "beside"
 @click.option("--pairs", default=12, show_default=True)
 @click.option("--seconds", default=3.0, show_default=True, help="Length of each window.")
 @click.option("--dead", default=100_000, show_default=True, help="Number of dead jobs.")
-@click.option("--jobs", default=300_000, show_default=True, help="Queued no-ops at the start of each pair.")
+@click.option("--jobs", default=500_000, show_default=True, help="Queued no-ops at the start of each pair.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def main(store: str, pairs: int, seconds: float, dead: int, jobs: int, folder: Path | None) -> None:
     """Run the benchmark. Exit code 1: a limit was not kept, or a dead job was not retried."""
@@ -108,6 +108,8 @@ class _Run:
             await self._window(where)
             if bulk is not None:
                 await self._end(bulk)
+        alone, beside = (self._rates[where][-1] for where in (ALONE, BESIDE))
+        print(f"{alone:,.0f} jobs/s alone, {beside:,.0f} beside", file=sys.stderr, flush=True)
 
     async def _window(self, where: str) -> None:
         self._reset_slow_log()
