@@ -3,10 +3,10 @@
 The store has 100 000 dead jobs, and enough queued no-ops for the windows of each pair. A pair is a window in
 which one worker process also runs a bulk retry of the dead jobs, and the mean of the windows before and after
 it, in which the same process drains alone: a machine that becomes slower or faster changes both. Retried jobs
-become available in a queue that the worker does not serve, so that they take nothing from its slots. Meanwhile
-a producer in another process enqueues jobs one by one. The CPU time per job is compared as well, because other
-programs on the machine change it less than the rate. At the end one more bulk act retries the dead jobs that
-are left, while nothing else runs.
+become available in a queue that the worker does not serve, so that they take nothing from its slots. In the
+meantime a producer in another process enqueues jobs one by one. The CPU time per job is compared as well,
+because other programs on the machine change it less than the rate. At the end one more bulk act retries the
+dead jobs that are left, while nothing else runs.
 """
 
 from __future__ import annotations
