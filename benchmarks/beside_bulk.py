@@ -1,10 +1,12 @@
 """The rate of a worker that drains a queue beside a bulk retry: `python -m benchmarks.beside_bulk`.
 
 The store has 100 000 dead jobs, and enough queued no-ops for the windows of each pair. A pair is a window in
-which one worker process drains alone, and one in which the same process also runs a bulk retry of the dead
-jobs, in turns as to which comes first. Retried jobs become available in a queue that the worker does not
-serve, so that they take nothing from its slots. Meanwhile a producer in another process enqueues jobs one by
-one. At the end one more bulk act retries the dead jobs that are left, while nothing else runs.
+which one worker process also runs a bulk retry of the dead jobs, and the mean of the windows before and after
+it, in which the same process drains alone: a machine that becomes slower or faster changes both. Retried jobs
+become available in a queue that the worker does not serve, so that they take nothing from its slots. In the
+meantime a producer in another process enqueues jobs one by one. The CPU time per job is compared as well,
+because other programs on the machine change it less than the rate. At the end one more bulk act retries the
+dead jobs that are left, while nothing else runs.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from benchmarks.ended import dead as died
 from benchmarks.ended import end_all
 from benchmarks.lock_waits import LockWaits
 from benchmarks.machine import describe, percentile
-from benchmarks.rig import Rig, Setup, new_runner
+from benchmarks.rig import Rig, Running, Setup, new_runner
 from penstock.core.ids import mint
 from penstock.core.job import NewJob, State
 from penstock.inspector import BulkAct, BulkActs, BulkState, JobAct
@@ -49,7 +51,7 @@ ALONE, BESIDE = "alone", "beside"
 @click.option("--pairs", default=12, show_default=True)
 @click.option("--seconds", default=3.0, show_default=True, help="Length of each window.")
 @click.option("--dead", default=100_000, show_default=True, help="Number of dead jobs.")
-@click.option("--jobs", default=300_000, show_default=True, help="Queued no-ops at the start of each pair.")
+@click.option("--jobs", default=500_000, show_default=True, help="Queued no-ops at the start of each pair.")
 @click.option("--dir", "folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def main(store: str, pairs: int, seconds: float, dead: int, jobs: int, folder: Path | None) -> None:
     """Run the benchmark. Exit code 1: a limit was not kept, or a dead job was not retried."""
@@ -70,22 +72,24 @@ class _Run:
         self._waits = waits
         self._seconds, self._dead, self._jobs = seconds, dead, jobs
         self._rates: dict[str, list[float]] = defaultdict(list)
+        self._cpu: dict[str, list[float]] = defaultdict(list)
         self._calls: dict[str, list[float]] = defaultdict(list)
         self._waited: dict[str, list[float]] = defaultdict(list)
         self._commands: dict[str, list[float]] = defaultdict(list)
         self._retried: list[int] = []
         self._now = ""
+        self._worker = Running(None, lambda: True, None)
         self._over = threading.Event()
 
     async def measure(self, pairs: int) -> list[str]:
         await self._fill_dead()
         producer = threading.Thread(target=self._produce)
-        with self._rig.workers():
+        with self._rig.workers() as self._worker:
             await self._settings(paused=True)
             producer.start()
             try:
-                for n in range(pairs):
-                    await self._pair([ALONE, BESIDE] if n % 2 else [BESIDE, ALONE])
+                for _ in range(pairs):
+                    await self._pair()
             finally:
                 self._over.set()
                 producer.join()
@@ -95,7 +99,7 @@ class _Run:
 
     # ── the parts of a pair ──
 
-    async def _pair(self, order: list[str]) -> None:
+    async def _pair(self) -> None:
         await self._settings(paused=True)
         (queue,) = await self._store.queues([_DRAINED])
         await asyncio.to_thread(self._rig.fill, self._jobs - queue.counts.get(State.AVAILABLE, 0))
@@ -103,34 +107,42 @@ class _Run:
         before = self._rig.counters.total()
         await asyncio.to_thread(self._rig.wait, before + 1)
         await asyncio.sleep(_SETTLING)
-        for where in order:
-            bulk = await self._begin() if where == BESIDE else None
-            await self._window(where)
-            if bulk is not None:
-                await self._end(bulk)
+        before = await self._window(ALONE)
+        bulk = await self._begin()
+        beside = await self._window(BESIDE)
+        await self._end(bulk)
+        after = await self._window(ALONE)
+        alone = [statistics.mean(both) for both in zip(before, after, strict=True)]
+        for found, *values in zip((self._rates, self._cpu), alone, beside, strict=True):
+            for where, value in zip((ALONE, BESIDE), values, strict=True):
+                found[where].append(value)
+        print(f"{alone[0]:,.0f} jobs/s alone, {beside[0]:,.0f} beside", file=sys.stderr, flush=True)
 
-    async def _window(self, where: str) -> None:
+    async def _window(self, where: str) -> tuple[float, float]:
+        """The rate of a window, and µs of CPU per job."""
         self._reset_slow_log()
         self._waits.waits.clear()
         counters, self._now = self._rig.counters, where
-        done, began = counters.total(), time.perf_counter()
+        done, cpu, began = counters.total(), self._used(), time.perf_counter()
         await asyncio.sleep(self._seconds)
         done, took = counters.total() - done, time.perf_counter() - began
         self._now = ""
-        self._rates[where].append(done / took)
+        cpu = self._used() - cpu
         self._waited[where] += self._waits.waits
         self._commands[where] += self._slow_log()
         (queue,) = await self._store.queues([_DRAINED])
         if not queue.counts.get(State.AVAILABLE):
             raise click.ClickException("the queue was empty before the end of a window: give more --jobs")
+        return done / took, cpu / max(1, done) * 1e6
 
     async def _begin(self) -> BulkAct:
-        """Start a bulk retry; returns when the worker has taken its first step."""
+        """Start a bulk retry; returns some time after the worker's first step, within a step or a pause."""
         filter = JobFilter(queues=(_DEAD,), states=(State.DEAD,))
         bulk = await self._acts.start(JobAct.RETRY, filter, by="benchmark")
-        while not (now := await self._get(bulk)).changed:
+        while not (await self._get(bulk)).changed:
             await asyncio.sleep(0.02)
-        return now
+        await asyncio.sleep(random.random())
+        return await self._get(bulk)
 
     async def _end(self, bulk: BulkAct) -> None:
         now = await self._get(bulk)
@@ -172,6 +184,10 @@ class _Run:
             if where and where == self._now:
                 self._calls[where].append((time.perf_counter() - began) * 1000)
 
+    def _used(self) -> float:
+        """CPU seconds of the worker and of Redis."""
+        return self._worker.cpu() + (0.0 if self._rig.server is None else self._rig.server.cpu())
+
     def _reset_slow_log(self) -> None:
         if self._rig.server is not None:
             with self._rig.server.client() as client:
@@ -190,16 +206,13 @@ class _Run:
     # ── the report ──
 
     def _report(self, took: float) -> list[str]:
-        ratios = [b / a for a, b in zip(self._rates[ALONE], self._rates[BESIDE], strict=True)]
-        low, ratio, high = interval(ratios)
-        alone, beside = (statistics.median(self._rates[where]) for where in (ALONE, BESIDE))
-        pace = statistics.median(self._retried) / self._seconds
-        print(
-            f"{self._rig.setup.name}: {alone:,.0f} jobs/s alone, {beside:,.0f} beside a bulk retry; median "
-            f"ratio of {len(ratios)} pairs {ratio:.3f}, 95 % interval {low:.3f} to {high:.3f}"
-        )
+        print(f"{self._rig.setup.name}, {len(self._retried)} pairs")
+        low, _ = _compare("jobs/s", self._rates)
+        _, high = _compare("µs of CPU per job, worker and Redis", self._cpu)
+        pace = statistics.mean(self._retried) / self._seconds
         print(f"bulk retry: {pace:,.0f} jobs/s beside the drain, {took:,.0f} jobs/s without it")
-        faults = [f"the rate falls by up to {1 - low:.1%}"] if 1 - low > _MOST_FALL else []
+        fall = min(1 - low, 1 - 1 / high)  # other programs change the rate, and hardly the CPU time
+        faults = [f"the rate falls by up to {fall:.1%}"] if fall > _MOST_FALL else []
         _say("an enqueue by another process", self._calls)
         if self._rig.server is not None:
             _say("Redis, commands of 0.5 ms and more", self._commands)
@@ -214,6 +227,17 @@ class _Run:
         retried, left = queue.counts.get(State.AVAILABLE, 0), queue.counts.get(State.DEAD, 0)
         print(f"{retried:,} of {self._dead:,} dead jobs were retried")
         return [f"{left:,} jobs are still dead"] if left or retried != self._dead else []
+
+
+def _compare(what: str, found: dict[str, list[float]]) -> tuple[float, float]:
+    """Print the medians and their ratio; returns its 95 % interval."""
+    low, ratio, high = interval([b / a for a, b in zip(found[ALONE], found[BESIDE], strict=True)])
+    alone, beside = (statistics.median(found[where]) for where in (ALONE, BESIDE))
+    print(
+        f"{what}: {alone:,.1f} alone, {beside:,.1f} beside a bulk retry; median ratio {ratio:.3f}, "
+        f"95 % interval {low:.3f} to {high:.3f}"
+    )
+    return low, high
 
 
 def _say(what: str, found: dict[str, list[float]]) -> None:

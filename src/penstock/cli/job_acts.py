@@ -243,7 +243,7 @@ async def bulk_steps(inspector: Inspector, started: BulkAct) -> AsyncGenerator[B
     while bulk.state.value == "running":
         began = time.monotonic()
         stepped = await inspector.bulk.step(started.id, holder)
-        await asyncio.sleep(pause_after_step(time.monotonic() - began))
+        await asyncio.sleep(pause_after_step(time.monotonic() - began, stepped))
         if stepped is None:  # a worker was quicker, or it has ended
             stepped = await inspector.bulk.get(started.id)
         if stepped is None:

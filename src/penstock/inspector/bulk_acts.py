@@ -39,8 +39,8 @@ _HELD = 15_000
 #: How long (ms) an ended bulk act is kept.
 _KEPT = 7 * 86_400_000
 _PAGE = 200
-#: A step is followed by a pause of this many times its length, so that jobs keep nearly all of the store.
-_PAUSES = 9.0
+#: A step is followed by a pause of this many times its length: an act takes at most 5 % of a worker's time.
+_PAUSES = 19.0
 #: How many reasons for which jobs were skipped are counted, and how many of these jobs are named.
 _REASONS, _NAMED = 12, 10
 #: Where further reasons are counted.
@@ -309,9 +309,10 @@ def is_everything(act: JobAct, filter: JobFilter) -> bool:
     return not filter.states or set(filter.states) >= set(every_state(act))
 
 
-def pause_after_step(seconds: float) -> float:
-    """Seconds to pause after a step; `seconds`: how long the step took."""
-    return min(_LONGEST_PAUSE, seconds * _PAUSES)
+def pause_after_step(seconds: float, stepped: BulkAct | None) -> float:
+    """Seconds to pause after a step that took `seconds`; none if the act has ended."""
+    over = stepped is not None and stepped.state is not BulkState.RUNNING
+    return 0.0 if over else min(_LONGEST_PAUSE, seconds * _PAUSES)
 
 
 def _before(range: TimeRange, instant: int) -> TimeRange:

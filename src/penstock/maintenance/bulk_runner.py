@@ -51,7 +51,7 @@ class BulkRunner(Service):
         stepped = await acts.step(self._current, self._holder)
         if stepped is None:
             self._current = None
-        return pause_after_step(time.monotonic() - began)
+        return pause_after_step(time.monotonic() - began, stepped)
 
     async def _find(self, acts: BulkActs, version: int) -> float:
         """Choose a bulk act that nobody runs; returns the seconds until the next tick."""
