@@ -167,6 +167,11 @@ def test_errors_are_grouped_and_lead_to_their_jobs(site: Site) -> None:
     found = shown(site, failed[1].replace("&amp;", "&"))
     assert 'data-row="mail/failed"' in found
     assert 'data-row="mail/fine"' not in found
+    retry = re.search(r'href="(/jobs/change\?[^"]*act=retry[^"]*)"', page)
+    assert retry is not None
+    found = shown(site, retry[1].replace("&amp;", "&"))
+    assert "mail/failed" in found
+    assert "mail/fine" not in found
     for query, there in (
         ("text=MAILBOX", True),
         ("text=gone", False),

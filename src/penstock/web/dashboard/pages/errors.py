@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any
 
 from penstock.core.job import State
-from penstock.inspector import ErrorGroupView
+from penstock.inspector import ErrorGroupView, JobAct
 from penstock.web.dashboard.cards import Card
 from penstock.web.dashboard.formats import instant_of
 from penstock.web.dashboard.page import DashboardPage
@@ -37,7 +37,8 @@ class ErrorLine:
 
     - `parts`: its message, where every second part stands for text that varies.
     - `new`: its first error is less than a day old.
-    - `jobs`: the path of the list of its jobs; `failed`: of those that are dead or wait for a retry.
+    - `jobs`: the path of the list of its jobs; `failed`: of those that are dead or wait for a retry; `retry`:
+      of the dry run of a retry of these, "" if the visitor may not retry them.
     """
 
     group: ErrorGroupView
@@ -45,6 +46,7 @@ class ErrorLine:
     new: bool
     jobs: str
     failed: str
+    retry: str
 
 
 async def show(view: View) -> dict[str, Any]:
@@ -78,14 +80,16 @@ def error_lines(view: View, groups: Sequence[ErrorGroupView]) -> list[ErrorLine]
     lines = []
     for one in groups:
         about = {"queue": one.queue, "task": one.task if one.kind else None, "text": searched_text(one)}
-        first = instant_of(one.first_at)
+        failed = {**about, "state": [State.DEAD.value, State.RETRYABLE.value]}
+        may, first = view.may("operate", one.queue), instant_of(one.first_at)
         lines.append(
             ErrorLine(
                 one,
                 parts=re.split(r"(<(?:n|hex|uuid|text)>)", one.message),
                 new=first is not None and view.now - first < _DAY,
                 jobs=view.link("/jobs", **about),
-                failed=view.link("/jobs", **about, state=[State.DEAD.value, State.RETRYABLE.value]),
+                failed=view.link("/jobs", **failed),
+                retry=view.link("/jobs/change", act=JobAct.RETRY.value, **failed) if may else "",
             )
         )
     return lines

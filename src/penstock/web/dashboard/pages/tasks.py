@@ -14,7 +14,7 @@ from penstock.web.dashboard.view import View
 
 __all__ = ["ORDERS", "PAGE", "failed_share", "ordered", "seen_tasks"]
 
-_MOST_SHOWN = 300
+_MOST_SHOWN = 100
 _MOST_IDLE = 100
 
 

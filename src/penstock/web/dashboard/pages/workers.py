@@ -13,7 +13,7 @@ from penstock.web.dashboard.worker_rows import held_jobs, seen_workers, worker_l
 
 __all__ = ["PAGE"]
 
-_PAGE = 100
+_PAGE = 50
 _LONGEST = 15
 
 
