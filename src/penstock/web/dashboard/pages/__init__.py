@@ -1,4 +1,4 @@
-"""All pages and acts of the dashboard, in the order of the navigation."""
+"""All pages and acts of the dashboard, in the order of the navigation: a phone shows the first four."""
 
 from penstock.web.dashboard import saved_views
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
@@ -31,18 +31,18 @@ PAGES: tuple[DashboardPage, ...] = (
     queue.PAGE,
     jobs.PAGE,
     job_changes.PAGE,
-    bulk_acts.PAGE,
-    bulk_acts.BULK_ACTS,
     job.PAGE,
     job.DOCUMENT,
     job_edit.PAGE,
-    enqueue.PAGE,
     errors.PAGE,
     tasks.PAGE,
     task.PAGE,
     workers.PAGE,
     worker.PAGE,
     worker.STACKS,
+    bulk_acts.PAGE,
+    bulk_acts.BULK_ACTS,
+    enqueue.PAGE,
     limits.PAGE,
     audit.PAGE,
     health.PAGE,
