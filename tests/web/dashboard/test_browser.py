@@ -8,6 +8,7 @@ import pytest
 
 from penstock import Worker
 from penstock.web.dashboard.pages import PAGES
+from tests.web.dashboard import conftest
 from tests.web.dashboard.conftest import Opened
 from tests.web.dashboard.test_access import path_of
 
@@ -26,7 +27,9 @@ async def test_each_page_opens_without_an_error(opened: Opened) -> None:
     assert await page.title() == "Log in · Penstock"
 
 
-async def test_a_failed_job_is_found_by_its_error_retried_and_seen_to_end(opened: Opened) -> None:
+async def test_a_failed_job_is_found_by_its_error_retried_and_seen_to_complete(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (task,) = opened.app.tasks.values()
     await task.using(id="lost", max_attempts=1).aenqueue("nobody")
     await opened.work()
@@ -39,8 +42,9 @@ async def test_a_failed_job_is_found_by_its_error_retried_and_seen_to_end(opened
     await page.get_by_role("button", name="Retry").click()
     await page.locator("#state .s-available").wait_for()
     await page.evaluate("window.stays = true")
+    monkeypatch.setattr(conftest, "NO_MAILBOX", frozenset())  # somebody has mended it
     await opened.work()
-    await page.locator("#state .s-dead").wait_for()  # by itself
+    await page.locator("#state .s-completed").wait_for()  # by itself
     assert await page.evaluate("window.stays")
 
 

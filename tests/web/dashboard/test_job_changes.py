@@ -77,6 +77,17 @@ def test_a_pause_is_undone(site: Site) -> None:
     assert not queue.paused
 
 
+def test_an_act_on_one_job_is_undone_on_its_page(site: Site) -> None:
+    asyncio.run(put(site.app, "mail", "a", dead=True))
+    site.post(site.client, "/jobs/mail/a/act/retry")
+    site.post(site.client, undo_in(site.client.get("/jobs/mail/a").text))
+    asyncio.run(put(site.app, "mail", "b"))
+    site.post(site.client, "/jobs/mail/b/act/move", to="other")
+    page = site.client.get("/jobs/other/b").text
+    assert site.post(site.client, undo_in(page), back="/jobs/other/b").headers["location"] == "/jobs/mail/b"
+    assert asyncio.run(counts(site.app.store, "mail")) == {"dead": 1, "available": 1}
+
+
 def test_acts_with_arguments_ask_for_them_and_say_what_is_wrong(site: Site) -> None:
     asyncio.run(put(site.app, "mail", "a"))
     for act, wrong, says in (

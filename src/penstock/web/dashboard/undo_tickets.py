@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from penstock.core.ids import mint
-from penstock.inspector import UndoStep
+from penstock.core.job import Ref
+from penstock.inspector import Change, JobAct, UndoStep
 from penstock.stores.contract import DocumentChange, DocumentStatus, Store
 from penstock.stores.contract.documenting import LARGEST_DOCUMENT
 from penstock.stores.worker_commands import read_document
+from penstock.web.dashboard.view import View
 
-__all__ = ["UndoTickets"]
+__all__ = ["UndoTickets", "act_with_undo"]
 
 _KIND = "dashboard-undo"
 #: How long (ms) an act can be undone.
@@ -47,3 +50,15 @@ class UndoTickets:
         gone = DocumentChange(document.name, None, document.revision)
         (written,) = await self._store.change_documents(_KIND, [gone])
         return _DECODER.decode(document.body) if written.status is DocumentStatus.APPLIED else []
+
+
+async def act_with_undo(
+    view: View, act: JobAct, refs: Sequence[Ref], arguments: dict[str, Any]
+) -> tuple[list[Change], str]:
+    """Do an act to jobs. Returns what became of them, and the path that undoes it; "" if nothing can."""
+    steps = await view.inspector.prepare_undo(act, refs, to=arguments.get("to", ""))
+    changes = await view.inspector.act(act, refs, **arguments)
+    done = {(change.queue, change.id) for change in changes if change.outcome == "done"}
+    undone = [step for step in steps if (step.to or step.queue, step.id) in done]
+    ticket = await UndoTickets(view.shared.store).keep(undone)
+    return changes, f"/jobs/undo/{ticket}" if ticket else ""

@@ -48,6 +48,7 @@ function isRead(list) {
 
 /** Bring the list up to date. @param {Document} fresh */
 export function updateRows(fresh) {
+  if (!fresh.querySelector("form.filters")) return; // another page
   const list = table();
   const other = fresh.querySelector("table[data-frozen]");
   if (!list && other) {

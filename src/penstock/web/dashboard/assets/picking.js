@@ -5,12 +5,10 @@ import { copyText } from "./copy.js";
 import { updateRows } from "./list.js";
 import { toast } from "./toast.js";
 
-/** In which state an act leaves a job that can be given back, and the states of such jobs. */
+/** Acts that are done at once: in which state they leave a job, and the states of jobs that can be given back. */
 const DIRECT = {
   retry: ["available", ["dead", "cancelled"]],
   "run-now": ["available", ["scheduled", "retryable"]],
-  cancel: ["cancelled", ["available"]],
-  discard: ["dead", ["available"]],
 };
 
 /** @type {HTMLInputElement | null} */
@@ -88,7 +86,7 @@ function show() {
   head.indeterminate = n > 0 && n < all;
 }
 
-/** Acts on selected jobs that can all be undone are done at once; others lead to a page that asks. */
+/** Acts on selected jobs that take nothing away are done at once; others lead to a page that asks. */
 async function onSubmit(event) {
   const bar = form();
   if (event.target !== bar) return;

@@ -1,4 +1,4 @@
-"""All pages and acts of the dashboard, in the order of the navigation."""
+"""All pages and acts of the dashboard, in the order of the navigation: a phone shows the first four."""
 
 from penstock.web.dashboard import saved_views
 from penstock.web.dashboard.page import DashboardAct, DashboardPage

@@ -20,6 +20,7 @@ from penstock.web.dashboard.formats import instant_of
 from penstock.web.dashboard.json_tree import TreeNode, json_text, json_tree
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.related import related_jobs
+from penstock.web.dashboard.undo_tickets import act_with_undo
 from penstock.web.dashboard.view import NotFoundError, View, segment
 
 __all__ = ["ACTS", "DOCUMENT", "PAGE", "read_job"]
@@ -151,16 +152,15 @@ async def act_on_job(view: View) -> Response:
     if act is JobAct.MOVE and not view.may("operate", check_queue(given.get("to", ""))):
         return view.done(f"You have no right to operate {given['to']}.", _path(ref), failed=True)
     delay = _delay(given.get("delay") or "0s", view.now)
-    to, reason = given.get("to", ""), given.get("reason", "")
-    (change,) = await view.inspector.act(act, [ref], delay=delay, to=to, reason=reason)
+    (change,), undo = await act_with_undo(view, act, [ref], {**given, "delay": delay})
     failed = change.outcome in ("refused", "missing")
     if not failed:
         await view.audit(f"jobs.{act.value}", f"{ref.queue}/{ref.id}", given)
     says = f"Job {ref.id}: {change.says}."
     if failed or act not in (JobAct.DELETE, JobAct.MOVE):
-        return view.done(says, _path(ref), failed=failed)
+        return view.done(says, _path(ref), failed=failed, undo=undo)
     view.form.drop("back")  # it is not there any more
-    return view.done(says, "/jobs" if act is JobAct.DELETE else _path(Ref(given["to"], ref.id)))
+    return view.done(says, "/jobs" if act is JobAct.DELETE else _path(Ref(given["to"], ref.id)), undo=undo)
 
 
 def _delay(text: str, now: int) -> int:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 from starlette.responses import RedirectResponse, Response
@@ -17,7 +18,7 @@ from penstock.core.duration import milliseconds
 from penstock.core.errors import ConfigError
 from penstock.core.ids import check_queue
 from penstock.core.job import Ref, State
-from penstock.inspector import Change, JobAct, JobRow, parse_address
+from penstock.inspector import Change, JobAct, JobRow, UndoStep, parse_address
 from penstock.inspector.bulk_acts import is_everything
 from penstock.inspector.job_acts import every_state, usual_states
 from penstock.stores.contract import JobFilter
@@ -28,8 +29,8 @@ from penstock.web.dashboard.job_filters import FILTERS, allowed_filter, filter_a
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.pages.jobs import list_jobs, number_asked
 from penstock.web.dashboard.stream import totals
-from penstock.web.dashboard.undo_tickets import UndoTickets
-from penstock.web.dashboard.view import View
+from penstock.web.dashboard.undo_tickets import UndoTickets, act_with_undo
+from penstock.web.dashboard.view import View, segment
 
 __all__ = ["ACTS", "PAGE", "WORDS"]
 
@@ -204,18 +205,13 @@ async def change(view: View) -> Response:
 
 
 async def _change_selected(view: View, act: JobAct, refs: list[Ref], arguments: dict[str, Any]) -> Response:
-    to = arguments.get("to", "")
-    steps = await view.inspector.prepare_undo(act, refs, to=to)
-    changes = await view.inspector.act(act, refs, **arguments)
-    done = {(change.queue, change.id) for change in changes if change.outcome == "done"}
+    changes, undo = await act_with_undo(view, act, refs, arguments)
+    done = [f"{change.queue}/{change.id}" for change in changes if change.outcome in ("done", "asked")]
     if done:
-        facts = {name: str(value) for name, value in arguments.items() if value}
-        await view.audit(f"jobs.{act.value}", [f"{queue}/{id}" for queue, id in done], facts)
-    steps = [step for step in steps if (step.to or step.queue, step.id) in done]
-    ticket = await UndoTickets(view.shared.store).keep(steps)
-    says = _outcome(changes, WORDS[act].done)
-    undo = f"/jobs/undo/{ticket}" if ticket else ""
-    return view.done(says, "/jobs", failed=not done and "asked" not in says, undo=undo)
+        await view.audit(
+            f"jobs.{act.value}", done, {name: str(one) for name, one in arguments.items() if one}
+        )
+    return view.done(_outcome(changes, WORDS[act].done), "/jobs", failed=not done, undo=undo)
 
 
 def _outcome(changes: list[Change], done: str) -> str:
@@ -259,7 +255,15 @@ async def undo(view: View) -> Response:
     says = f"Undone for {len(undone):,} of {len(steps):,} jobs." if len(steps) > 1 else "Undone."
     others = Counter(change.says for change in changes if change.outcome != "done")
     says = " ".join([says] * bool(undone) + [f"{n:,} {why}." for why, n in others.most_common(3)])
-    return view.done(says, "/jobs", failed=not undone)
+    return view.done(says, "/jobs", failed=not undone, to=_moved_back(view, steps[0]) if undone else "")
+
+
+def _moved_back(view: View, step: UndoStep) -> str:
+    """The page of the job in its old queue, if the undo was asked for on its page in the new one."""
+    page = view.job_link(step.queue, step.id)
+    if step.act is not JobAct.MOVE or urlsplit(view.form.get("back")).path != page:
+        return ""
+    return f"/jobs/{segment(step.to)}/{segment(step.id)}"
 
 
 PAGE = DashboardPage(name="change", path="/jobs/change", title="Change jobs", show=show, refresh="never")

@@ -50,7 +50,7 @@ SPANS = (("1h", "last hour"), ("24h", "last 24 hours"), ("7d", "last 7 days"))
 _FIELDS = ("text", "task", "since", "worker", "flow")
 _REVERSED = {"newest": "oldest", "oldest": "newest", "due": "due-last", "due-last": "due"}
 _REVERSED |= {"ended": "ended-first", "ended-first": "ended"}
-#: Acts on jobs in the bar of the list. With `direct`, script does it at once, because it can be undone.
+#: Acts on jobs in the bar of the list. With True, the script does it at once to selected jobs.
 ACTS = (("retry", "Retry", True), ("run-now", "Run now", True), ("cancel", "Cancel", False))
 MORE_ACTS = (
     *(("reschedule", "Reschedule"), ("move", "Move"), ("duplicate", "Duplicate")),
