@@ -9,9 +9,9 @@
 `history` adds statistics of 24 hours with 1 000 kinds of errors, workers and periodic entries. `pages`
 follows links until it knows an address of each page of the table, and measures each without the answers that
 pages share. `reads` opens ten dashboards that refresh themselves while queues change, and counts the verbs of
-the store that are called. `workers` measures a worker with and without ten open dashboards, which `penstock serve`
-serves, in pairs: its rate, and the CPU of the worker, the dashboard's process and Redis together, which also
-a busy machine shows.
+the store that are called. `workers` measures a worker with and without ten open dashboards, which
+`penstock serve` serves, in pairs: its rate, and the CPU of the worker, the dashboard's process and Redis
+together, which can be measured on a busy machine, too.
 """
 
 from __future__ import annotations
