@@ -154,6 +154,11 @@ class HtmlCheck(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         self._in_script = False
 
+    @staticmethod
+    def asset(html: str, name: str) -> str:
+        """The address of a script or style sheet of the page."""
+        return html[: html.index(name) + len(name)].rpartition('"')[2]
+
     @classmethod
     def of(cls, html: str, base: str = "/") -> HtmlCheck:
         made = cls(base)
