@@ -31,7 +31,7 @@ from html import unescape
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-from benchmarks.compare import interval_of
+from benchmarks.compare import interval
 from benchmarks.machine import cpu_seconds
 from benchmarks.search import KINDS, QUEUES
 from penstock import App, Worker
@@ -275,7 +275,7 @@ async def _pairs(url: str, server: int, port: int, pairs: int, jobs: int) -> Non
         shares.append(opened_run.cpu[1] / opened_run.seconds)
         print(f"pair {n + 1}: {closed.said(jobs)}; with dashboards {opened_run.said(jobs)}", flush=True)
     for what, ratios in (("rate", rates), ("CPU of worker, dashboard and server", costs)):
-        low, middle, high = interval_of(ratios)
+        low, middle, high = interval(ratios)
         print(f"{what}: ratio {middle:.3f}, 95 % interval {low:.3f} to {high:.3f}, {pairs} pairs")
     print(f"{url}: the dashboard's process uses {median(shares) * 100:.1f} % of a core")
     app.store.close()

@@ -381,7 +381,7 @@ def test_a_dry_run_counts_and_a_detached_act_is_left_to_workers(penstock, store)
     assert "delete" in penstock.ok("bulk", "list")
     assert "text=j" in penstock.ok("bulk", "show", id)
     assert penstock.says(2, "jobs", "delete", "--all", "--text", "j", "-y").startswith(f"the bulk act {id}")
-    assert penstock.ok("bulk", "abort", id) == f"{id}: aborted, 0 jobs were reached\n"
+    assert penstock.ok("bulk", "abort", id) == f"{id}: aborted, reached 0 jobs\n"
     assert penstock("bulk", "show", "nobody").exit_code == 3
     assert states(store, "j0") == [State.AVAILABLE]
 
@@ -428,6 +428,7 @@ def test_arguments_are_edited_as_json_of_any_task_without_an_app(penstock, store
     assert (result.exit_code, "changed since they were shown" in result.stderr) == (1, True)
     (entry, *_) = penstock.json("audit", "--act", "jobs.edit")["entries"]
     assert entry["facts"] == {"args": "(3 characters)"}, "the log has no arguments"
+    assert "retried with new arguments" in penstock.ok("jobs", "edit", "a", "--args", "[4]", "--retry")
     penstock.says(2, "jobs", "edit", "a")
     penstock.says(2, "jobs", "edit", "a", "--args", "{nonsense")
     penstock.says(2, "jobs", "edit", "a", "--args", "[1]", "--kwargs", '{"n": 1}')

@@ -13,13 +13,13 @@ import click
 
 from penstock.cli.faults import Exit, complain
 from penstock.cli.session import Session, shared_options
-from penstock.cli.show import close_streams, prepare_streams
+from penstock.cli.streams import close_streams, prepare_streams
 
 __all__ = ["cli", "main"]
 
 #: Commands in the order of the help. Each module has its command under the name `command`.
 COMMANDS = (
-    *("init", "demo", "verify", "worker", "serve", "enqueue"),
+    *("init", "dev", "demo", "verify", "worker", "serve", "enqueue"),
     *("jobs", "bulk", "queues", "batches", "flows", "periodic", "workers"),
     *("top", "stats", "errors", "tokens", "audit"),
     *("config", "doctor", "keygen", "completion"),

@@ -130,7 +130,8 @@ def test_no_form_of_any_page_falls_for_hostile_values(site: Site) -> None:
             for n, bomb in enumerate(BOMBS):
                 values = dict(fields)
                 chosen = names if n % 2 else names[n // 2 % len(names) :][:1] if names else []
-                given = {**values, **dict.fromkeys(chosen, bomb)}
+                most = 20_000 // (len(chosen) or 1)  # of all in one address, as servers accept it
+                given = {**values, **dict.fromkeys(chosen, bomb[:most])}
                 if method == "get":
                     answer = client.get(f"{action or urlsplit(path).path}", params=given)
                 else:

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.web.dashboard.pages import PAGES
-from tests.web.dashboard.conftest import Site, example_app
+from tests.web.dashboard.conftest import LISTEN, Opened, Site, example_app, serving
 from tests.web.dashboard.hostile import fill_with_hostile_text, hostile_paths
-from tests.web.dashboard.test_browser import LISTEN, Opened, serving
 
 playwright = pytest.importorskip("playwright.async_api", reason="needs playwright, which is not installed")
 PlaywrightError = playwright.Error

@@ -155,7 +155,7 @@ def _late(facts: Facts) -> Iterator[AttentionItem]:
         seen = instant_of(worker.seen_at)
         if seen is not None and facts.view.now - seen > _LATE:
             says = f"worker on {worker.host} was last seen {ago(worker.seen_at, facts.view.now)}"
-            link = facts.view.link("/jobs", worker=worker.id, state=State.RUNNING.value)
+            link = facts.view.worker_link(worker.id)
             yield AttentionItem("bad", worker.id, says, link)
 
 

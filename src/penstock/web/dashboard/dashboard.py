@@ -20,6 +20,7 @@ from penstock.inspector import Inspector
 from penstock.stores.contract import Store
 from penstock.web.access_tokens import AccessToken, digest_of
 from penstock.web.dashboard.assets import Assets
+from penstock.web.dashboard.bulk_steps import BulkSteps
 from penstock.web.dashboard.formats import plain_line
 from penstock.web.dashboard.forms import FormError, local_path, read_form
 from penstock.web.dashboard.identification import Identification, Login
@@ -77,6 +78,7 @@ class Dashboard:
             redaction=Redaction(settings.redact),
             reads=reads,
             pulse=Pulse(inspector, settings.interval),
+            bulk_steps=BulkSteps(store, allowed=not settings.read_only),
         )
         self._identification = Identification(store, settings, login, lambda: reads.count(1))
         self._tries = LoginTries()
@@ -92,11 +94,14 @@ class Dashboard:
         await self._asgi(scope, receive, send)
 
     def running(self) -> AbstractContextManager[None]:
-        """Remember the depths of queues while this block lasts, also when no page is open."""
+        """Remember the depths of queues and continue bulk acts while this block lasts, also when no page is
+        open."""
+        self._shared.bulk_steps.wake()
         return self._shared.pulse.running()
 
     def close(self) -> None:
-        """End the event streams: the server stops."""
+        """End the event streams, and leave bulk acts to others: the server stops."""
+        self._shared.bulk_steps.stop()
         self._shared.pulse.close()
 
     @property
@@ -156,14 +161,20 @@ class Dashboard:
             if view is None:
                 return self._to_login(request)
             view.form = await read_form(request, self._given(request))
-            if not view.may(act.right, view.queue if "{queue}" in act.path else "*"):
+            queue = view.queue if "{queue}" in act.path else "*"
+            if not (view.visitor.may_somewhere(act.right) if act.somewhere else view.may(act.right, queue)):
                 why = "This dashboard is read-only." if self._shared.settings.read_only else ""
                 says = why or f"You have no right to {act.right} here."
                 return self._message(view, 403, "Not allowed", says)
             try:
-                return await act.do(view)
+                made = await act.do(view)
             except (ConfigError, ArgumentError) as error:
                 return view.done(str(error), "/", failed=True)
+            if isinstance(made, Response):
+                return made
+            assert act.shows is not None  # an act without a page returns an answer
+            html = self._render(f"pages/{act.shows.name}.html", view, {"page": act.shows, **made})
+            return HTMLResponse(html)
 
         return self._guarded(answer)
 
@@ -308,7 +319,11 @@ class Dashboard:
             "page": None,
             "flash": None,
             "refresh": getattr(values.get("page"), "refresh", "never"),
-            "navigation": [page for page in self._pages if page.navigation],
+            "navigation": [
+                page
+                for page in self._pages
+                if page.navigation and view.visitor.may_somewhere(page.offered_to)
+            ],
             "theme": theme if theme in _THEMES else "system",
             "static": f"{view.base}/static/{self._assets.version}",
             "by_token": self._identification.by_token,
@@ -329,6 +344,9 @@ def _cookie_path(request: Request) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/") or "/"
 
 
-def _said(request: Request, name: str) -> tuple[str, str] | None:
-    kind, bar, says = unquote(request.cookies.get(name, "")).partition("|")
-    return (kind, says) if bar and kind in ("done", "failed") else None
+def _said(request: Request, name: str) -> tuple[str, str, str] | None:
+    """What an act has said: its kind, the text, and the path of its undo."""
+    kind, _, rest = unquote(request.cookies.get(name, "")).partition("|")
+    undo, bar, says = rest.partition("|")
+    undo = local_path(undo, "", "") if undo else ""
+    return (kind, says, undo) if bar and kind in ("done", "failed") else None

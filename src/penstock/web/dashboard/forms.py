@@ -43,6 +43,10 @@ class Form:
         """All values of a field."""
         return [value for one, value in self._fields if one == name]
 
+    def drop(self, name: str) -> None:
+        """Forget a field."""
+        self._fields = [pair for pair in self._fields if pair[0] != name]
+
 
 async def read_form(request: Request, cookie: str | None) -> Form:
     """The form of a request. Raises FormError."""

@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from fnmatch import translate
 from typing import Any
 
-__all__ = ["HIDDEN", "Redaction", "TreeNode", "json_text", "json_tree"]
+from penstock.core.redaction import HIDDEN, Redaction
 
-HIDDEN = "hidden"
+__all__ = ["HIDDEN", "Redaction", "TreeNode", "holds_hidden", "json_text", "json_tree"]
+
 #: Nodes and characters of a text that are shown at once.
 _MOST_NODES, _LONGEST_TEXT = 400, 2_000
 _DEEPEST = 40
-
-
-class Redaction:
-    """Which names have values that are not shown."""
-
-    def __init__(self, patterns: Sequence[str]) -> None:
-        wanted = "|".join(translate(pattern.lower()) for pattern in patterns)
-        self._matches = re.compile(wanted or r"(?!)").match
-
-    def hides(self, name: str) -> bool:
-        """Whether the value of this name is hidden."""
-        return self._matches(name.lower()) is not None
-
-    def apply(self, values: dict[str, str]) -> dict[str, str]:
-        """A flat object with hidden values replaced."""
-        return {name: HIDDEN if self.hides(name) else value for name, value in values.items()}
 
 
 @dataclass
@@ -104,6 +87,20 @@ def json_text(raw: bytes, redaction: Redaction) -> str:
         return "".join(_written(value, redaction, "\n"))
     except (ValueError, RecursionError):
         return "This is not JSON, or it is nested too deeply.\n"
+
+
+def holds_hidden(raw: bytes, redaction: Redaction) -> bool:
+    """Whether a JSON document has a value that is not shown, or cannot be searched for one."""
+    try:
+        return _hides_one(json.loads(raw, parse_int=str), redaction)
+    except (ValueError, RecursionError):
+        return True
+
+
+def _hides_one(value: Any, redaction: Redaction) -> bool:
+    if isinstance(value, dict):
+        return any(redaction.hides(name) or _hides_one(one, redaction) for name, one in value.items())
+    return isinstance(value, list) and any(_hides_one(one, redaction) for one in value)
 
 
 def _written(value: Any, redaction: Redaction, indent: str) -> Iterator[str]:

@@ -10,12 +10,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from penstock.core.formats import size_text
 from penstock.core.job import TERMINAL, State
 from penstock.web.dashboard import charts
 from penstock.web.dashboard.formats import ago, compact, exact, plain_line, span
 from penstock.web.dashboard.sessions import form_token
 from penstock.web.dashboard.tracebacks import folded
-from penstock.web.dashboard.view import View
+from penstock.web.dashboard.view import View, segment
 
 __all__ = ["Templates"]
 
@@ -32,11 +33,13 @@ class Templates:
             lstrip_blocks=True,
         )
         self._made.filters |= {
+            "size": size_text,
             "span": span,
             "compact": compact,
             "line": plain_line,
             "folded": folded,
             "sentence": lambda text: f"{text[:1].upper()}{text[1:]}.",
+            "segment": segment,
             "spark": charts.spark,
             "tojson_text": lambda text: json.dumps(text, ensure_ascii=False),
             "number": lambda value: f"{value:,}",

@@ -22,7 +22,7 @@ from penstock.web.dashboard.dashboard import Dashboard
 from penstock.web.sockets import UnixSocket, bind_tcp
 from penstock.web.tls import Tls
 
-__all__ = ["DashboardListener", "serve_dashboard"]
+__all__ = ["DashboardListener", "new_server", "serve_dashboard"]
 
 _log = logging.getLogger("penstock.web")
 
@@ -61,7 +61,7 @@ async def serve_dashboard(
     if listener.certificate is not None and listener.key is not None:
         tls = Tls(listener.certificate, listener.key)
     sockets, file = _sockets(listener)
-    server = _DashboardServer(_config(dashboard, listener, grace, tls))
+    server = new_server(dashboard, listener, grace=grace, tls=tls)
     _stop_on_signals(dashboard, server)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, tls)
     on_ready(_address(listener, sockets), _port(sockets))
@@ -74,11 +74,18 @@ async def serve_dashboard(
     return 0
 
 
+def new_server(
+    application: ASGIApp, listener: DashboardListener, *, grace: float, tls: Tls | None = None
+) -> uvicorn.Server:
+    """A server for a dashboard, or for what stands in its place. Signals are left to the caller."""
+    return _DashboardServer(_config(application, listener, grace, tls))
+
+
 def _config(
-    dashboard: Dashboard, listener: DashboardListener, grace: float, tls: Tls | None
+    application: ASGIApp, listener: DashboardListener, grace: float, tls: Tls | None
 ) -> uvicorn.Config:
     config = uvicorn.Config(
-        _behind_proxy(dashboard, listener),
+        _behind_proxy(application, listener),
         loop="none",
         http=BoundedConnection,
         ws="none",
@@ -106,10 +113,10 @@ def _reload(tls: Tls | None) -> None:
         _log.error("the certificate stays as it is: %s", error)
 
 
-def _behind_proxy(dashboard: Dashboard, listener: DashboardListener) -> ASGIApp:
+def _behind_proxy(application: ASGIApp, listener: DashboardListener) -> ASGIApp:
     if listener.proxy is None:
-        return dashboard
-    believing: Any = ProxyHeadersMiddleware(dashboard, listener.proxy)  # type: ignore[arg-type]
+        return application
+    believing: Any = ProxyHeadersMiddleware(application, listener.proxy)  # type: ignore[arg-type]
     return believing if listener.path is None else _NamedClient(believing)
 
 

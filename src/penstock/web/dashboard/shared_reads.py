@@ -86,7 +86,7 @@ class SharedReads:
         self._left -= reads
 
     def may_refresh(self) -> bool:
-        """Whether a page may refresh itself now, or has to wait for its next pending."""
+        """Whether a page may refresh itself now, or has to wait for its next turn."""
         now = time.monotonic()
         self._left = min(_BURST, self._left + (now - self._counted) * _PER_SECOND)
         self._counted = now

@@ -96,6 +96,7 @@ _SWITCHES = {
     "close": ("closed", "New jobs are refused."),
     "open": ("opened", ""),
 }
+_OPPOSITES = {"pause": "resume", "resume": "pause", "close": "open", "open": "close"}
 
 
 async def switch(view: View) -> Response:
@@ -106,7 +107,9 @@ async def switch(view: View) -> Response:
     said, more = _SWITCHES[act]
     await getattr(view.inspector, act)(queue.name)
     await view.audit(f"queue.{act}", queue.name)
-    return view.done(f"{queue.name} is {said}. {more}".strip(), f"/queues/{segment(queue.name)}")
+    path = f"/queues/{segment(queue.name)}"
+    undo = f"{path}/switch/{_OPPOSITES[act]}"
+    return view.done(f"{queue.name} is {said}. {more}".strip(), path, undo=undo)
 
 
 async def set_limits(view: View) -> Response:
