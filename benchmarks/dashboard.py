@@ -49,6 +49,8 @@ __all__ = ["main"]
 _OPEN = 10
 _ASKED = 30
 _MOST_LINKS = 12
+#: Seconds before reads are counted: all dashboards are open then.
+_WARM = 2.0
 #: Addresses of the list of jobs that links do not lead to.
 _LISTS = (
     "/jobs?order=oldest",
@@ -211,7 +213,7 @@ async def _count_reads(store: Store, seconds: float) -> None:
     addresses = await _addresses(asked)
     chosen = [addresses[n % len(addresses)] for n in range(_OPEN)]
     browsers = [asyncio.create_task(_browse(asked, path)) for path in chosen]
-    await asyncio.sleep(2.0)
+    await asyncio.sleep(_WARM)
     asked.verbs.clear()
     began, written = time.monotonic(), 0
     other = connect(store.url)
@@ -272,12 +274,15 @@ async def _pairs(url: str, server: int, port: int, pairs: int, jobs: int) -> Non
         closed, opened_run = found[False], found[True]
         rates.append(closed.seconds / opened_run.seconds)
         costs.append(sum(opened_run.cpu) / sum(closed.cpu))
-        shares.append(opened_run.cpu[1] / opened_run.seconds)
+        shares.append(opened_run.cpu[1] / sum(opened_run.cpu))
         print(f"pair {n + 1}: {closed.said(jobs)}; with dashboards {opened_run.said(jobs)}", flush=True)
-    for what, ratios in (("rate", rates), ("CPU of worker, dashboard and server", costs)):
+    for what, ratios in (
+        ("rate, as a ratio", rates),
+        ("CPU of worker, dashboard and Redis, as a ratio", costs),
+        ("share of the dashboard in this CPU", shares),
+    ):
         low, middle, high = interval(ratios)
-        print(f"{what}: ratio {middle:.3f}, 95 % interval {low:.3f} to {high:.3f}, {pairs} pairs")
-    print(f"{url}: the dashboard's process uses {median(shares) * 100:.1f} % of a core")
+        print(f"{what}: {middle:.3f}, 95 % interval {low:.3f} to {high:.3f}, {pairs} pairs")
     app.store.close()
 
 
