@@ -9,8 +9,9 @@
 `history` adds statistics of 24 hours with 1 000 kinds of errors, workers and periodic entries. `pages`
 follows links until it knows an address of each page of the table, and measures each without the answers that
 pages share. `reads` opens ten dashboards that refresh themselves while queues change, and counts the verbs of
-the store that are called. `workers` measures the rate of a worker with and without ten open dashboards, which
-`penstock serve` serves, in pairs.
+the store that are called. `workers` measures a worker with and without ten open dashboards, which
+`penstock serve` serves, in pairs: its rate, and the CPU of the worker, the dashboard's process and Redis
+together, which can be measured on a busy machine, too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import random
 import re
 import subprocess
@@ -27,9 +29,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import unescape
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.compare import interval
+from benchmarks.machine import cpu_seconds
 from benchmarks.search import KINDS, QUEUES
 from penstock import App, Worker
 from penstock.core.clock import ManualClock
@@ -46,6 +49,8 @@ __all__ = ["main"]
 _OPEN = 10
 _ASKED = 30
 _MOST_LINKS = 12
+#: Seconds before reads are counted: all dashboards are open then.
+_WARM = 2.0
 #: Addresses of the list of jobs that links do not lead to.
 _LISTS = (
     "/jobs?order=oldest",
@@ -208,7 +213,7 @@ async def _count_reads(store: Store, seconds: float) -> None:
     addresses = await _addresses(asked)
     chosen = [addresses[n % len(addresses)] for n in range(_OPEN)]
     browsers = [asyncio.create_task(_browse(asked, path)) for path in chosen]
-    await asyncio.sleep(2.0)
+    await asyncio.sleep(_WARM)
     asked.verbs.clear()
     began, written = time.monotonic(), 0
     other = connect(store.url)
@@ -245,40 +250,71 @@ def _measure_workers(url: str, pairs: int, jobs: int) -> None:
         try:
             assert server.stdout is not None
             port = int(re.findall(r'"port":\s*(\d+)', server.stdout.readline())[0])
-            asyncio.run(_pairs(url, port, pairs, jobs))
+            asyncio.run(_pairs(url, server.pid, port, pairs, jobs))
         finally:
             server.terminate()
 
 
-async def _pairs(url: str, port: int, pairs: int, jobs: int) -> None:
-    app = App(url)
+async def _pairs(url: str, server: int, port: int, pairs: int, jobs: int) -> None:
+    app, dice = App(url), random.Random(7)
 
     @app.task(name="noop", queue="bench")
     async def noop(n: int) -> None: ...
 
-    await _rate(app, noop, jobs // 4)
-    ratios, dice = [], random.Random(7)
+    everybody = [os.getpid(), server, *_redis_of(url)]
+    await _drain(app, noop, jobs // 4, everybody)
+    rates: list[float] = []
+    costs: list[float] = []
+    shares: list[float] = []
     for n in range(pairs):
-        rates = {}
+        found: dict[bool, Drained] = {}
         for opened in dice.sample([False, True], 2):
             with _browsers(port) if opened else contextlib.nullcontext():
-                rates[opened] = await _rate(app, noop, jobs)
-        ratios.append(rates[True] / rates[False])
-        print(f"pair {n + 1}: {rates[False]:,.0f} jobs/s, with dashboards {rates[True]:,.0f}", flush=True)
-    low, middle, high = interval(ratios)
-    print(
-        f"{url}: ten dashboards cost {(1 - middle) * 100:.1f} % "
-        f"(95 % interval {(1 - high) * 100:.1f} to {(1 - low) * 100:.1f} %, {pairs} pairs)"
-    )
+                found[opened] = await _drain(app, noop, jobs, everybody)
+        closed, opened_run = found[False], found[True]
+        rates.append(closed.seconds / opened_run.seconds)
+        costs.append(sum(opened_run.cpu) / sum(closed.cpu))
+        shares.append(opened_run.cpu[1] / sum(opened_run.cpu))
+        print(f"pair {n + 1}: {closed.said(jobs)}; with dashboards {opened_run.said(jobs)}", flush=True)
+    for what, ratios in (
+        ("rate, as a ratio", rates),
+        ("CPU of worker, dashboard and Redis, as a ratio", costs),
+        ("share of the dashboard in this CPU", shares),
+    ):
+        low, middle, high = interval(ratios)
+        print(f"{what}: {middle:.3f}, 95 % interval {low:.3f} to {high:.3f}, {pairs} pairs")
     app.store.close()
 
 
-async def _rate(app: App, task: Any, jobs: int) -> float:
+def _redis_of(url: str) -> list[int]:
+    """The process of a Redis server on this host, whose CPU counts as well."""
+    if not url.startswith("redis:"):
+        return []
+    import redis
+
+    with redis.Redis.from_url(url) as client:
+        facts: Any = client.info("server")
+        return [int(facts["process_id"])]
+
+
+class Drained(NamedTuple):
+    """A run: its seconds, and the CPU seconds of each process."""
+
+    seconds: float
+    cpu: list[float]
+
+    def said(self, jobs: int) -> str:
+        """Its rate and its CPU as text."""
+        return f"{jobs / self.seconds:,.0f} jobs/s, {sum(self.cpu) / jobs * 1e6:.1f} µs of CPU a job"
+
+
+async def _drain(app: App, task: Any, jobs: int, pids: Sequence[int]) -> Drained:
     for n in range(0, jobs, 2_000):
         await app.aenqueue_many([task.job(k) for k in range(n, min(n + 2_000, jobs))])
-    began = time.perf_counter()
+    began, used = time.perf_counter(), [cpu_seconds([pid]) for pid in pids]
     await Worker(app, concurrency=100, burst=True).run()
-    return jobs / (time.perf_counter() - began)
+    spent = [cpu_seconds([pid]) - before for pid, before in zip(pids, used, strict=True)]
+    return Drained(time.perf_counter() - began, spent)
 
 
 @contextlib.contextmanager

@@ -129,6 +129,7 @@ class HtmlCheck(HTMLParser):
         self.base = base
         self.faults: list[str] = []
         self.forms: list[tuple[str, str, list[tuple[str, str]]]] = []
+        self.links: list[str] = []
         self._in_script = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -142,6 +143,8 @@ class HtmlCheck(HTMLParser):
             inside = value.startswith((self.base, "#", "?")) and not value.startswith("//")
             if name in self.LINKS and not inside:
                 self.faults.append(f"{name}={value[:40]}")
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
         if tag == "form":
             self.forms.append((given.get("method", "get").lower(), given.get("action", ""), []))
         elif tag in ("input", "select", "textarea", "button") and self.forms and "name" in given:
@@ -153,6 +156,11 @@ class HtmlCheck(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         self._in_script = False
+
+    @staticmethod
+    def asset(html: str, name: str) -> str:
+        """The address of a script or style sheet of the page."""
+        return html[: html.index(name) + len(name)].rpartition('"')[2]
 
     @classmethod
     def of(cls, html: str, base: str = "/") -> HtmlCheck:

@@ -133,6 +133,7 @@ def _stopped(facts: Facts) -> Iterator[AttentionItem]:
 
 def _slow(facts: Facts) -> Iterator[AttentionItem]:
     """Queues whose oldest ready job waits long, and queues that grow."""
+    some_time_ago = _some_time_ago(facts)
     for queue in facts.queues:
         if queue.paused or queue.throttled_until is not None:
             continue
@@ -141,8 +142,10 @@ def _slow(facts: Facts) -> Iterator[AttentionItem]:
         if since is not None and facts.view.now - since > _LONG_WAIT:
             says = f"its oldest ready job waits for {span((facts.view.now - since) // 1000)}"
             yield AttentionItem("warn", queue.name, says, link)
-        before, now = _growth(facts, queue.name), queue.counts.get(State.AVAILABLE.value, 0)
-        if before is not None and now > before * _GROWN and now - before > _GROWN_BY:
+        if some_time_ago is None:
+            continue
+        before, now = some_time_ago.ready.get(queue.name, 0), queue.counts.get(State.AVAILABLE.value, 0)
+        if now > before * _GROWN and now - before > _GROWN_BY:
             yield AttentionItem("warn", queue.name, f"grows: {before:,} ready jobs became {now:,}", link)
 
 
@@ -156,11 +159,10 @@ def _late(facts: Facts) -> Iterator[AttentionItem]:
             yield AttentionItem("bad", worker.id, says, link)
 
 
-def _growth(facts: Facts, queue: str) -> int | None:
-    """The ready jobs of a queue some minutes ago; None if that is not remembered."""
-    old = [one for one in facts.depths if facts.view.now - one.at >= _GROWTH // 2]
-    recent = [one for one in old if facts.view.now - one.at <= _GROWTH]
-    return recent[0].ready.get(queue, 0) if recent else None
+def _some_time_ago(facts: Facts) -> Depth | None:
+    """The depths some minutes ago; None if they are not remembered."""
+    old = (one for one in facts.depths if _GROWTH // 2 <= facts.view.now - one.at <= _GROWTH)
+    return next(old, None)
 
 
 def _jobs(n: int) -> str:

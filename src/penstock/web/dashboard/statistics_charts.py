@@ -90,14 +90,13 @@ async def statistics_charts(
 
 def depth_chart(view: View, queue: str | None = None) -> Chart:
     """The ready jobs, from what this dashboard has seen since its start."""
-    depths = [
-        (
-            one.at,
-            float(sum(n for name, n in one.ready.items() if (queue or name) == name and view.sees(name))),
-        )
-        for one in view.shared.pulse.depths
-    ]
-    shown = depths[:: max(1, len(depths) // _POINTS)]
+    depths = list(view.shared.pulse.depths)
+    some = depths[:: max(1, len(depths) // _POINTS)]
+    if queue is not None:
+        names = {queue}
+    else:
+        names = {name for name in set().union(*(one.ready for one in some)) if view.sees(name)}
+    shown = [(one.at, float(sum(n for name, n in one.ready.items() if name in names))) for one in some]
     return area_chart(shown, (("ready", "first", float),), by=Resolution.MINUTE, shown=compact)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -85,7 +86,8 @@ async def document(view: View) -> dict[str, Any]:
     raw = _raw(*kept.get(what, (None, None)))
     if raw is None:
         raise NotFoundError(f"This job has no {what:.20}.")
-    return {"title": what, "job": job, "text": json_text(raw, view.shared.redaction)}
+    text = await asyncio.to_thread(json_text, raw, view.shared.redaction)  # seconds for the largest ones
+    return {"title": what, "job": job, "text": text}
 
 
 async def read_job(view: View) -> JobView:
