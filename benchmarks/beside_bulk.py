@@ -141,7 +141,7 @@ class _Run:
         bulk = await self._acts.start(JobAct.RETRY, filter, by="benchmark")
         while not (await self._get(bulk)).changed:
             await asyncio.sleep(0.02)
-        await asyncio.sleep(random.random())
+        await asyncio.sleep(random.uniform(0, self._seconds))
         return await self._get(bulk)
 
     async def _end(self, bulk: BulkAct) -> None:
