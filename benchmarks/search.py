@@ -34,7 +34,7 @@ __all__ = ["main"]
 
 JOBS, DEAD, LATER, ENDED, KINDS = 1_000_000, 100_000, 5_000, 5_000, 1_000
 _BATCH = 2_000
-_QUEUES = ("mail", "reports", "billing", "sync", "default")
+QUEUES = ("mail", "reports", "billing", "sync", "default")
 _DAY = 86_400_000
 _PAGES = 40
 _TASKS = 20
@@ -63,21 +63,21 @@ async def _fill(store: Store, url: str, part: float) -> None:
         await store.enqueue([_job(k, retention=_DAY) for k in range(n, min(n + _BATCH, dead + ended))])
     # the first ones die, each of one of the kinds of errors
     completed = Transition(State.COMPLETED, keep=_DAY)
-    await end_all(store, _QUEUES, lambda n, _: died(n % KINDS) if n < dead else completed)
+    await end_all(store, QUEUES, lambda n, _: died(n % KINDS) if n < dead else completed)
     for n in range(dead + ended, int(JOBS * part) - later, _BATCH):
         await store.enqueue([_job(k) for k in range(n, min(n + _BATCH, int(JOBS * part) - later))])
     for n in range(0, later, _BATCH):
         await store.enqueue([_job(k, delay=60_000 + 7 * k) for k in range(n, min(n + _BATCH, later))])
-    await lease_some(store, _QUEUES)
+    await lease_some(store, QUEUES)
     await fill_audit(store, max(100, int(2_000 * part)))
-    await fill_statistics(url, _QUEUES, _TASKS, max(20, int(KINDS * part)), every=int(min(20, 1 / part)))
+    await fill_statistics(url, QUEUES, _TASKS, max(20, int(KINDS * part)), every=int(min(20, 1 / part)))
     print(f"{int(JOBS * part):,} jobs in {time.perf_counter() - began:.0f} s")
 
 
 def _job(n: int, **options: int) -> NewJob:
     options_of_it = f'{{"lang":"en","mail":"user{n % 9973}@example.org","note":"{"x" * 60}"}}'
     payload = f'[[{n},"order-{n:07d}",{options_of_it}],{{}}]'
-    return NewJob(mint(), f"tasks.t{n % _TASKS}", payload.encode(), _QUEUES[n % 5], **options)
+    return NewJob(mint(), f"tasks.t{n % _TASKS}", payload.encode(), QUEUES[n % 5], **options)
 
 
 # ── measure ──────────────────────────────────────────────────────────────────────────────────────
@@ -104,7 +104,7 @@ async def _measure(store: Store) -> None:
     )
     await _search("text: not there", inspector, JobSearch(JobFilter(text="nobody has this")))
     await _search("a header", inspector, JobSearch(JobFilter(headers={"tenant": "none"})))
-    await measure_reads(store, _QUEUES)
+    await measure_reads(store, QUEUES)
 
 
 async def _pages(name: str, inspector: Inspector, search: JobSearch) -> None:

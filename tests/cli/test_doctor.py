@@ -18,6 +18,8 @@ def test_a_healthy_place_is_said_to_be(here):
     findings = found(penstock.json("doctor"))
     assert findings["file"][0] in ("ok", "warning")  # a warning on tmpfs
     assert findings["durability"] == ("ok", "full: an acknowledged job survives a power cut")
+    assert findings["syncs"] == ("ok", "each commit is synced to the disk (durability=full)")
+    assert findings["size"][1].endswith("in the write-ahead log")
     assert findings["store"][1].endswith("1 queue, 1 job")
     assert findings["settings"][0] == "ok"
 

@@ -428,6 +428,7 @@ def test_arguments_are_edited_as_json_of_any_task_without_an_app(penstock, store
     assert (result.exit_code, "changed since they were shown" in result.stderr) == (1, True)
     (entry, *_) = penstock.json("audit", "--act", "jobs.edit")["entries"]
     assert entry["facts"] == {"args": "(3 characters)"}, "the log has no arguments"
+    assert "retried with new arguments" in penstock.ok("jobs", "edit", "a", "--args", "[4]", "--retry")
     penstock.says(2, "jobs", "edit", "a")
     penstock.says(2, "jobs", "edit", "a", "--args", "{nonsense")
     penstock.says(2, "jobs", "edit", "a", "--args", "[1]", "--kwargs", '{"n": 1}')

@@ -10,6 +10,8 @@ from penstock.core.errors import ConfigError
 from penstock.core.job import QUEUED, TERMINAL, Job, NewJob, Ref, State
 from penstock.core.partition import Partition
 from penstock.core.unique import UniqueKey
+from penstock.inspector import Inspector
+from penstock.inspector.job_edits import version_of
 from penstock.stores.contract import EnqueueStatus, JobEdit, Store
 from tests.store.facts import PUT_BACK, add, counts, end, in_state, member, new, running, take, take_one, the
 
@@ -83,6 +85,32 @@ async def test_a_collecting_job_runs_with_its_new_arguments(store: Store) -> Non
     assert await store.edit_jobs([edited(collected)]) == [False], "it is in a batch"
     with pytest.raises(ConfigError, match="no arguments of its own"):
         await store.edit_jobs([edited(batch)])
+
+
+@pytest.mark.parametrize("state", sorted({State.SCHEDULED, State.RETRYABLE, *TERMINAL}))
+async def test_a_job_is_retried_with_new_arguments_and_an_ended_one_by_a_copy(
+    store: Store, state: State
+) -> None:
+    job = await in_state(store, state, unique=UniqueKey("u"))
+    change = await Inspector(store).edit_and_retry(
+        job.ref, lambda one: edited(one).new, version=version_of(job)
+    )
+    assert change.outcome == "done", change
+    again = await the(store, Ref(change.queue, change.id))
+    assert (again.state, again.spec.payload) == (State.AVAILABLE, b'[["new"]]')
+    assert (again.id == job.id) is (state in QUEUED)
+    (old,) = await store.get([job.ref])
+    assert (old is not None) is (state in QUEUED | {State.COMPLETED})
+    stale = await Inspector(store).edit_and_retry(again.ref, lambda one: one.spec, version=version_of(job))
+    assert stale.outcome == "refused"
+
+
+async def test_a_running_job_is_not_retried_with_new_arguments(store: Store) -> None:
+    job = await running(store)
+    change = await Inspector(store).edit_and_retry(job.ref, lambda one: edited(one).new)
+    assert (change.outcome, change.says) == ("refused", "not edited: it is running")
+    gone = await Inspector(store).edit_and_retry(Ref("default", "nobody"), lambda one: edited(one).new)
+    assert gone.outcome == "missing"
 
 
 async def test_a_job_that_does_not_exist_is_not_edited(store: Store) -> None:

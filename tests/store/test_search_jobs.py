@@ -90,6 +90,8 @@ async def test_jobs_are_found_by_task_and_worker(store: Store) -> None:
     assert ids(await found(store, worker="w1")) == ["1"]
     assert ids(await found(store, worker="w2", task="y")) == ["2"]
     assert ids(await found(store, worker="w2", task="x")) == []
+    assert ids(await found(store, not_tasks=("x", "z"))) == ["2"]
+    assert ids(await found(store, not_tasks=("x", "y"))) == []
     assert ids(await found(store, worker="w2", states=(State.AVAILABLE,))) == []
 
 

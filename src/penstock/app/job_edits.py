@@ -14,7 +14,7 @@ from penstock.app.task import Task
 from penstock.core.errors import ArgumentError, Undecodable
 from penstock.core.job import Job, NewJob
 
-__all__ = ["edited_call", "task_of"]
+__all__ = ["edited_call", "task_named", "task_of"]
 
 _ENCODE = msgspec.json.Encoder().encode
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -49,7 +49,11 @@ def edited_call(
 
 def task_of(app: App, job: Job) -> Task[..., Any] | None:
     """The task of a job in this app, by its name or a former one; None if the app has none."""
-    name = job.task
+    return task_named(app, job.task)
+
+
+def task_named(app: App, name: str) -> Task[..., Any] | None:
+    """The task of this name, or of this former name; None if the app has none."""
     return app.tasks.get(name) or next((one for one in app.tasks.values() if name in one.aliases), None)
 
 

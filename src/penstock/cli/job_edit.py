@@ -36,8 +36,14 @@ def add_edit(group: click.Group) -> None:
     metavar="VERSION",
     help="Refuse a job whose arguments have changed since `jobs show --json` gave this version.",
 )
-def _edit(address: str, args: str | None, kwargs: str | None, version: str | None) -> Exit:
-    """Replace all arguments of a queued job.
+@click.option(
+    "--retry",
+    is_flag=True,
+    help="Make the job available now, with all attempts. An ended job is replaced by a copy with a new id; "
+    "a completed one stays.",
+)
+def _edit(address: str, args: str | None, kwargs: str | None, version: str | None, retry: bool) -> Exit:
+    """Replace all arguments of a queued job, or with --retry of an ended one.
 
     With an app that knows the task, the arguments are checked against its signature. The job keeps its id,
     due time, attempts and unique key.
@@ -65,9 +71,10 @@ def _edit(address: str, args: str | None, kwargs: str | None, version: str | Non
             raise no_job(address)
         if len(found) > 1:
             raise ambiguous(address, found)
-        return await inspector.edit(found[0], rewrite, version=version)
+        edit = inspector.edit_and_retry if retry else inspector.edit
+        return await edit(found[0], rewrite, version=version)
 
-    given = {"args": args, "kwargs": kwargs}
+    given = {"args": args, "kwargs": kwargs, "retry": "yes" if retry else None}
     facts = {name: text for name, text in given.items() if text is not None}
     change = session.run(acting, audited=AuditedAct("jobs.edit", [address], facts))
     if session.json:

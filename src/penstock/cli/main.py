@@ -19,7 +19,7 @@ __all__ = ["cli", "main"]
 
 #: Commands in the order of the help. Each module has its command under the name `command`.
 COMMANDS = (
-    *("init", "demo", "verify", "worker", "serve", "enqueue"),
+    *("init", "dev", "demo", "verify", "worker", "serve", "enqueue"),
     *("jobs", "bulk", "queues", "batches", "flows", "periodic", "workers"),
     *("top", "stats", "errors", "tokens", "audit"),
     *("config", "doctor", "keygen", "completion"),

@@ -1,4 +1,4 @@
-"""`penstock worker --reload`: for development, a worker that restarts when the code changes."""
+"""Restarts a command when the code changes, for development: `penstock worker --reload`, `penstock dev`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,52 +21,91 @@ _log = logging.getLogger("penstock.reload")
 #: Interval of file checks in seconds. Checking a thousand files takes a few ms.
 _EVERY = 0.5
 _SKIPPED = {"node_modules", "__pycache__", "site-packages"}
+_SETTINGS = "penstock.toml"
+#: Cached code is compared by second and size: after two quick changes, the code of the first would run.
+_NO_CACHE = {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def run_reloading(arguments: Sequence[str], config: Config) -> int:
-    """Run the command without --reload, restart it at each change, and return the last exit code."""
+class _StopRequests:
+    """Counts the signals that ask to stop: Ctrl-C, or TERM."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._any = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: self._add())
+
+    def _add(self) -> None:
+        self.count += 1
+        self._any.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until somebody has asked; False if nobody has within this time."""
+        return self._any.wait(seconds)
+
+
+def run_reloading(
+    arguments: Sequence[str],
+    config: Config,
+    *,
+    name: str = "the worker",
+    sockets: Sequence[int] = (),
+    patience: float | None = None,
+) -> int:
+    """Run this command of ours, restart it at each change, and return the last exit code.
+
+    `sockets`: open files that it inherits. `patience`: seconds after which a restart kills a process that
+    does not end; its jobs are reclaimed by the next one.
+    """
     configure_logs(config)
-    command = [sys.executable, "-m", "penstock", *(a for a in arguments if a != "--reload")]
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    _log.info("the worker restarts when a .py file below %s changes", Path.cwd())
+    command = [sys.executable, "-m", "penstock", *arguments]
+    requests = _StopRequests()
+    _log.info("%s restarts when a .py file below %s changes", name, Path.cwd())
     while True:
         watched = WatchedFiles(Path.cwd())
-        # in its own process group: this process passes on Ctrl-C, once
-        worker = subprocess.Popen(command, start_new_session=True)  # noqa: S603 (the arguments of this process)
+        # in its own process group: this process passes on Ctrl-C
+        child = subprocess.Popen(  # noqa: S603 (the arguments of this process)
+            command, start_new_session=True, pass_fds=sockets, env=os.environ | _NO_CACHE
+        )
         changed = None
-        while worker.poll() is None and changed is None and not stop.wait(_EVERY):
+        while child.poll() is None and changed is None and not requests.wait(_EVERY):
             changed = watched.changed()
-        if worker.poll() is None:
-            worker.send_signal(signal.SIGTERM)
-        code = _ended(worker, stop)
-        if stop.is_set():
+        passed = requests.count
+        if child.poll() is None:
+            child.send_signal(signal.SIGTERM)
+        code = _ended(child, requests, passed, patience if changed else None)
+        if requests.count:
             _log.info("stopped (exit code %d)", code)
             return code
-        if changed is None:  # the worker ended by itself, perhaps because the code is broken
-            _log.info("the worker ended with exit code %d: waiting for a change", code)
-            while changed is None and not stop.wait(_EVERY):
+        if changed is None:  # it ended by itself, perhaps because the code is broken
+            _log.info("%s ended with exit code %d: waiting for a change", name, code)
+            while changed is None and not requests.wait(_EVERY):
                 changed = watched.changed()
             if changed is None:
                 return code
-        _log.info("%s changed: the worker restarts", changed)
+        _log.info("%s changed: %s restarts", changed, name)
 
 
-def _ended(worker: subprocess.Popen[bytes], stop: threading.Event) -> int:
-    """Wait until the worker has ended. A signal during its drain is passed on as its second signal."""
-    passed = stop.is_set()
+def _ended(
+    child: subprocess.Popen[bytes], requests: _StopRequests, passed: int, patience: float | None
+) -> int:
+    """Wait until the child has ended. Signals during its drain are passed on: the second stops it at once."""
+    until = None if patience is None else time.monotonic() + patience
     while True:
         try:
-            return worker.wait(0.1)
+            return child.wait(0.1)
         except subprocess.TimeoutExpired:
-            if stop.is_set() and not passed:
-                worker.send_signal(signal.SIGTERM)
-                passed = True
+            if requests.count > passed:
+                child.send_signal(signal.SIGTERM)
+                passed += 1
+            if until is not None and time.monotonic() > until:
+                _log.warning("process %d did not end in time and is killed", child.pid)
+                child.kill()
+                until = None
 
 
 class WatchedFiles:
-    """The .py files below a directory, with their modification times."""
+    """The .py files below a directory and its penstock.toml, with their modification times."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -84,7 +124,7 @@ class WatchedFiles:
         for directory, names, files in os.walk(self._root):
             names[:] = [n for n in names if not n.startswith(".") and n not in _SKIPPED]
             for file in files:
-                if file.endswith(".py"):
+                if file.endswith(".py") or file == _SETTINGS:
                     path = os.path.join(directory, file)
                     try:
                         found[path] = os.stat(path).st_mtime_ns

@@ -118,6 +118,25 @@ class ArgsCodec:
         bound.apply_defaults()
         return bound.arguments
 
+    def raw_by_name(self, payload: bytes) -> dict[str, Raw]:
+        """The stored JSON of each argument that a payload has. Raises Undecodable."""
+        call = self._call or self._prepare()
+        try:
+            return call.by_parameter(_DECODE_LOOSELY(payload if payload.strip() else b"{}"))
+        except (Misfit, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Undecodable(f"{self._name}: {error}") from error
+
+    def misfits(self, arguments: Mapping[str, bytes]) -> dict[str, str]:
+        """The arguments whose JSON does not fit, and why; those that are missing are among them."""
+        call = self._call or self._prepare()
+        found = {name: f"{name} is missing" for name in call.required if name not in arguments}
+        for name, payload in arguments.items():
+            try:
+                call.shapes[name].read(payload)
+            except Exception as error:  # noqa: BLE001  # boundary: types' own validation runs in here
+                found[name] = " ".join(str(error).split()) or type(error).__name__
+        return found
+
     def _prepare(self) -> CallSignature:
         self._call = call = CallSignature(resolved_signature(self._function, self._name))
         return call

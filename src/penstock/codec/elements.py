@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Any, get_args, get_origin
 
+from msgspec import Raw
+
 from penstock.codec.arguments import ArgsCodec
 from penstock.codec.shape import MAX_BYTES
 from penstock.codec.signature import CallSignature, resolved_signature, signature_of
@@ -39,6 +41,9 @@ class ElementCodec(ArgsCodec):
 
     def canonical(self, payload: bytes, names: Sequence[str] | None = None) -> bytes:
         return super().canonical(_BEFORE + payload + _AFTER, names)
+
+    def raw_by_name(self, payload: bytes) -> dict[str, Raw]:
+        return super().raw_by_name(_BEFORE + payload + _AFTER)
 
     def _prepare(self) -> CallSignature:
         annotation = _the_parameter(resolved_signature(self._function, self._name), self._name).annotation

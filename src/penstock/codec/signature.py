@@ -27,7 +27,8 @@ class CallSignature:
         self.parameters = list(signature.parameters.values())
         self.shapes = {p.name: Shape(_annotation_of(p)) for p in self.parameters}
         self.open = any(shape.open for shape in self.shapes.values())
-        self.may_be_empty = not any(map(_is_required, self.parameters))
+        self.required = [p.name for p in self.parameters if _is_required(p)]
+        self.may_be_empty = not self.required
         self._names = tuple(self.shapes)
         self._positional = sum(p.kind in _BY_POSITION for p in self.parameters)
         # a struct binds arguments like Python, and in C, but it has neither positional-only nor variable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 
 import msgspec
 
@@ -20,10 +20,12 @@ class Redaction:
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self.patterns = tuple(pattern.lower() for pattern in patterns)
+        wanted = "|".join(translate(pattern) for pattern in self.patterns)
+        self._matches = re.compile(wanted or r"(?!)").match
 
     def hides(self, name: str) -> bool:
         """Whether the value of this name is hidden."""
-        return any(fnmatchcase(name.lower(), pattern) for pattern in self.patterns)
+        return self._matches(name.lower()) is not None
 
     def apply(self, values: dict[str, str]) -> dict[str, str]:
         """A flat object with hidden values replaced."""

@@ -1,15 +1,18 @@
-"""Edit the arguments of a queued job that is still as the operator has seen it."""
+"""Edit the arguments of a job that is still as the operator has seen it, and retry it with them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import sha256
 
-from penstock.core.job import QUEUED, Job, NewJob, Ref
-from penstock.inspector.requests import Change
-from penstock.stores.contract import JobEdit, Store
+from msgspec.structs import replace
 
-__all__ = ["edit_job", "version_of"]
+from penstock.core.ids import mint
+from penstock.core.job import QUEUED, TERMINAL, Job, NewJob, Ref, State
+from penstock.inspector.requests import Change
+from penstock.stores.contract import EnqueueStatus, JobEdit, Store
+
+__all__ = ["edit_job", "retry_edited", "version_of"]
 
 #: How often a job is tried that changes between the look and the edit, but not in its arguments.
 _TRIES = 3
@@ -46,10 +49,49 @@ async def edit_job(
     return Change(ref.queue, ref.id, "refused", "not edited: it keeps changing: try again")
 
 
-def _why_not(job: Job, version: str, why_unreadable: Callable[[Job], str | None]) -> str | None:
+async def retry_edited(
+    store: Store,
+    ref: Ref,
+    rewrite: Callable[[Job], NewJob],
+    *,
+    version: str | None,
+    why_unreadable: Callable[[Job], str | None],
+) -> Change:
+    """Retry a job with the arguments of `rewrite(job)`, with all its attempts.
+
+    A queued job is edited. An ended one is replaced by a copy with a new id, without its unique key; a
+    completed one stays beside its copy. The copy is stored first, so that a crash loses nothing.
+    """
+    (job,) = await store.get([ref])
+    if job is None or job.state not in TERMINAL:
+        change = await edit_job(store, ref, rewrite, version=version, why_unreadable=why_unreadable)
+        if change.outcome == "done":
+            await store.retry([ref])
+            return Change(ref.queue, ref.id, "done", "retried with new arguments")
+        return change
+    why = "it is a node of a flow: retry it as it is" if job.spec.flow is not None else None
+    why = why or _why_not(job, version or version_of(job), why_unreadable, TERMINAL)
+    if why is not None:
+        return Change(ref.queue, ref.id, "refused", f"not retried: {why}")
+    copy = replace(rewrite(job), id=mint(), unique=None, delay=0, run_at=None)
+    (answer,) = await store.enqueue([copy])
+    if answer.status is not EnqueueStatus.NEW:
+        why = f"the queue answered {answer.status.value}"
+        return Change(ref.queue, ref.id, "refused", f"not retried: {why}")
+    if job.state is not State.COMPLETED:
+        await store.delete([ref])
+    return Change(ref.queue, copy.id, "done", f"enqueued with new arguments as {copy.id}")
+
+
+def _why_not(
+    job: Job,
+    version: str,
+    why_unreadable: Callable[[Job], str | None],
+    states: frozenset[State] = QUEUED,
+) -> str | None:
     if job.in_batch:
         return f"part of the batch {job.batch}, which has its arguments already"
-    if job.state not in QUEUED:
+    if job.state not in states:
         return f"it is {job.state.value}"
     if job.members:
         return "it is a batch: its members have the arguments"

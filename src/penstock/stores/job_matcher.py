@@ -38,6 +38,7 @@ class JobMatcher:
             (not self._queues or job.queue in self._queues)
             and (not self._states or job.state in self._states)
             and (filter.task is None or job.task == filter.task)
+            and job.task not in filter.not_tasks
             and (filter.worker is None or job.worker == filter.worker)
             and filter.enqueued.has(job.enqueued_at)
             and filter.due.has(job.run_at)

@@ -82,6 +82,7 @@ def show(id: str) -> None:
             ("ended", iso(bulk.ended_at)),
             ("progress", bulk_line(bulk).partition(": ")[2]),
             *((name, f"{row[name]:,}") for name in ("done", "asked", "refused", "missing")),
+            *(("skipped", f"{n:,}: {why}") for why, n in bulk.skipped.items()),
         ]
     )
 

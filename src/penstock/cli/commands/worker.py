@@ -103,7 +103,7 @@ def command(spec: str | None, queues: str | None, burst: bool, reload: bool, **k
     if reload:
         from penstock.cli.reload import run_reloading
 
-        return run_reloading(sys.argv[1:], config)
+        return run_reloading([word for word in sys.argv[1:] if word != "--reload"], config)
     from penstock.worker.logs import configure_logs
     from penstock.worker.orders import AWAY, REFUSED, UNUSABLE
     from penstock.worker.supervisor import supervise

@@ -62,6 +62,7 @@ class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
     - `hidden`: for viewers who may not see all values: names, of which `*` stands for any characters. The
       text is not looked for in values of the payload under these names, and such a header matches nothing.
     - `enqueued`, `due`, `ended`: when it was enqueued, is or was due (`run_at`), and ended.
+    - `not_tasks`: it is of none of these tasks.
     """
 
     queues: tuple[str, ...] = ()
@@ -75,6 +76,7 @@ class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
     enqueued: TimeRange = _ALWAYS
     due: TimeRange = _ALWAYS
     ended: TimeRange = _ALWAYS
+    not_tasks: tuple[str, ...] = ()
 
 
 class JobOrder(enum.StrEnum):

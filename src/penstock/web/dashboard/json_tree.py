@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.core.redaction import HIDDEN, Redaction
 
-__all__ = ["HIDDEN", "Redaction", "TreeNode", "json_text", "json_tree"]
+__all__ = ["HIDDEN", "Redaction", "TreeNode", "holds_hidden", "json_text", "json_tree"]
 
 #: Nodes and characters of a text that are shown at once.
 _MOST_NODES, _LONGEST_TEXT = 400, 2_000
@@ -87,6 +87,20 @@ def json_text(raw: bytes, redaction: Redaction) -> str:
         return "".join(_written(value, redaction, "\n"))
     except (ValueError, RecursionError):
         return "This is not JSON, or it is nested too deeply.\n"
+
+
+def holds_hidden(raw: bytes, redaction: Redaction) -> bool:
+    """Whether a JSON document has a value that is not shown, or cannot be searched for one."""
+    try:
+        return _hides_one(json.loads(raw, parse_int=str), redaction)
+    except (ValueError, RecursionError):
+        return True
+
+
+def _hides_one(value: Any, redaction: Redaction) -> bool:
+    if isinstance(value, dict):
+        return any(redaction.hides(name) or _hides_one(one, redaction) for name, one in value.items())
+    return isinstance(value, list) and any(_hides_one(one, redaction) for one in value)
 
 
 def _written(value: Any, redaction: Redaction, indent: str) -> Iterator[str]:

@@ -25,7 +25,7 @@ class DashboardPage:
     - `path`: below the dashboard's own path. A part `{queue}` is the queue on which the right is needed.
     - `show`: returns the values for the template, or an answer of its own, such as a redirect.
     - `navigation`: its name in the navigation; "" if it has no place there. `key`: the letter of the keyboard
-      shortcut `g` and then this letter.
+      shortcut `g` and then this letter. `offered_to`: who sees it there.
     """
 
     name: str
@@ -35,6 +35,7 @@ class DashboardPage:
     right: Right = Right.READ
     navigation: str = ""
     key: str = ""
+    offered_to: Right = Right.READ
     refresh: Refresh = "changed"
 
 
@@ -42,9 +43,13 @@ class DashboardPage:
 class DashboardAct:
     """A change: a form is sent to `path`. `do` does it, and returns an answer, mostly `view.done(...)`.
 
-    Without `{queue}` in its path, the right is needed on all queues.
+    Without `{queue}` in its path, the right is needed on all queues, or with `somewhere` on any queue: then
+    `do` checks it on the queues that it changes. With `shows`, `do` may also return the values of the
+    template of this page, which has the same path: what is shown is the answer itself.
     """
 
     path: str
-    do: Callable[[View], Awaitable[Response]]
+    do: Callable[[View], Awaitable[Mapping[str, Any] | Response]]
     right: Right = Right.OPERATE
+    somewhere: bool = False
+    shows: DashboardPage | None = None

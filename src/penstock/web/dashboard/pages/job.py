@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from starlette.responses import Response
 
 from penstock.core.duration import milliseconds
+from penstock.core.errors import ConfigError
+from penstock.core.ids import check_queue
 from penstock.core.job import QUEUED, TERMINAL, Ref, State
 from penstock.inspector import JobAct, JobView
 from penstock.web.access_tokens import Right
+from penstock.web.dashboard.formats import instant_of
 from penstock.web.dashboard.json_tree import TreeNode, json_text, json_tree
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
+from penstock.web.dashboard.related import related_jobs
 from penstock.web.dashboard.view import NotFoundError, View, segment
 
-__all__ = ["ACTS", "DOCUMENT", "PAGE"]
+__all__ = ["ACTS", "DOCUMENT", "PAGE", "read_job"]
 
 #: Reads of the store for one job: itself, its partition, its steps, the audit log.
 _READS = 4
+#: The fields of the form of an act.
+_OF_ACTS = {JobAct.RESCHEDULE: ("delay",), JobAct.MOVE: ("to",), JobAct.DISCARD: ("reason",)}
 _DUE_LATER = (State.SCHEDULED, State.RETRYABLE)
 
 
@@ -44,7 +52,7 @@ class ActButton:
 
 
 async def show(view: View) -> dict[str, Any]:
-    job = await _job(view)
+    job = await read_job(view)
     address = f"{job.queue}/{job.id}"
     longest = max([one.ran or 0.0 for one in job.attempts], default=0.0)
     return {
@@ -53,25 +61,34 @@ async def show(view: View) -> dict[str, Any]:
         "why": await view.card(("why", address), lambda: view.inspector.why(address), cost=3),
         "moments": sorted(_moments(job), key=lambda one: one.at),
         "longest": longest,
-        "arguments": _tree(view, job.payload),
-        "result": _tree(view, job.result),
+        "arguments": _tree(view, job.payload, job.payload_base64),
+        "result": _tree(view, job.result, job.result_base64),
         "headers": view.shared.redaction.apply(job.headers),
+        "related": await view.card(("related", address), lambda: related_jobs(view, job), cost=3),
         "buttons": list(_buttons(State(job.state))),
         "queued": State(job.state) in QUEUED,
+        "discardable": State(job.state) in QUEUED | {State.SUSPENDED},
+        "editable": State(job.state) in QUEUED | TERMINAL,
+        "deletable": State(job.state) is not State.RUNNING,
         "running": job.state == State.RUNNING.value,
     }
 
 
 async def document(view: View) -> dict[str, Any]:
     """The arguments or the result in full, as text."""
-    job, what = await _job(view), view.part("what")
-    raw = {"arguments": job.payload, "result": job.result}.get(what)
+    job, what = await read_job(view), view.part("what")
+    kept = {
+        "arguments": (job.payload, job.payload_base64),
+        "result": (job.result, job.result_base64),
+    }
+    raw = _raw(*kept.get(what, (None, None)))
     if raw is None:
-        raise NotFoundError(f"This job has no {what:.20} in JSON.")
-    return {"title": what, "job": job, "text": json_text(bytes(raw), view.shared.redaction)}
+        raise NotFoundError(f"This job has no {what:.20}.")
+    return {"title": what, "job": job, "text": json_text(raw, view.shared.redaction)}
 
 
-async def _job(view: View) -> JobView:
+async def read_job(view: View) -> JobView:
+    """The job in the path. Raises NotFoundError."""
     queue, id = view.queue, view.id
     found = await view.read(("job", queue, id), lambda: view.inspector.job(f"{queue}/{id}"), cost=_READS)
     if not found:
@@ -80,8 +97,16 @@ async def _job(view: View) -> JobView:
     return found[0]
 
 
-def _tree(view: View, raw: Any) -> TreeNode | None:
-    return None if raw is None else json_tree(bytes(raw), view.shared.redaction)
+def _tree(view: View, raw: Any, base64: str | None) -> TreeNode | None:
+    kept = _raw(raw, base64)
+    return None if kept is None else json_tree(kept, view.shared.redaction)
+
+
+def _raw(raw: Any, base64: str | None) -> bytes | None:
+    """The stored bytes. JSON that a strict reader refuses is a tree as well, in which names hide values."""
+    if raw is not None:
+        return bytes(raw)
+    return None if base64 is None else b64decode(base64)
 
 
 def _moments(job: JobView) -> Iterator[Moment]:
@@ -113,9 +138,6 @@ def _buttons(state: State) -> Iterator[ActButton]:
         yield ActButton(JobAct.CANCEL.value, "Cancel", "Ask the running attempt to stop?")
     elif state not in TERMINAL:
         yield ActButton(JobAct.CANCEL.value, "Cancel", "Cancel this job?")
-    yield ActButton(JobAct.DUPLICATE.value, "Duplicate")
-    if state is not State.RUNNING:
-        yield ActButton(JobAct.DELETE.value, "Delete", "Delete this job with its errors and result?")
 
 
 async def act_on_job(view: View) -> Response:
@@ -125,16 +147,34 @@ async def act_on_job(view: View) -> Response:
     except ValueError:
         raise NotFoundError("There is no such act on a job.") from None
     ref = Ref(view.queue, view.id)
-    delay = 0
-    if act is JobAct.RESCHEDULE:
-        delay = milliseconds(view.form.get("delay") or "0s", what="delay")
-    (change,) = await view.inspector.act(act, [ref], delay=delay)
+    given = {name: view.form.get(name) for name in _OF_ACTS.get(act, ()) if view.form.get(name)}
+    if act is JobAct.MOVE and not view.may("operate", check_queue(given.get("to", ""))):
+        return view.done(f"You have no right to operate {given['to']}.", _path(ref), failed=True)
+    delay = _delay(given.get("delay") or "0s", view.now)
+    to, reason = given.get("to", ""), given.get("reason", "")
+    (change,) = await view.inspector.act(act, [ref], delay=delay, to=to, reason=reason)
     failed = change.outcome in ("refused", "missing")
     if not failed:
-        facts = {"delay": view.form.get("delay")} if act is JobAct.RESCHEDULE else {}
-        await view.audit(f"jobs.{act.value}", f"{ref.queue}/{ref.id}", facts)
-    path = "/jobs" if act is JobAct.DELETE and not failed else f"/jobs/{segment(ref.queue)}/{segment(ref.id)}"
-    return view.done(f"Job {ref.id}: {change.says}.", path, failed=failed)
+        await view.audit(f"jobs.{act.value}", f"{ref.queue}/{ref.id}", given)
+    says = f"Job {ref.id}: {change.says}."
+    if failed or act not in (JobAct.DELETE, JobAct.MOVE):
+        return view.done(says, _path(ref), failed=failed)
+    view.form.drop("back")  # it is not there any more
+    return view.done(says, "/jobs" if act is JobAct.DELETE else _path(Ref(given["to"], ref.id)))
+
+
+def _delay(text: str, now: int) -> int:
+    """The delay (ms) of "5m", or until an instant. Raises ConfigError."""
+    if "T" not in text:
+        return milliseconds(text, what="delay")
+    at = instant_of(text)
+    if at is None or datetime.fromisoformat(text).utcoffset() is None:
+        raise ConfigError(f"{text!r:.60} is neither a delay, as 5m, nor an instant, as 2026-11-20T08:30:00Z")
+    return max(0, at - now)
+
+
+def _path(ref: Ref) -> str:
+    return f"/jobs/{segment(ref.queue)}/{segment(ref.id)}"
 
 
 PAGE = DashboardPage(name="job", path="/jobs/{queue}/{id}", title="Job", show=show, refresh="always")
