@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -55,6 +56,7 @@ ALONE, BESIDE = "alone", "beside"
 @click.option("--dir", "folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def main(store: str, pairs: int, seconds: float, dead: int, jobs: int, folder: Path | None) -> None:
     """Run the benchmark. Exit code 1: a limit was not kept, or a dead job was not retried."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the worker ends with the measurement
     print(describe())
     waits = LockWaits()
     setup = Setup(store, "full" if store == "sqlite" else "")
