@@ -34,22 +34,22 @@ _WORKERS, _RUNNING = 20, 400
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
 
 
-async def fill_audit(store: Store, entries: int = 2_000) -> None:
+async def fill_audit(store: Store, entries: int) -> None:
     """Acts on single jobs, as an operator's."""
     log = AuditLog(store)
     for n in range(entries):
         await log.write("cli:ann@box", "jobs.retry", f"mail/{n:032x}")
 
 
-async def fill_statistics(url: str, queues: Sequence[str], tasks: int, kinds: int) -> None:
-    """Statistics of these tasks in each queue for all minutes, hours and days that are kept, and errors."""
+async def fill_statistics(url: str, queues: Sequence[str], tasks: int, kinds: int, *, every: int = 1) -> None:
+    """Statistics of these tasks in each queue for every n-th period that is kept, and errors."""
     dice = random.Random(1)
     now, clock = time.time_ns() // 1_000_000, ManualClock(0)
     ages = [n * _DAY for n in range(89, 4, -1)] + [n * _HOUR for n in range(95, 2, -1)]
     ages += [n * _MINUTE for n in range(119, -1, -1)]
     store = connect(url, clock=clock)
     try:
-        for number, age in enumerate(ages):
+        for number, age in enumerate(ages[::every]):
             clock.set_wall(now - age)
             times = sketch_of(sorted(dice.lognormvariate(3, 1) for _ in range(300)), MS_BOUNDS)
             stats = TaskStats(300, 300, 3, 2, 1, 300_000, 300_000, times, times)

@@ -69,8 +69,8 @@ async def _fill(store: Store, url: str, part: float) -> None:
     for n in range(0, later, _BATCH):
         await store.enqueue([_job(k, delay=60_000 + 7 * k) for k in range(n, min(n + _BATCH, later))])
     await lease_some(store, QUEUES)
-    await fill_audit(store)
-    await fill_statistics(url, QUEUES, _TASKS, KINDS)
+    await fill_audit(store, max(100, int(2_000 * part)))
+    await fill_statistics(url, QUEUES, _TASKS, max(20, int(KINDS * part)), every=int(min(20, 1 / part)))
     print(f"{int(JOBS * part):,} jobs in {time.perf_counter() - began:.0f} s")
 
 

@@ -22,6 +22,7 @@ from benchmarks.measures.features import FEATURES
 from benchmarks.measures.features import take as take_features
 from benchmarks.measures.figure import QUICK
 from benchmarks.rig import Setup
+from benchmarks.search import main as measure_many
 from benchmarks.server import Server
 from benchmarks.soak.samples import KEEP_DEAD, Sample, faults
 from penstock.core.job import NewJob
@@ -279,3 +280,13 @@ def test_process_tasks_are_compared_with_executors() -> None:
     for title, further in (("no-op", ()), ("1 MB argument", ("fed by redis", "fed by sqlite"))):
         for side in ("executor", "redis", "sqlite", *further):
             assert re.search(rf"^{title} +{side} +[\d,]+/s +[\d.]+ x", ran.stdout, re.MULTILINE), ran.stdout
+
+
+def test_every_read_among_many_jobs_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db?durability=normal"
+    measure_many(["fill", url, "--jobs", "1000"])
+    measure_many(["measure", url])
+    printed = capsys.readouterr().out
+    assert "1,000 jobs in" in printed
+    for name in ("dead by end", "text: in an error", "overview", "statistics of tasks, 90 days", "audit log"):
+        assert re.search(rf"^{name}.* ms", printed, re.MULTILINE), printed
