@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
+from benchmarks import dashboard
 from benchmarks.foreign.programs import PROGRAMS, Missing, Place
 from benchmarks.measures import Lab
 from benchmarks.measures.features import FEATURES
@@ -23,6 +24,8 @@ from benchmarks.measures.figure import QUICK
 from benchmarks.rig import Setup
 from benchmarks.server import Server
 from benchmarks.soak.samples import KEEP_DEAD, Sample, faults
+from penstock.core.job import NewJob
+from penstock.stores.connect import connect
 from tests.interop.go_programs import lmstfy_folder
 from tests.servers.programs import redis_program
 
@@ -225,6 +228,22 @@ def test_a_soak_says_what_has_grown(grows: dict[str, float], says: str) -> None:
     samples = [sample(jobs=n, dead=KEEP_DEAD, **{name: by * n}) for n in range(1, 10)]
     assert [fault[: len(says)] for fault in faults(samples)] == [says]
     assert faults([sample(dead=KEEP_DEAD)] * 9) == []
+
+
+def test_pages_and_reads_of_the_dashboard_are_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dashboard, "_ASKED", 2)
+    monkeypatch.setattr(dashboard, "_WARM", 0.1)
+    store = connect("memory://measured")
+    store.sync.enqueue([NewJob("one", "t")])
+    for arguments in (["pages"], ["reads", "--seconds", "0.1"]):
+        dashboard.main([arguments[0], store.url, *arguments[1:]])
+    said = capsys.readouterr().out
+    for path in ("/ ", "/queues/default ", "/jobs/default/one ", "/errors "):
+        assert re.search(rf"^{path} +200 p50", said, re.MULTILINE), said
+    assert re.search(r"^10 dashboards, \d+ changes: [\d.]+ verbs/s", said, re.MULTILINE)
+    store.close()
 
 
 def test_two_trees_are_compared_by_their_cpu_per_job() -> None:

@@ -14,6 +14,7 @@ from penstock.app.app import App
 from penstock.core.job import State
 from penstock.errors import StoreFull
 from penstock.testing import FaultyStore
+from penstock.worker.shared_lease_table import LeaseTable
 from tests.worker.conftest import at_work, ended, in_a_burst, patient, quick, until
 from tests.worker.task_bodies import act, lines, linger, made, tell
 
@@ -27,6 +28,24 @@ async def test_an_outcome_is_kept_until_the_store_takes_it(
     job = await ended(handle)
     assert (job.state, job.attempt) == (State.COMPLETED, 1)
     assert await handle.aresult(10) == "done in attempt 1"
+
+
+async def test_a_worker_is_not_overdue_while_its_outcomes_wait_for_the_store(
+    app: App, faults: FaultyStore
+) -> None:
+    """Its supervisor would kill it, and all jobs that it holds would run again."""
+
+    @app.task(timeout="1m")
+    async def work() -> bool:
+        return [entry.deadline_ns > 0 for entry in table.entries()] == [True]
+
+    table = LeaseTable.create(4)
+    handle = await work.aenqueue()
+    faults.fail("settle", times=5)
+    async with at_work(app, table=table):
+        await until(lambda: faults.calls["settle"] > 1, "a settlement has failed")
+        assert [entry.deadline_ns for entry in table.entries()] == [0]
+        assert await handle.aresult(10), "it had a deadline while it ran"
 
 
 async def test_an_outcome_whose_answer_was_lost_is_not_counted_twice(app: App, faults: FaultyStore) -> None:

@@ -6,7 +6,6 @@ Pure functions: from an entry and the store's time they make a `Tick` for the st
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, Literal, TypedDict
 
@@ -18,7 +17,7 @@ from penstock.core.duration import Duration, milliseconds
 from penstock.core.errors import ConfigError, did_you_mean
 from penstock.core.ids import check_id
 from penstock.core.job import NewJob
-from penstock.core.schedule import Entry, Misfire, NewEntry, Overlap, Schedule
+from penstock.core.schedule import Entry, Misfire, NewEntry, Overlap, Schedule, id_at
 from penstock.stores.contract import Tick
 
 __all__ = [
@@ -189,7 +188,7 @@ def job_at(spec: NewEntry, instant: int) -> NewJob:
     expires_in = spec.job.expires_in
     return replace(
         spec.job,
-        id=f"{spec.name}@{datetime.fromtimestamp(instant // 1_000, UTC):%Y-%m-%dT%H:%M:%SZ}",
+        id=id_at(spec.name, instant),
         run_at=due,
         expires_in=None,  # it would count from the enqueue
         expires_at=None if expires_in is None else due + expires_in,

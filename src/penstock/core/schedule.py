@@ -18,7 +18,7 @@ from penstock.core.duration import Duration, milliseconds
 from penstock.core.errors import ConfigError, did_you_mean
 from penstock.core.job import NewJob, Ref, stand_in
 
-__all__ = ["Entry", "Misfire", "NewEntry", "Overlap", "Schedule", "unreadable_entry", "zone"]
+__all__ = ["Entry", "Misfire", "NewEntry", "Overlap", "Schedule", "id_at", "unreadable_entry", "zone"]
 
 _ALIASES = {
     "@yearly": "0 0 1 1 *",
@@ -58,6 +58,11 @@ class Schedule(msgspec.Struct, frozen=True, array_like=True):
     def key(self) -> str:
         """A text that is equal for equal schedules."""
         return f"{self.text} {self.tz}"
+
+    @property
+    def cron(self) -> str | None:
+        """The cron expression, also that of an alias; None for an interval."""
+        return None if _period(self.text) is not None else _expression(self.text)
 
     def instants(self, after: int) -> Iterator[int]:
         """The instants after `after` (in ms), in order."""
@@ -155,6 +160,11 @@ def unreadable_entry(ref: Ref, raw: bytes, cause: str) -> Entry:
     """The entry shown in place of an unreadable one: paused, never due, without jobs."""
     job = stand_in(Ref(ref.queue, ""), raw)
     return Entry(NewEntry(ref.id, job, Schedule("")), 0, 0, paused=True, unreadable=cause)
+
+
+def id_at(name: str, instant: int) -> str:
+    """The id of the job of an entry for an instant of its schedule."""
+    return f"{name}@{datetime.fromtimestamp(instant // 1_000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 # ── reading a user's text ────────────────────────────────────────────────────────────────────────

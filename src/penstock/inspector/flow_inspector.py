@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.core.errors import ConfigError
-from penstock.core.flow import FlowNode
+from penstock.core.flow import FlowInfo, FlowNode, FlowState
 from penstock.core.flow_rerun import nodes_to_rerun, refuse_gone
-from penstock.core.job import Ref
+from penstock.core.job import Ref, State
+from penstock.inspector.flow_graph import MOST_NODES, FlowGraphView, MembersView, members, read_graph
 from penstock.inspector.flow_views import FlowPageView, FlowView, NodeView, flow_view, node_view
 from penstock.inspector.requests import parse_address
-from penstock.stores.contract import FLOW_STEP, FlowChange, Signal, SignalStatus, Store, most_steps
+from penstock.inspector.step_views import StepsView, WaitView, read_steps, read_waits
+from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage, Signal, SignalStatus, Store, most_steps
+from penstock.stores.flow_cursor import place_of
 
 __all__ = ["FlowInspector"]
+
+#: Flows that one call of `flows` with states passes at most.
+_MOST_PASSED = 2_000
 
 
 class FlowInspector:
@@ -19,10 +27,32 @@ class FlowInspector:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def flows(self, *, after: str | None = None, limit: int = 50) -> FlowPageView:
-        """A page of flows, newest first."""
-        page = await self._store.list_flows(after=after, limit=limit)
-        return FlowPageView([flow_view(info) for info in page.flows], page.next)
+    async def flows(
+        self, *, after: str | None = None, limit: int = 50, states: Sequence[FlowState] = ()
+    ) -> FlowPageView:
+        """A page of flows, newest first; with `states`, of those that are in one of them.
+
+        A call passes at most 2000 flows, so with `states` it may find few or none before the end: only `next`
+        is None tells the end.
+        """
+        if not states:
+            page = await self._store.list_flows(after=after, limit=limit)
+            return FlowPageView([flow_view(info) for info in page.flows], page.next)
+        found: list[FlowInfo] = []
+        passed = 0
+        while passed < _MOST_PASSED:
+            page = await self._store.list_flows(after=after, limit=FLOW_STEP)
+            fitting = [info for info in page.flows if info.state in states]
+            found += fitting
+            if len(found) > limit:
+                places = [place_of(info) for info in found[: limit + 1]]
+                cut = FlowPage.of(found[:limit], places, limit)
+                return FlowPageView([flow_view(info) for info in cut.flows], cut.next)
+            passed += len(page.flows)
+            after = page.next
+            if after is None:
+                break
+        return FlowPageView([flow_view(info) for info in found], after)
 
     async def flow(self, address: str) -> FlowView | None:
         """The flow at this address; None if there is none."""
@@ -32,8 +62,38 @@ class FlowInspector:
     async def flow_nodes(self, address: str, *, first: int = 0, limit: int = FLOW_STEP) -> list[NodeView]:
         """Up to `limit` nodes of a flow, from the node `first` on."""
         wanted = range(first, first + min(limit, FLOW_STEP))
-        nodes = await self._store.flow_nodes(_ref(address), wanted)
+        nodes = await self._store.flow_nodes(_ref(address), wanted, results=False)
         return [node_view(node) for node in nodes if node is not None]
+
+    async def graph(self, address: str, *, first: int = 0, limit: int = MOST_NODES) -> FlowGraphView | None:
+        """A part of a flow as a graph: up to `limit` nodes from the node `first` on, at most 500.
+
+        With at most 40 nodes that follow them, and the jobs of at most 100; None if there is no flow. Large
+        flows cost no more than small ones.
+        """
+        return await read_graph(self._store, _ref(address), first, limit)
+
+    async def members(self, address: str, states: Sequence[State], *, limit: int = 10) -> MembersView:
+        """Up to `limit` jobs of a flow that are in these states, newest first, from a bounded search."""
+        return await members(self._store, _ref(address), states, limit)
+
+    async def steps(self, address: str) -> StepsView | None:
+        """The durable steps of the job at this address, and what it waits for; None if there is no job."""
+        return await read_steps(self._store, _ref(address))
+
+    async def waits(self, addresses: Sequence[str]) -> list[WaitView]:
+        """What the suspended jobs at these addresses wait for."""
+        return await read_waits(self._store, [_ref(address) for address in addresses])
+
+    async def queues(self, address: str) -> set[str]:
+        """The queues of the flow and of its jobs: an act on a flow changes jobs in all of them."""
+        ref = _ref(address)
+        (info,) = await self._store.get_flows([ref])
+        found = {ref.queue}
+        for first in range(0, 0 if info is None else info.total, FLOW_STEP):
+            nodes = await self._store.flow_nodes(ref, range(first, first + FLOW_STEP), results=False)
+            found |= {node.job.queue for node in nodes if node is not None and node.job is not None}
+        return found
 
     async def cancel_flow(self, address: str) -> FlowView | None:
         """Cancel all jobs of a flow; None if there is none."""
@@ -59,7 +119,7 @@ class FlowInspector:
         try:
             wanted = next(reading)
             while True:
-                wanted = reading.send(await self._store.flow_nodes(ref, wanted))
+                wanted = reading.send(await self._store.flow_nodes(ref, wanted, results=False))
         except StopIteration as end:
             again: list[FlowNode] = end.value
         refs = [one.job for one in again if one.job is not None]

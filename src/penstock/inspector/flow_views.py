@@ -11,7 +11,7 @@ __all__ = ["FlowPageView", "FlowView", "NodeView", "flow_view", "node_view"]
 
 
 class FlowView(msgspec.Struct, frozen=True):
-    """A flow; `counts`: its nodes by state."""
+    """A flow; `counts`: its nodes by state; `wakes`: the job of its queue that waits for it, if one does."""
 
     id: str
     queue: str
@@ -22,6 +22,7 @@ class FlowView(msgspec.Struct, frozen=True):
     ended_at: str | None
     nodes: int
     counts: dict[str, int]
+    wakes: str | None = None
 
 
 class NodeView(msgspec.Struct, frozen=True):
@@ -55,6 +56,7 @@ def flow_view(info: FlowInfo) -> FlowView:
         iso(info.ended_at),
         info.total,
         {state.value: n for state, n in info.counts.items()},
+        spec.wakes or None,
     )
 
 

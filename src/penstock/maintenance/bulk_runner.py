@@ -32,6 +32,11 @@ class BulkRunner(Service):
         self._current: str | None = None
         self._version = 0
 
+    def wake(self) -> None:
+        """Look for a bulk act now. The pauses between the steps of one are kept."""
+        if self._current is None:
+            super().wake()
+
     async def tick(self) -> float:
         (version,) = await self._store.document_versions([BULK_ACTS])
         if self._current is None and version == self._version:
@@ -46,7 +51,7 @@ class BulkRunner(Service):
         stepped = await acts.step(self._current, self._holder)
         if stepped is None:
             self._current = None
-        return pause_after_step(time.monotonic() - began)
+        return pause_after_step(time.monotonic() - began, stepped)
 
     async def _find(self, acts: BulkActs, version: int) -> float:
         """Choose a bulk act that nobody runs; returns the seconds until the next tick."""

@@ -162,7 +162,7 @@ class VerbTable:
     put_flow: Operation[[NewFlow, Sequence[NewNode], bool], FlowInfo | None]
     add_to_flow: Operation[[Ref, int, Sequence[NewJob], str], FlowInfo | None]
     get_flows: Operation[[Sequence[Ref]], list[FlowInfo | None]]
-    flow_nodes: Operation[[Ref, Sequence[int]], list[FlowNode | None]]
+    flow_nodes: Operation[[Ref, Sequence[int], bool], list[FlowNode | None]]
     list_flows: AsyncOperation[[str | None, int], FlowPage]
     change_flow: Operation[[Ref, FlowChange, int | None], FlowInfo | None]
     advance_flows: Operation[[int], int]
@@ -441,8 +441,10 @@ class StoreFacade:
     async def get_flows(self, refs: Sequence[Ref]) -> list[FlowInfo | None]:
         return await self._verbs.get_flows.run(refs)
 
-    async def flow_nodes(self, ref: Ref, indexes: Sequence[int]) -> list[FlowNode | None]:
-        return await self._verbs.flow_nodes.run(ref, indexes)
+    async def flow_nodes(
+        self, ref: Ref, indexes: Sequence[int], *, results: bool = True
+    ) -> list[FlowNode | None]:
+        return await self._verbs.flow_nodes.run(ref, indexes, results)
 
     async def list_flows(self, *, after: str | None = None, limit: int = 50) -> FlowPage:
         return await self._verbs.list_flows.run(after, min(max(1, limit), FLOW_STEP))
@@ -523,8 +525,8 @@ class SyncFacade:
     def get_flows(self, refs: Sequence[Ref]) -> list[FlowInfo | None]:
         return self._verbs.get_flows.run_sync(refs)
 
-    def flow_nodes(self, ref: Ref, indexes: Sequence[int]) -> list[FlowNode | None]:
-        return self._verbs.flow_nodes.run_sync(ref, indexes)
+    def flow_nodes(self, ref: Ref, indexes: Sequence[int], *, results: bool = True) -> list[FlowNode | None]:
+        return self._verbs.flow_nodes.run_sync(ref, indexes, results)
 
     def change_flow(self, ref: Ref, change: FlowChange, *, node: int | None = None) -> FlowInfo | None:
         return self._verbs.change_flow.run_sync(ref, change, node)

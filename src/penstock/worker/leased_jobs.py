@@ -119,6 +119,13 @@ class LeasedJobs:
         if self._table is not None and leased.ends is not None:
             self._table.set_deadline(leased.slot, int(leased.ends * 1e9))
 
+    def drop_deadlines(self, batch: Sequence[LeasedJob]) -> None:
+        """Clear the deadlines in the table of jobs whose functions have ended and whose outcomes wait for the
+        store: the supervisor kills workers for overdue functions, not for a slow store."""
+        if self._table is not None:
+            for leased in batch:
+                self._table.set_deadline(leased.slot, 0)
+
     def ended(self, leased: LeasedJob) -> None:
         """Free the job's slot in its queue: its function has ended."""
         self.per_queue[leased.job.spec.queue] -= 1

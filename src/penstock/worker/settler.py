@@ -39,6 +39,8 @@ _COLLECT_FOR = 0.005
 #: job runs again.
 _SHORT_ATTEMPT = 0.005
 _BATCH = 2_000
+#: Outcomes older than this (s) wait for the store, and not for others.
+_DELAYED = 1.0
 #: Outcomes wait at most this long (s) for the last log lines of their jobs.
 _LINES_WITHIN = 2.0
 
@@ -137,6 +139,8 @@ class Settler:
 
     async def _send(self, batch: list[LeasedJob], settlements: list[Settlement]) -> None:
         failures = 0
+        if time.monotonic() - self._oldest > _DELAYED:
+            self._leased_jobs.drop_deadlines(batch)
         while True:
             try:
                 if [leased for leased in batch if leased.has_news or leased.undo]:
@@ -150,6 +154,7 @@ class Settler:
             except StoreError as error:
                 self.failing = True
                 self.problem_log.report(f"{len(batch)} outcome(s) wait for the store", error)
+                self._leased_jobs.drop_deadlines([*batch, *self._waiting])
                 await asyncio.sleep(pause_after(failures, first=0.05))
                 failures += 1
         self.failing = False
@@ -187,6 +192,7 @@ class Settler:
     ) -> None:
         answered = zip(batch, settlements, answers, strict=True)
         self._deferred += [(leased, one) for leased, one, answer in answered if answer is Settled.UNKNOWN]
+        self._leased_jobs.drop_deadlines([leased for leased, _ in self._deferred])
         if self._repeat_task is None:
             self._repeat_task = asyncio.get_running_loop().create_task(
                 self._repeat(), name="penstock-settler"

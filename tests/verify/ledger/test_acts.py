@@ -121,3 +121,20 @@ def test_a_delete_that_may_have_removed_nothing_says_nothing(history: HistoryBui
     history.run("a", 20, 30)
     history.keep("a", State.COMPLETED)
     assert history.promises() == []
+
+
+@pytest.mark.parametrize(("flow", "found"), [("flow", set()), ("another", {"cause", "attempts", "one end"})])
+def test_a_job_that_its_flow_had_cancelled_runs_again_with_another_one_that_is_retried(
+    flow: str, found: set[str]
+) -> None:
+    history = HistoryBuilder()
+    history.enqueue("retried", 0, flow="flow")
+    history.enqueue("other", 0, flow=flow)
+    history.enqueue("other.child", 0, flow="its gather")
+    for id in ("retried", "other", "other.child"):
+        history.settle(id, 20, history.start(id, 10), "cancelled")
+    history.operate("retry", "retried", 30, answer="cancelled")
+    for id in ("retried", "other", "other.child"):
+        history.run(id, 40, 50, pid=3)
+        history.keep(id, State.COMPLETED)
+    assert set(history.promises()) == found

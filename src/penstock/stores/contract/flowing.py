@@ -88,8 +88,13 @@ class Flowing(Protocol):
         """Read flows, one per ref; None for a flow that does not exist."""
         ...
 
-    async def flow_nodes(self, ref: Ref, indexes: Sequence[int]) -> list[FlowNode | None]:
-        """Read up to `FLOW_STEP` nodes of a flow by their numbers; None for a node that does not exist."""
+    async def flow_nodes(
+        self, ref: Ref, indexes: Sequence[int], *, results: bool = True
+    ) -> list[FlowNode | None]:
+        """Read up to `FLOW_STEP` nodes of a flow by their numbers; None for a node that does not exist.
+
+        `results=False`: without their results, which may be large: they are not read, and None in the answer.
+        """
         ...
 
     async def list_flows(self, *, after: str | None = None, limit: int = 50) -> FlowPage:
@@ -117,7 +122,8 @@ class Flowing(Protocol):
     async def advance_flows(self, *, limit: int = FLOW_STEP) -> int:
         """Continue what verbs of flows, and ends of jobs, have left over, in one bounded step per flow.
 
-        - Cancels flows whose job (`NewFlow.wakes`) was cancelled, is dead, or was removed before its end.
+        - Cancels flows whose job (`NewFlow.wakes`) was cancelled, is dead, or was removed before its end, and
+          those that were not started when it completed.
         - Removes results that no node needs any longer (`NewNode.uses`), flows past their retention, and
           those that were never started.
 
@@ -143,7 +149,7 @@ class SyncFlowing(Protocol):
         """As `Flowing.get_flows`."""
         ...
 
-    def flow_nodes(self, ref: Ref, indexes: Sequence[int]) -> list[FlowNode | None]:
+    def flow_nodes(self, ref: Ref, indexes: Sequence[int], *, results: bool = True) -> list[FlowNode | None]:
         """As `Flowing.flow_nodes`."""
         ...
 

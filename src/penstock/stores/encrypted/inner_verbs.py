@@ -134,7 +134,10 @@ def verbs_of(store: Store) -> VerbTable:
             lambda ref, join, jobs, key: sync.add_to_flow(ref, join, jobs, key=key),
         ),
         get_flows=_AskedBoth(store.get_flows, sync.get_flows),
-        flow_nodes=_AskedBoth(store.flow_nodes, sync.flow_nodes),
+        flow_nodes=_AskedBoth(
+            lambda ref, indexes, results: store.flow_nodes(ref, indexes, results=results),
+            lambda ref, indexes, results: sync.flow_nodes(ref, indexes, results=results),
+        ),
         list_flows=_InnerOperation(lambda after, limit: store.list_flows(after=after, limit=limit)),
         change_flow=_AskedBoth(
             lambda ref, change, node: store.change_flow(ref, change, node=node),

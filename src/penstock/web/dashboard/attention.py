@@ -14,6 +14,7 @@ from penstock.core.job import State
 from penstock.inspector import ParkedView, QueueView, TaskStatsView, WorkerView
 from penstock.web.dashboard.formats import ago, instant_of, span
 from penstock.web.dashboard.pulse import Depth
+from penstock.web.dashboard.shared_reads import FRESH_STATISTICS
 from penstock.web.dashboard.view import View
 
 __all__ = ["RULES", "AttentionItem", "Facts", "attention"]
@@ -61,16 +62,15 @@ Rule = Callable[[Facts], Iterator[AttentionItem]]
 async def attention(view: View) -> list[AttentionItem]:
     """All findings, the most urgent first."""
     inspector = view.inspector
+    last_day = await view.read(
+        "last day", lambda: inspector.statistics.tasks(span=_DAY), fresh=FRESH_STATISTICS
+    )
     facts = Facts(
         view,
         queues=await view.queues(),
         workers=await view.read("fleet", lambda: inspector.workers(jobs=0)),
         parked=[p for p in await view.read("parked", inspector.parked, cost=2) if view.sees(p.queue)],
-        last_day=[
-            task
-            for task in await view.read("last day", lambda: inspector.statistics.tasks(span=_DAY))
-            if view.sees(task.queue)
-        ],
+        last_day=[task for task in last_day if view.sees(task.queue)],
         depths=list(view.shared.pulse.depths),
     )
     found = [finding for rule in RULES for finding in rule(facts)]
@@ -133,6 +133,7 @@ def _stopped(facts: Facts) -> Iterator[AttentionItem]:
 
 def _slow(facts: Facts) -> Iterator[AttentionItem]:
     """Queues whose oldest ready job waits long, and queues that grow."""
+    some_time_ago = _some_time_ago(facts)
     for queue in facts.queues:
         if queue.paused or queue.throttled_until is not None:
             continue
@@ -141,8 +142,10 @@ def _slow(facts: Facts) -> Iterator[AttentionItem]:
         if since is not None and facts.view.now - since > _LONG_WAIT:
             says = f"its oldest ready job waits for {span((facts.view.now - since) // 1000)}"
             yield AttentionItem("warn", queue.name, says, link)
-        before, now = _growth(facts, queue.name), queue.counts.get(State.AVAILABLE.value, 0)
-        if before is not None and now > before * _GROWN and now - before > _GROWN_BY:
+        if some_time_ago is None:
+            continue
+        before, now = some_time_ago.ready.get(queue.name, 0), queue.counts.get(State.AVAILABLE.value, 0)
+        if now > before * _GROWN and now - before > _GROWN_BY:
             yield AttentionItem("warn", queue.name, f"grows: {before:,} ready jobs became {now:,}", link)
 
 
@@ -152,15 +155,14 @@ def _late(facts: Facts) -> Iterator[AttentionItem]:
         seen = instant_of(worker.seen_at)
         if seen is not None and facts.view.now - seen > _LATE:
             says = f"worker on {worker.host} was last seen {ago(worker.seen_at, facts.view.now)}"
-            link = facts.view.link("/jobs", worker=worker.id, state=State.RUNNING.value)
+            link = facts.view.worker_link(worker.id)
             yield AttentionItem("bad", worker.id, says, link)
 
 
-def _growth(facts: Facts, queue: str) -> int | None:
-    """The ready jobs of a queue some minutes ago; None if that is not remembered."""
-    old = [one for one in facts.depths if facts.view.now - one.at >= _GROWTH // 2]
-    recent = [one for one in old if facts.view.now - one.at <= _GROWTH]
-    return recent[0].ready.get(queue, 0) if recent else None
+def _some_time_ago(facts: Facts) -> Depth | None:
+    """The depths some minutes ago; None if they are not remembered."""
+    old = (one for one in facts.depths if _GROWTH // 2 <= facts.view.now - one.at <= _GROWTH)
+    return next(old, None)
 
 
 def _jobs(n: int) -> str:

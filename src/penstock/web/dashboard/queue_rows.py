@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.core.job import QUEUED, TERMINAL, State
 from penstock.inspector import QueueView
+from penstock.web.dashboard.pulse import Depth
 from penstock.web.dashboard.view import View
 
 __all__ = ["QueueLine", "queue_rows"]
@@ -37,13 +38,14 @@ class QueueLine:
 
 def queue_rows(view: View, queues: Sequence[QueueView]) -> list[QueueLine]:
     """The rows of these queues; those with ready and dead jobs first."""
-    rows = [_row(view, queue) for queue in queues]
+    recent = list(view.shared.pulse.depths)[-60:]
+    rows = [_row(recent, queue) for queue in queues]
     return sorted(rows, key=lambda row: (-(row.ready + row.running), -row.dead, row.queue.name))
 
 
-def _row(view: View, queue: QueueView) -> QueueLine:
+def _row(recent: Sequence[Depth], queue: QueueView) -> QueueLine:
     counts = queue.counts
-    line = [float(one.ready.get(queue.name, 0)) for one in list(view.shared.pulse.depths)[-60:]]
+    line = [float(one.ready.get(queue.name, 0)) for one in recent]
     ended = sum(counts.get(state.value, 0) for state in TERMINAL)
     dead = counts.get(State.DEAD.value, 0)
     return QueueLine(

@@ -9,6 +9,7 @@ from penstock.stores.contract import Resolution
 from penstock.web.access_tokens import Right
 from penstock.web.dashboard.charts import Chart, area_chart, bar_chart, filled
 from penstock.web.dashboard.formats import compact, span
+from penstock.web.dashboard.shared_reads import FRESH_STATISTICS
 from penstock.web.dashboard.view import View
 
 __all__ = ["RANGES", "StatsRange", "depth_chart", "range_asked", "statistics_charts"]
@@ -56,6 +57,7 @@ async def statistics_charts(
     periods = await view.read(
         ("periods", chosen.name, queue, task),
         lambda: view.inspector.statistics.periods(chosen.by, queue=queue, task=task, span=chosen.length),
+        fresh=FRESH_STATISTICS,
     )
     values = filled(periods, chosen.by, chosen.count, view.now)
     return [
@@ -88,14 +90,13 @@ async def statistics_charts(
 
 def depth_chart(view: View, queue: str | None = None) -> Chart:
     """The ready jobs, from what this dashboard has seen since its start."""
-    depths = [
-        (
-            one.at,
-            float(sum(n for name, n in one.ready.items() if (queue or name) == name and view.sees(name))),
-        )
-        for one in view.shared.pulse.depths
-    ]
-    shown = depths[:: max(1, len(depths) // _POINTS)]
+    depths = list(view.shared.pulse.depths)
+    some = depths[:: max(1, len(depths) // _POINTS)]
+    if queue is not None:
+        names = {queue}
+    else:
+        names = {name for name in set().union(*(one.ready for one in some)) if view.sees(name)}
+    shown = [(one.at, float(sum(n for name, n in one.ready.items() if name in names))) for one in some]
     return area_chart(shown, (("ready", "first", float),), by=Resolution.MINUTE, shown=compact)
 
 

@@ -120,13 +120,14 @@ def get_flows(memory: MemoryState, refs: Sequence[Ref]) -> list[FlowInfo | None]
     return [None if flow is None else flow.head.info() for flow in found]
 
 
-def flow_nodes(memory: MemoryState, ref: Ref, indexes: Sequence[int]) -> list[FlowNode | None]:
+def flow_nodes(memory: MemoryState, ref: Ref, indexes: Sequence[int], results: bool) -> list[FlowNode | None]:
     flow = memory.flows.get(ref)
     if flow is None:
         return [None] * len(indexes)
     host = _Host(memory, flow)
     found = [host.node(index) for index in indexes]
-    return [None if node is None else node.shown() for node in found]
+    shown = [None if node is None else node.shown() for node in found]
+    return shown if results else [None if node is None else replace(node, result=None) for node in shown]
 
 
 def list_flows(memory: MemoryState, after: str | None, limit: int) -> FlowPage:
@@ -160,8 +161,9 @@ def advance_flows(memory: MemoryState, limit: int) -> int:
     for ref in list(memory.flows.busy):
         flow = memory.flows[ref]
         engine = _engine(memory, flow)
-        if flow.parent_ended and is_abandoned(flow.head, _parent_of(memory, flow)):
-            engine.abandon(limit)
+        state = _parent_of(memory, flow) if flow.parent_ended else None
+        if flow.parent_ended and is_abandoned(flow.head, state):
+            engine.abandon(state, limit)
             done += 1
         flow.parent_ended = False
         if flow.head.busy:
@@ -177,7 +179,8 @@ def advance_flows(memory: MemoryState, limit: int) -> int:
 
 def _parent_of(memory: MemoryState, flow: MemoryFlow) -> State | None:
     row = memory.row(Ref(flow.head.spec.queue, flow.head.spec.wakes))
-    return None if row is None else row.job.state
+    gone = State.COMPLETED if flow.parent_completed else None
+    return gone if row is None else row.job.state
 
 
 def count_ends(memory: MemoryState) -> None:

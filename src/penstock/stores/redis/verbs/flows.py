@@ -10,7 +10,7 @@ from penstock.core.errors import NotReplicated
 from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode
 from penstock.core.flow_engine import is_abandoned, joins_on, new_flow
 from penstock.core.flow_member import FlowMember
-from penstock.core.job import NewJob, Ref
+from penstock.core.job import NewJob, Ref, State
 from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage
 from penstock.stores.flow_cursor import FlowPlace, flow_cursor
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
@@ -85,6 +85,8 @@ def add_to_flow(
         if key and (yield from was_added(context, ref, session, key)):
             return session.head.info()
         yield from read_nodes(context, ref, session, [join], inputs=True)
+        if session.torn:
+            continue
         first = session.head.total
         members = [replace(job, flow=FlowMember(ref.queue, ref.id, first + n)) for n, job in enumerate(jobs)]
         for n, job in enumerate(members):
@@ -109,13 +111,17 @@ def get_flows(context: Context, refs: Sequence[Ref]) -> CallPlan[list[FlowInfo |
     return [None if head is None else read_head(head, counted).info() for head, counted in found]
 
 
-def flow_nodes(context: Context, ref: Ref, indexes: Sequence[int]) -> CallPlan[list[FlowNode | None]]:
+def flow_nodes(
+    context: Context, ref: Ref, indexes: Sequence[int], results: bool
+) -> CallPlan[list[FlowNode | None]]:
     """Read nodes of a flow."""
     if not indexes:
         return []
     key = flow_key(context, ref)
-    (found,) = raise_errors((yield [command(key, "HMGET", key, *node_fields(indexes, b"nir"))]))
-    rows = zip(indexes, found[0::3], found[1::3], found[2::3], strict=True)
+    kinds = b"nir" if results else b"ni"
+    (found,) = raise_errors((yield [command(key, "HMGET", key, *node_fields(indexes, kinds))]))
+    values = found[2::3] if results else [None] * len(indexes)
+    rows = zip(indexes, found[0 :: len(kinds)], found[1 :: len(kinds)], values, strict=True)
     return [shown_node(*row) for row in rows]
 
 
@@ -174,6 +180,8 @@ def change_flow(
             session.engine.retry(0)
         else:
             yield from read_nodes(context, ref, session, [node])
+            if session.torn:
+                continue
             yield from note_missing_jobs(context, session, [node])
             session.engine.rerun(node, 0)
         yield from proceed(context, ref, session)
@@ -207,7 +215,7 @@ def advance_flows(context: Context, limit: int) -> CallPlan[int]:
 
 def _advance(context: Context, ref: Ref, limit: int) -> CallPlan[int]:
     session = yield from open_flow(context, ref)
-    if session is not None and session.parent_ended:
+    if session is not None and session.parent_ended is not None:
         yield from _see_to_parent(context, session)
     elif session is None or not session.head.unfinished:
         if session is None or (session.look_at is not None and session.look_at <= session.now):
@@ -224,8 +232,10 @@ def _see_to_parent(context: Context, session: FlowChangeSet) -> CallPlan[None]:
     """Cancel a flow if the job that waits for it has ended without it."""
     session.parent_seen, spec = True, session.head.spec
     (job,) = yield from get(context, [Ref(spec.queue, spec.wakes)])
-    if is_abandoned(session.head, None if job is None else job.state):
-        session.engine.abandon(0)
+    gone = State.COMPLETED if session.parent_ended == b"c" else None
+    state = gone if job is None else job.state
+    if is_abandoned(session.head, state):
+        session.engine.abandon(state, 0)
 
 
 def _count_ends(context: Context, queues: Sequence[str]) -> CallPlan[int]:

@@ -44,6 +44,7 @@ from penstock.verify.ledger.facts import (
     Ticking,
     decoder,
 )
+from penstock.verify.ledger.reading.flow_retries import add_flow_retries
 from penstock.verify.ledger.reading.flow_story import FlowStory
 from penstock.verify.ledger.reading.story import TERMINAL_STATES, Act, OperatorAction, Run, Story
 
@@ -166,6 +167,7 @@ def build_history(facts: Iterable[Fact], torn: int = 0, *, _in_order: bool = Tru
     for story in history.stories:
         _correct_due(history, story.offer)
     _bind_batches(history)
+    add_flow_retries(history.stories, history.flows.values())
     return history
 
 

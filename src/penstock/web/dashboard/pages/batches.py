@@ -1,0 +1,58 @@
+"""Batches: those that collect jobs, those that have started; and the groups of jobs that run as flows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from penstock.core.flow import FlowState
+from penstock.web.access_tokens import Right
+from penstock.web.dashboard.flow_rows import flow_row, shade_of
+from penstock.web.dashboard.page import DashboardAct, DashboardPage
+from penstock.web.dashboard.view import View, segment
+
+__all__ = ["ACTS", "PAGE"]
+
+_COLLECTING, _STARTED, _GROUPS = 100, 30, 10
+_OPEN = (FlowState.RUNNING, FlowState.STOPPING)
+
+
+async def show(view: View) -> dict[str, Any]:
+    after, inspector = view.asked("after") or None, view.inspector
+    collecting = await view.card("batches", lambda: inspector.batches(limit=_COLLECTING))
+    started = await view.card(
+        ("started batches", after),
+        lambda: inspector.started_batches(after=after, limit=_STARTED),
+        cost=2,
+    )
+    groups = await view.card("open flows", lambda: inspector.flows.flows(limit=_GROUPS, states=_OPEN), cost=2)
+    return {
+        "collecting": collecting,
+        "collecting_seen": [one for one in collecting.value or [] if view.sees(one.queue)],
+        "started": started,
+        "started_seen": [one for one in started.value.batches if view.sees(one.job.queue)]
+        if started.value is not None
+        else [],
+        "groups": groups,
+        "groups_seen": [flow_row(view, flow) for flow in groups.value.flows if view.sees(flow.queue)]
+        if groups.value is not None
+        else [],
+        "shade_of": shade_of,
+    }
+
+
+async def start(view: View) -> Response:
+    """Start a collecting batch now."""
+    task, key = view.form.get("task"), view.form.get("key")
+    batch = await view.inspector.flush_batch(view.queue, task, key)
+    if batch is None:
+        return view.done(f"The queue {view.queue} collects no such batch now.", "/batches", failed=True)
+    await view.audit("batches.flush", f"{view.queue}/{batch}", {"task": task, "key": key})
+    return view.done(f"The batch {batch} is available.", f"/jobs/{segment(view.queue)}/{segment(batch)}")
+
+
+PAGE = DashboardPage(
+    name="batches", path="/batches", title="Batches", show=show, navigation="Batches", key="b"
+)
+ACTS = (DashboardAct(path="/queues/{queue}/batches/start", do=start, right=Right.OPERATE),)
