@@ -153,7 +153,8 @@ class _Past:
 
     def _call(self, call: Any) -> NewJob:
         """The job of a call, with an id of that time."""
-        digits, made = f"{self._clock.now():012x}", call.new()
+        made: NewJob = call.new()
+        digits = f"{self._clock.now():012x}"
         return replace(made, id=f"{digits[:8]}-{digits[8:]}{mint()[13:]}")
 
     def _move(self, kind: _Kind, job: Job) -> Transition:

@@ -28,7 +28,7 @@ async def go_on(seed: int = 7) -> None:
 def _call(luck: random.Random, n: int) -> Any:
     match luck.randrange(12):
         case 0 | 1 | 2 | 3:
-            lang = luck.choice(["en", "de", "fr"])
+            lang: Any = luck.choice(["en", "de", "fr"])
             return shop.send_receipt.job(
                 n, f"c{n}@example.org" if luck.random() < 0.98 else f"customer {n}", lang
             )
