@@ -145,7 +145,7 @@ class Group(Canvas[list[R]]):
 class Chord(Canvas[R]):
     """A group, and a job that is passed the list of the group's results."""
 
-    def __init__(self, members: Iterable[Any], then: Any) -> None:
+    def __init__(self, members: Iterable[Any] | Group[Any], then: Any) -> None:
         super().__init__()
         self._group = members if isinstance(members, Group) else Group(*members)
         self._then = then
