@@ -11,6 +11,7 @@ import pytest
 from penstock.cli.lmstfy_pools import Pools, make_service
 from penstock.cli.main import cli
 from penstock.stores.memory import MemoryStore
+from penstock.web.dashboard import Dashboard, DashboardSettings
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,35 @@ def test_what_is_unsafe_or_unclear_is_not_served(
     with pytest.raises(click.UsageError) as refused:
         cli.main(["serve", *arguments], standalone_mode=False)
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_open"),
+    [
+        ([], True),
+        (["--allow-anyone", "--host", "0.0.0.0"], True),
+        (["--host", "0.0.0.0"], False),
+        (["--trust-proxy", "127.0.0.1"], False),
+        (["--unix", "x.sock"], False),
+        (["--unix", "x.sock", "--trust-proxy", "unix"], False),
+    ],
+)
+def test_a_dashboard_is_open_only_where_no_visitor_comes_from_elsewhere(
+    arguments: list[str], is_open: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[DashboardSettings] = []
+
+    async def serve(dashboard: Dashboard, *_: object, **__: object) -> int:
+        served.append(dashboard._shared.settings)
+        return 0
+
+    monkeypatch.setenv("PENSTOCK_URL", "memory://")
+    monkeypatch.setattr("penstock.web.dashboard.server.serve_dashboard", serve)
+    monkeypatch.setattr("penstock.worker.logs.configure_logs", lambda *_: None)  # of the whole process
+    cli.main(["serve", *arguments], standalone_mode=False)
+    (settings,) = served
+    assert settings.open_to_all is is_open
+    assert (settings.hosts is not None) is is_open  # without a login, other names in Host are refused
 
 
 @pytest.mark.parametrize("command", [["serve", "--lmstfy"], ["worker", "x:app", "--metrics-port", "9"]])

@@ -39,8 +39,8 @@ _HEADERS = {
 }
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _METHODS = frozenset({"GET", "HEAD", "POST"})
-#: The longest path and query (bytes). Links of a page repeat its query, so a long one makes a large page.
-_LONGEST_PATH, _LONGEST_QUERY = 2_000, 8_000
+#: The longest path and query (bytes): 50 selected jobs with the longest names fit. Links repeat the query.
+_LONGEST_PATH, _LONGEST_QUERY = 2_000, 32_000
 
 
 class Guard:
