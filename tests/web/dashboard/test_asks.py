@@ -168,7 +168,7 @@ async def test_ask_8_ten_thousand_dead_jobs_are_counted_retried_and_aborted(
 ) -> None:
     await put(opened.app, "graves", *many(10_000), dead=True)
     steps = iter([0.0])  # one that takes the act; after the next, which changes 200 jobs, it waits
-    monkeypatch.setattr(bulk_acts, "pause_after_step", lambda _: next(steps, 60.0))
+    monkeypatch.setattr(bulk_acts, "pause_after_step", lambda *_: next(steps, 60.0))
     page = await opened.page("/jobs?queue=graves&state=dead")
     await page.get_by_text("All 10,000 that match").wait_for()
     await page.get_by_role("button", name="Retry").click()
