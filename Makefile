@@ -15,10 +15,10 @@ export PIP_ROOT_USER_ACTION := ignore
 MAKEFLAGS += --no-print-directory
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test check pytest servers lint types audit bench clean rebuild-venv
+.PHONY: help demo test check pytest servers lint types audit bench screenshots clean rebuild-venv
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.ready-to-run ## Real work, one worker killed midway, nothing lost (a file; else URL=redis://...)
 	@$(BIN)/penstock demo $(if $(URL),--url '$(URL)') $(ARGS)
@@ -57,6 +57,9 @@ audit: $(VENV)/.ready-to-develop ## Known vulnerabilities of what we depend on (
 
 bench: $(VENV)/.ready-to-develop ## Measure every store (ARGS="..." goes to the runner)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+screenshots: $(VENV)/.ready-to-develop ## Pictures of all pages of the dashboard; five of them are in docs/images
+	@$(BIN)/python -m tools.screenshots $(ARGS)
 
 clean: ## Remove caches and build output (the environment stays: rm -rf .venv)
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -27,10 +27,17 @@ _UNDONE = (State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.RETRYABLE, Sta
 
 
 @contextlib.contextmanager
-def workers(folder: DemoFolder, processes: int) -> Iterator[subprocess.Popen[bytes]]:
+def workers(
+    folder: DemoFolder,
+    processes: int,
+    *,
+    app: str = "penstock.demo.tasks:app",
+    queues: Sequence[str] = QUEUES,
+    drain: str = "30s",
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run `penstock worker` with this many processes during the block; they share the cores."""
-    command = [sys.executable, "-m", "penstock", "worker", "penstock.demo.tasks:app"]
-    options = ["--queues", ",".join(QUEUES), "--processes", str(processes), "--concurrency", "20"]
+    command = [sys.executable, "-m", "penstock", "worker", app, "--drain-timeout", drain]
+    options = ["--queues", ",".join(queues), "--processes", str(processes), "--concurrency", "20"]
     slots = max(1, (os.cpu_count() or 1) // processes)
     environment = {"PENSTOCK_PROCESS_SLOTS": str(slots), **os.environ}
     with folder.log.open("ab") as log:

@@ -8,7 +8,6 @@ import os
 import secrets
 import shlex
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import click
 
 from penstock.cli.demo_display import display
 from penstock.cli.faults import Exit
+from penstock.cli.listening import interruptible
 from penstock.cli.session import Command, Session
 from penstock.cli.show import counted, emit, facts, note, say
 from penstock.config import mask_url
@@ -51,13 +51,37 @@ __all__ = ["command"]
     default=True,
     help="Keep files and jobs after a success; after a failure they are always kept.  [default: keep]",
 )
-def command(path: Path | None, no_kill: bool, no_ledger: bool, workdir: Path | None, keep: bool) -> int:
+@click.option("--serve", is_flag=True, help="Open the dashboard with sample data instead, until Ctrl-C.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=None,
+    help="With --serve: its port.  [default: 8080, or the next free one]",
+)
+@click.option("--open", "opens", is_flag=True, help="With --serve: open a browser.")
+def command(
+    path: Path | None,
+    no_kill: bool,
+    no_ledger: bool,
+    workdir: Path | None,
+    keep: bool,
+    serve: bool,
+    port: int | None,
+    opens: bool,
+) -> int:
     """Run real work with two workers and kill one midway.
 
     Each .py file of the standard library is parsed by a job. Two checks follow: the results are compared
     with a computation without Penstock, and the jobs with a ledger that producers and workers kept outside
     the store. The exit code is 1 if anything was lost or differs.
+
+    With --serve: the dashboard of a shop with a day of jobs in all states, whose workers run. Its store is
+    removed at the end, unless --workdir names a place for it.
     """
+    if serve:
+        from penstock.cli.demo_serving import serve_sample
+
+        return serve_sample(workdir, port=port, opens=opens)
     from penstock.demo.conductor import conduct
     from penstock.demo.survey import standard_library
 
@@ -67,7 +91,7 @@ def command(path: Path | None, no_kill: bool, no_ledger: bool, workdir: Path | N
     folder = replace(folder, with_ledger=not no_ledger)
     began = time.monotonic()
     try:
-        with _interruptible(), display(quiet=session.json) as show:
+        with interruptible(), display(quiet=session.json) as show:
             results = conduct(root, folder, kill=not no_kill, tell=show)
     except BaseException:  # boundary: after any error the files of the run are kept
         note(f"penstock: the demo did not end; its files are in {folder.workdir}")
@@ -126,20 +150,6 @@ def _clear(folder: DemoFolder) -> None:
 
     with contextlib.closing(connect(folder.url, namespace=folder.namespace)) as store:
         asyncio.run(clear(Inspector(store)))
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Treat TERM like Ctrl-C: the demo and its workers end."""
-
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 # ── when it is over ──────────────────────────────────────────────────────────────────────────────

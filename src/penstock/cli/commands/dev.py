@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 import sys
 from typing import Any
@@ -10,14 +9,12 @@ from typing import Any
 import click
 
 from penstock.cli.completing import complete_queue
-from penstock.cli.faults import CommandError
+from penstock.cli.listening import address_of, listen_somewhere
 from penstock.cli.session import Command, Session, require_web
 from penstock.cli.show import emit, note
 
 __all__ = ["command"]
 
-#: Without --port: the first of these that is free.
-_PORTS = range(8080, 8090)
 _PACKAGES = ("httptools", "starlette", "jinja2", "uvicorn")
 #: Seconds after the drain time before a restart kills a process that does not end.
 _PATIENCE = 5.0
@@ -87,8 +84,8 @@ def command(
         return serve_dev(
             app, config, served, [socket.socket(fileno=int(n)) for n in listen_on.split(",")], host
         )
-    sockets = _listen(host, port)
-    address = _address(host, sockets[0])
+    sockets = listen_somewhere(host, port)
+    address = address_of(host, sockets[0])
     if session.json:
         emit({"app": app, "dashboard": address, "port": sockets[0].getsockname()[1]})
     else:
@@ -111,25 +108,3 @@ def command(
         sockets=files,
         patience=config.drain_timeout / 1000 + _PATIENCE,
     )
-
-
-def _listen(host: str, port: int | None) -> list[socket.socket]:
-    from penstock.web.sockets import bind_tcp
-
-    ports = [port] if port is not None else [*_PORTS]
-    why: str | None = None
-    for one in ports:
-        try:
-            (sockets,) = bind_tcp(host, one)
-            return sockets
-        except OSError as error:
-            why = error.strerror
-            if error.errno != errno.EADDRINUSE:
-                break
-    tried = f"{host}:{ports[0]}" if len(ports) == 1 else f"{host}, ports {ports[0]} to {ports[-1]}"
-    raise CommandError(f"cannot listen on {tried}: {why}; name another port, or --port 0 for a free one")
-
-
-def _address(host: str, listener: socket.socket) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{listener.getsockname()[1]}/"

@@ -43,18 +43,27 @@ class _DashboardServer(uvicorn.Server):
 
 
 async def serve_dashboard(
-    dashboard: Dashboard, listener: DashboardListener, *, grace: float, on_ready: Callable[[str, int], None]
+    dashboard: Dashboard,
+    listener: DashboardListener,
+    *,
+    grace: float,
+    on_ready: Callable[[str, int], None] | None = None,
+    sockets: list[socket.socket] | None = None,
 ) -> int:
-    """Serve until SIGTERM or SIGINT; a second signal exits at once. `on_ready` gets the address and port."""
+    """Serve until SIGTERM or SIGINT; a second signal exits at once. `on_ready` gets the address and port.
+
+    `sockets`: those that listen already, in place of those of the listener.
+    """
     if listener.certificate is not None and listener.key is not None:
         Tls(listener.certificate, listener.key)  # its errors say what is wrong
-    sockets, file = _sockets(listener)
+    listening, file = _sockets(listener) if sockets is None else (sockets, None)
     server = new_server(dashboard, listener, grace=grace)
     _stop_on_signals(dashboard, server)
-    on_ready(_address(listener, sockets), _port(sockets))
+    if on_ready is not None:
+        on_ready(_address(listener, listening), _port(listening))
     try:
         with dashboard.running():
-            await server.serve(sockets)
+            await server.serve(listening)
     finally:
         if file is not None:
             file.remove()

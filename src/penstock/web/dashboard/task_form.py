@@ -26,11 +26,13 @@ from penstock.codec.shape import spell
 from penstock.web.dashboard.forms import Form
 from penstock.web.dashboard.json_tree import Redaction, holds_hidden, json_text
 
-__all__ = ["ArgumentField", "argument_fields", "fill_from_form", "fill_from_job"]
+__all__ = ["ArgumentField", "argument_fields", "brief", "fill_from_form", "fill_from_job"]
 
 Kind = Literal["text", "word", "number", "choice", "json"]
 
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+#: Quoted text, which stays, or the modules of a name.
+_MODULES = re.compile(r"""('[^']*'|"[^"]*")|\b(?:[a-zA-Z_]\w*\.)+(?=[a-zA-Z_])""")
 _SPELL = msgspec.json.Encoder(enc_hook=spell).encode
 #: Types that are written as a line of text, with an example.
 _WORDS: dict[Any, str] = {
@@ -96,6 +98,11 @@ def argument_fields(task: Task[..., Any]) -> list[ArgumentField]:
     return [_field(parameter) for parameter in task.carried.signature.parameters.values()]
 
 
+def brief(annotation: str) -> str:
+    """The text of annotations without the modules of their names."""
+    return _MODULES.sub(lambda found: found[1] or "", annotation)
+
+
 def fill_from_form(fields: Sequence[ArgumentField], form: Form, task: Task[..., Any]) -> dict[str, bytes]:
     """Enter what a form has sent, and return the arguments as JSON. Fields get the errors of the codec."""
     arguments: dict[str, bytes] = {}
@@ -143,13 +150,13 @@ def _shown(kind: Kind, raw: bytes) -> str:
 def _field(parameter: Parameter) -> ArgumentField:
     annotation = Any if parameter.annotation is Parameter.empty else parameter.annotation
     if parameter.kind is Parameter.VAR_POSITIONAL:
-        shown = f"more arguments: {formatannotation(annotation)}"
+        shown = f"more arguments: {brief(formatannotation(annotation))}"
         return ArgumentField(parameter.name, "json", shown, False, example="[…]")
     if parameter.kind is Parameter.VAR_KEYWORD:
         return ArgumentField(parameter.name, "json", "more arguments by name", False, example='{"…": …}')
     kind, example, choices, nullable = _entry(annotation)
     required = parameter.default is Parameter.empty
-    shown = "any" if annotation is Any else formatannotation(annotation)
+    shown = "any" if annotation is Any else brief(formatannotation(annotation))
     field = ArgumentField(parameter.name, kind, shown, required, example=example, choices=choices)
     if not required:
         field.default = field.text = _default(kind, parameter.default)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 __all__ = ["Fold", "folded"]
 
 _FRAME = re.compile(r'\s+File "(?P<file>.*)", line \d+')
-_LIBRARY = re.compile(r"site-packages|dist-packages|[/\\]lib[/\\]python3|<frozen |[/\\]penstock[/\\]")
+_LIBRARY = re.compile(
+    r"site-packages|dist-packages|[/\\]lib[/\\]python3|<frozen |[/\\]penstock[/\\](?!demo[/\\])"
+)
 
 
 @dataclass

@@ -18,7 +18,7 @@ from penstock.client.handle import Handle
 from penstock.core.errors import ConfigError, PenstockError
 from penstock.web.access_tokens import Right
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
-from penstock.web.dashboard.task_form import ArgumentField, argument_fields, fill_from_form
+from penstock.web.dashboard.task_form import ArgumentField, argument_fields, brief, fill_from_form
 from penstock.web.dashboard.view import NotFoundError, View, segment
 
 __all__ = ["ACTS", "PAGE"]
@@ -177,7 +177,7 @@ def _row(task: Task[..., Any]) -> dict[str, str]:
 
 def _signature(task: Task[..., Any]) -> str:
     try:
-        return str(task.carried.signature)
+        return brief(str(task.carried.signature.replace(return_annotation=inspect.Signature.empty)))
     except ConfigError as error:
         return str(error)
 

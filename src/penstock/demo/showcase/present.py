@@ -1,0 +1,90 @@
+"""What is open in the shop now: flows, delayed and parked jobs, a backlog, and what operators did."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from penstock.core.job import State
+from penstock.core.limits import LimitChange
+from penstock.demo.showcase import shop
+from penstock.inspector import Inspector
+from penstock.inspector.audit import AuditLog
+from penstock.stores.contract import Store
+from penstock.workflows import chord
+
+__all__ = ["fill_store"]
+
+_OPERATOR, _NIGHT = "user:ann", "user:bob"
+
+
+async def fill_store(store: Store) -> None:
+    """Add what is open now. The app of the shop has to use the same store."""
+    await _enqueue_jobs()
+    await _enqueue_flows()
+    await _operate(store)
+
+
+async def _enqueue_jobs() -> None:
+    app = shop.app
+    late = [shop.send_receipt.using(delay=f"{n}m").job(6000 + n, f"c{n}@example.org") for n in range(5, 45)]
+    imports = [
+        shop.import_catalogue.job("Nordic Tools", 2_400, 0.25),
+        shop.import_catalogue.job("Kvarn & Co", 900, 0.4),
+        shop.import_catalogue.using(priority=5).job("broken supplier", 40, 0.5),
+    ]
+    same_product = [shop.sync_stock.job("sku-7", 240.0), *(shop.sync_stock.job("sku-7") for _ in range(6))]
+    products = [
+        shop.index_products.job(shop.Product(f"sku-{n}", f"Kettle {n}", Decimal("39.90"))) for n in range(37)
+    ]
+    hooks = [shop.call_webhook.job("https://flaky.example/hook", {"order": n}) for n in range(12)]
+    keyed = [
+        shop.charge_card.using(delay="2h", unique_key=f"order-{n}", headers={"customer": f"c{n}"}).job(
+            n, Decimal("19.99"), shop.Currency.SEK, "tok"
+        )
+        for n in range(3)
+    ]
+    await app.aenqueue_many([*late, *imports, *same_product, *products, *hooks, *keyed])
+    for n in range(34):
+        await app.aenqueue_raw("exports", b'{"customer": %d, "format": "csv"}' % n, "exports.write")
+    for n in range(3):
+        await app.aenqueue_raw("mail", b'{"to": "c%d@example.org"}' % n, "shop.send_newsletter")
+
+
+async def _enqueue_flows() -> None:
+    for order in (7001, 7002, 7003):
+        await shop.fulfil_order.using(id=f"order-{order}").aenqueue(order, ["kettle", "cup"])
+    regions = ["north", "south", "east", "west", "coast", "islands"]
+    await chord([shop.count_sales.job(one) for one in regions], then=shop.write_report).aenqueue(
+        name="sales of the week"
+    )
+    await chord(
+        [shop.count_sales.job(f"{one} {n}") for one in regions for n in range(8)],
+        then=shop.write_report.using(priority=3),
+    ).aenqueue(name="sales of the year")
+    await chord(
+        [shop.count_sales.using(max_attempts=1).job(one) for one in ("north", "atlantis")],
+        then=shop.write_report,
+    ).aenqueue(name="sales of lost places")
+
+
+async def _operate(store: Store) -> None:
+    """What operators did, with its entries in the audit log."""
+    inspector, log = Inspector(store), AuditLog(store)
+    await inspector.pause("exports")
+    await log.write(_OPERATOR, "queue.pause", "exports", address="192.0.2.10", status=303)
+    await inspector.set_limits("webhooks", LimitChange.of(max_running=6))
+    await log.write(
+        _NIGHT, "queue.set", "webhooks", address="192.0.2.11", status=303, facts={"max_running": "6"}
+    )
+    await inspector.set_limits("images", LimitChange.of(rate="30/s"))
+    await log.write(
+        _OPERATOR, "queue.set", "images", address="192.0.2.10", status=303, facts={"rate": "30/s"}
+    )
+    page = await store.list_jobs(queue="mail", state=State.SCHEDULED, limit=3)
+    refs = [job.ref for job in page.jobs]
+    await inspector.cancel(refs)
+    await log.write(_NIGHT, "jobs.cancel", [f"{ref.queue}/{ref.id}" for ref in refs], status=303)
+    dead = await store.list_jobs(queue="payments", state=State.DEAD, limit=2)
+    refs = [job.ref for job in dead.jobs]
+    await inspector.retry(refs)
+    await log.write(_OPERATOR, "jobs.retry", [f"{ref.queue}/{ref.id}" for ref in refs], status=303)
