@@ -106,7 +106,7 @@ def _ratios(there: list[float], here: list[float]) -> list[float]:
     return [b / a for a, b in zip(runs(there), runs(here), strict=True)]
 
 
-def _interval(ratios: list[float]) -> tuple[float, float, float]:
+def interval(ratios: list[float]) -> tuple[float, float, float]:
     """The median, and its 95 % interval by resampling the pairs (percentile bootstrap, fixed seed)."""
     dice = random.Random(1)
     medians = sorted(statistics.median(dice.choices(ratios, k=len(ratios))) for _ in range(10_000))
@@ -147,7 +147,7 @@ def main() -> None:
                     trees[name], how, given.url, given.jobs, metrics=given.metrics and name == "here"
                 )
         there, here = (statistics.median(taken[name]) for name in trees)
-        low, ratio, high = _interval(_ratios(taken["there"], taken["here"]))
+        low, ratio, high = interval(_ratios(taken["there"], taken["here"]))
         print(
             f"{how}: {there:.2f} µs of CPU per job there, {here:.2f} here; "
             f"median ratio of {given.rounds} pairs {ratio:.3f}, 95 % interval {low:.3f} to {high:.3f}"

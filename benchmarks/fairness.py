@@ -23,6 +23,7 @@ from typing import Any
 
 import click
 
+from benchmarks.lock_waits import LockWaits
 from benchmarks.machine import describe, fdatasync_ms, percentile
 from benchmarks.rig import new_runner
 from penstock import App, Worker, current_job
@@ -108,31 +109,9 @@ def _run(place: Path, seconds: float, processes: int, durability: str, every: fl
 # ── one process ──────────────────────────────────────────────────────────────────────────────────
 
 
-class _Timed:
-    """Times every wait at the fair write lock, from the first attempt to get in."""
-
-    def __init__(self) -> None:
-        self.waits: list[float] = []
-        self._plain_acquire, self._plain_try = FairWriteLock.acquire, FairWriteLock.try_acquire
-        timed = self
-
-        def acquire(lock: FairWriteLock) -> None:
-            started = time.perf_counter()
-            timed._plain_acquire(lock)
-            timed.waits.append((time.perf_counter() - started) * 1000)
-
-        def try_acquire(lock: FairWriteLock) -> bool:
-            entered = timed._plain_try(lock)
-            if entered:  # otherwise the caller waits in `enter`
-                timed.waits.append(0.0)
-            return entered
-
-        FairWriteLock.acquire, FairWriteLock.try_acquire = acquire, try_acquire  # type: ignore[assignment, method-assign]
-
-
 def _take_part(number: int, url: str, folder: str, go: Any, enough: Any, drained: Any) -> None:
     """Run one process: a producer thread, and a worker in the event loop."""
-    place, timed = Path(folder), _Timed()
+    place, timed = Path(folder), LockWaits()
     ran = os.open(place / f"ran.{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     app = App(url)
 

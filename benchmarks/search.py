@@ -1,11 +1,12 @@
-"""Searches and pages among a million jobs: fill a store once, then measure it.
+"""Searches, pages and other reads among a million jobs: fill a store once, then measure it.
 
     python -m benchmarks.search fill    sqlite:////tmp/million.db
     python -m benchmarks.search measure sqlite:////tmp/million.db
 
 The store gets 100 000 dead jobs with 1 000 kinds of errors, then 890 000 available, 5 000 scheduled and
-5 000 retained ones in five queues. Every line of the measurement is one kind of page or search: the times of
-a page, or of a search the time to its first progress, of the whole, and of its longest step.
+5 000 retained ones in five queues, workers with running jobs, and statistics of 20 tasks for all periods that
+are kept. Every line of the measurement is one kind of page, search or other read: the times of a page, or of
+a search the time to its first progress, of the whole, and of its longest step.
 """
 
 from __future__ import annotations
@@ -19,20 +20,24 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from statistics import median, quantiles
 
+from benchmarks.ended import dead as died
+from benchmarks.ended import end_all
+from benchmarks.reads import fill_audit, fill_statistics, lease_some, measure_reads
 from penstock.core.ids import mint
-from penstock.core.job import AttemptError, NewJob, State
+from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.inspector import Inspector, JobSearch
 from penstock.stores.connect import connect
-from penstock.stores.contract import JobFilter, JobOrder, Settlement, Share, Store
+from penstock.stores.contract import JobFilter, JobOrder, Store
 
 __all__ = ["main"]
 
 JOBS, DEAD, LATER, ENDED, KINDS = 1_000_000, 100_000, 5_000, 5_000, 1_000
 _BATCH = 2_000
-_QUEUES = ("mail", "reports", "billing", "sync", "default")
+QUEUES = ("mail", "reports", "billing", "sync", "default")
 _DAY = 86_400_000
 _PAGES = 40
+_TASKS = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -43,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     store = connect(given.url)
     try:
-        asyncio.run(_fill(store, given.jobs / JOBS) if given.act == "fill" else _measure(store))
+        asyncio.run(_fill(store, given.url, given.jobs / JOBS) if given.act == "fill" else _measure(store))
     finally:
         store.close()
 
@@ -51,42 +56,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
 # ── fill ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _fill(store: Store, part: float) -> None:
+async def _fill(store: Store, url: str, part: float) -> None:
     began = time.perf_counter()
     dead, later, ended = int(DEAD * part), int(LATER * part), int(ENDED * part)
     for n in range(0, dead + ended, _BATCH):
         await store.enqueue([_job(k, retention=_DAY) for k in range(n, min(n + _BATCH, dead + ended))])
-    await _end(store, dead)
+    # the first ones die, each of one of the kinds of errors
+    completed = Transition(State.COMPLETED, keep=_DAY)
+    await end_all(store, QUEUES, lambda n, _: died(n % KINDS) if n < dead else completed)
     for n in range(dead + ended, int(JOBS * part) - later, _BATCH):
         await store.enqueue([_job(k) for k in range(n, min(n + _BATCH, int(JOBS * part) - later))])
     for n in range(0, later, _BATCH):
         await store.enqueue([_job(k, delay=60_000 + 7 * k) for k in range(n, min(n + _BATCH, later))])
+    await lease_some(store, QUEUES)
+    await fill_audit(store)
+    await fill_statistics(url, QUEUES, _TASKS, KINDS)
     print(f"{int(JOBS * part):,} jobs in {time.perf_counter() - began:.0f} s")
 
 
 def _job(n: int, **options: int) -> NewJob:
     options_of_it = f'{{"lang":"en","mail":"user{n % 9973}@example.org","note":"{"x" * 60}"}}'
     payload = f'[[{n},"order-{n:07d}",{options_of_it}],{{}}]'
-    return NewJob(mint(), f"tasks.t{n % 20}", payload.encode(), _QUEUES[n % 5], **options)
-
-
-async def _end(store: Store, dead: int) -> None:
-    """End all available jobs: the first ones dead, each with one of the kinds of errors."""
-    n = 0
-    shares = [Share(queue, quota=_BATCH, cap=_BATCH) for queue in _QUEUES]
-    while jobs := (await store.fetch(shares, limit=_BATCH, lease=60_000, worker="w1", token=mint())).jobs:
-        settlements = []
-        for job in jobs:
-            kind = n % KINDS
-            error = AttemptError(
-                1, 0, f"Error{kind % 50}", f"the host {kind} gave no answer", "Traceback …\n" * 20
-            )
-            to = Transition(State.DEAD, keep=90 * _DAY, error=error, reason=f"Error{kind % 50}")
-            settlements.append(
-                Settlement(job.lease, to if n < dead else Transition(State.COMPLETED, keep=_DAY))
-            )
-            n += 1
-        await store.settle(settlements)
+    return NewJob(mint(), f"tasks.t{n % _TASKS}", payload.encode(), QUEUES[n % 5], **options)
 
 
 # ── measure ──────────────────────────────────────────────────────────────────────────────────────
@@ -113,6 +104,7 @@ async def _measure(store: Store) -> None:
     )
     await _search("text: not there", inspector, JobSearch(JobFilter(text="nobody has this")))
     await _search("a header", inspector, JobSearch(JobFilter(headers={"tenant": "none"})))
+    await measure_reads(store, QUEUES)
 
 
 async def _pages(name: str, inspector: Inspector, search: JobSearch) -> None:

@@ -50,6 +50,15 @@ class Terminal:
             raise AssertionError("\n".join(seen)) from error
         return seen
 
+    def modes(self) -> list[str]:
+        """Whether the alternate screen is shown, and the cursor: "0" and "1" once a program has ended."""
+        return self.run("display", "-p", "#{alternate_on} #{cursor_flag}").split()
+
+    def pid(self) -> int:
+        """The process of the command."""
+        shell = self.run("display", "-p", "#{pane_pid}").strip()
+        return int(Path(f"/proc/{shell}/task/{shell}/children").read_text().split()[0])
+
     def press(self, *keys: str) -> None:
         """Type keys, by their names in tmux."""
         self.run("send-keys", *keys)

@@ -1,25 +1,42 @@
-"""The space of a queued job."""
+"""The space of a queued job, and of ended jobs that are kept with their history."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sqlite3
 import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import partial
 
+from benchmarks.ended import end_all
 from benchmarks.measures.figure import Figure, FigureGroup, Lab, Sample
 from benchmarks.rig import Rig
 from benchmarks.server import Server
+from penstock.core.ids import mint
+from penstock.core.job import AttemptError, NewJob
+from penstock.core.lifecycle import decide
+from penstock.core.outcomes import Outcome, Raised, Returned
+from penstock.stores.contract import Store
 
 __all__ = ["GROUP", "room"]
 
 _TEXT = "x" * 100
+_DAY = 86_400_000
+_BATCH = 2_000
+#: A failed attempt with a traceback of 1 000 bytes.
+_FAILED = Raised(AttemptError(1, 0, "ValueError", "no luck", "x" * 1_000), final=True)
 
 
 def take(lab: Lab) -> Iterator[Sample]:
     with lab.rig() as rig:
         _fill(rig, 1)
         yield "bytes", room(rig, lambda: _fill(rig, lab.sizes.jobs)) / lab.sizes.jobs
+    for name, outcome in (("completed", Returned()), ("dead", _FAILED)):
+        with lab.rig() as rig:
+            asyncio.run(_ended(rig.app.store, 1, outcome))
+            act = partial(asyncio.run, _ended(rig.app.store, lab.sizes.jobs, outcome))
+            yield name, room(rig, act) / lab.sizes.jobs
 
 
 def room(rig: Rig, act: Callable[[], object]) -> float:
@@ -67,10 +84,23 @@ def _fill(rig: Rig, jobs: int) -> None:
         rig.app.enqueue_many([job(_TEXT) for _ in range(min(10_000, jobs - start))])
 
 
+async def _ended(store: Store, jobs: int, outcome: Outcome) -> None:
+    """Store jobs that have ended so, and are kept for a day."""
+    payload = f'[["{_TEXT}"],{{}}]'.encode()
+    for n in range(0, jobs, _BATCH):
+        many = [NewJob(mint(), "blob", payload, retention=_DAY) for _ in range(min(_BATCH, jobs - n))]
+        await store.enqueue(many)
+        await end_all(store, ["default"], lambda _, job: decide(job, outcome, job.run_at))
+
+
 GROUP = FigureGroup(
     "size",
-    "Room for one queued job with a 100-byte argument "
+    "Room for one job with a 100-byte argument "
     "(file after a checkpoint; Redis: used_memory; memory: what Python allots)",
-    (Figure("bytes", "bytes per job", "B"),),
+    (
+        Figure("bytes", "bytes per job", "B"),
+        Figure("completed", "a completed job without a result, while it is kept", "B"),
+        Figure("dead", "a dead job with one error and a traceback of 1 000 bytes", "B"),
+    ),
     take,
 )

@@ -79,6 +79,10 @@ def test_a_reader_that_has_had_enough_is_no_fault(store):
     ran = run(store, "config", redirect="| head -n 1")
     assert ran.stdout.startswith(b"SETTING")
     assert ran.stderr == b""
+    put(store, *(f"j{n}" for n in range(9)))
+    ran = run(store, "jobs", "list", "--watch=0.1", redirect="| head -n 2")  # and the watch ends
+    assert ran.stdout.splitlines()[1].startswith(b"ID")
+    assert ran.stderr == b""
 
 
 # ── encodings ────────────────────────────────────────────────────────────────────────────────────

@@ -18,6 +18,8 @@ def test_a_healthy_place_is_said_to_be(here):
     findings = found(penstock.json("doctor"))
     assert findings["file"][0] in ("ok", "warning")  # a warning on tmpfs
     assert findings["durability"] == ("ok", "full: an acknowledged job survives a power cut")
+    assert findings["syncs"] == ("ok", "each commit is synced to the disk (durability=full)")
+    assert findings["size"][1].endswith("in the write-ahead log")
     assert findings["store"][1].endswith("1 queue, 1 job")
     assert findings["settings"][0] == "ok"
 
@@ -74,7 +76,7 @@ def test_the_fleet_is_checked_and_each_finding_has_its_way_out(penstock, store):
     announce(store, WorkerInfo("w1", "box", 7, 0, ("news",), ("t",), 4, version="9.9"))
     findings = {one["what"]: one for one in penstock.json("doctor")["findings"]}
     queues = findings["queues"]
-    assert (queues["how"], queues["why"]) == ("warning", "it has no live worker: mail (1 jobs)")
+    assert (queues["how"], queues["why"]) == ("warning", "it has no live worker: mail (1 job)")
     assert queues["way_out"] == "start a worker with --queues that names it, or purge it"
     assert queues["says"] == f"{queues['why']}; {queues['way_out']}"
     assert findings["versions"]["how"] == "warning"

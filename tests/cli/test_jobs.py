@@ -381,7 +381,7 @@ def test_a_dry_run_counts_and_a_detached_act_is_left_to_workers(penstock, store)
     assert "delete" in penstock.ok("bulk", "list")
     assert "text=j" in penstock.ok("bulk", "show", id)
     assert penstock.says(2, "jobs", "delete", "--all", "--text", "j", "-y").startswith(f"the bulk act {id}")
-    assert penstock.ok("bulk", "abort", id) == f"{id}: aborted, 0 jobs were reached\n"
+    assert penstock.ok("bulk", "abort", id) == f"{id}: aborted, reached 0 jobs\n"
     assert penstock("bulk", "show", "nobody").exit_code == 3
     assert states(store, "j0") == [State.AVAILABLE]
 

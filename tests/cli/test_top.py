@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from penstock.core.lifecycle import Transition
 from penstock.core.task_stats import TaskStats
 from penstock.errors import StoreUnavailable
 from penstock.inspector.audit import AuditLog
+from penstock.stores.connect import connect
 from penstock.stores.contract import (
     ErrorCount,
     Settlement,
@@ -29,6 +32,7 @@ from penstock.stores.contract import (
 )
 from penstock.stores.memory import MemoryStore
 from tests.cli.conftest import Cli, announce, fetch, kill, put
+from tests.servers.single import redis_server
 from tests.terminal import terminal
 
 WORKER = WorkerInfo("w1", "box", 7, 0, ("mail",), ("t",), 4, memory=50_000_000, version="0.1.0")
@@ -65,7 +69,8 @@ def test_it_fits_a_small_and_a_large_terminal_and_obeys_keys(store: Store, tmp_p
         assert store.sync.queues()[0].paused
 
         shown.resize(200, 50)
-        lines = shown.shows("1 Queues", "2 Workers", "3 Running", "4 Dead", "5 Errors", "box:7", "boom")
+        every = ("1 Queues", "2 Workers", "3 Running", "4 Dead", "5 Errors")
+        lines = shown.shows(*every, "box:7", "boom", "WAIT95")
         assert len(lines) == 51
         assert lines[2].startswith("╭─ 1 Queues by QUEUE ▲ ")
         assert len(lines[2]) == 200
@@ -77,6 +82,24 @@ def test_it_fits_a_small_and_a_large_terminal_and_obeys_keys(store: Store, tmp_p
 
         shown.press("q")
         shown.shows("ended 0")
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_its_redis_may_be_killed_and_sigterm_restores_the_terminal(tmp_path) -> None:
+    with redis_server() as server, terminal(tmp_path, "--url", server.url, "top", "-i", "0.2") as shown:
+        store = connect(server.url)
+        put(store, "a", queue="mail")
+        store.close()
+        shown.shows("mail", "0.0/s")
+        server.kill()
+        shown.shows("the store does not answer for", "mail")
+        server.launch()
+        shown.shows("the store answers again")
+        assert shown.modes() == ["1", "0"]
+        os.kill(shown.pid(), signal.SIGTERM)
+        shown.shows("ended 0")
+        assert shown.modes() == ["0", "1"]
 
 
 def run(store: Store, drive: Any, **options: Any) -> Top:

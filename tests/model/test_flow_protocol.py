@@ -56,7 +56,7 @@ LOOKED_AT: dict[str, tuple[FlowProtocol, int]] = {
     "a pair whose id is taken, two faults": (FlowProtocol(2, PAIR, apart=True, taken=[1], on_jobs=()), 1_000),
     "in one step, with a handler, three faults": (
         FlowProtocol(4, HANDLED, joins=[2], when={3: When.FAILURE}, faults=3, one_step=True),
-        5_000,
+        4_700,
     ),
     "in short steps, with a handler, two faults": (
         FlowProtocol(4, HANDLED, joins=[2], when={3: When.END}, one_step=True, step=1),

@@ -77,8 +77,8 @@ ENCRYPTED = (
     "operator_acts",
 )
 ENCRYPTED += ("list_jobs", "list_next", "namespaces", "periodic", "reclaim", "settle", "stream_ends")
-ENCRYPTED += ("job_log", "search_jobs", "signals", "statistics", "steps")
-ENCRYPTED += ("sync_verbs", "unique_rules", "wait", "wait_for_end")
+ENCRYPTED += ("fleet", "job_log", "search_jobs", "signals", "statistics", "steps")
+ENCRYPTED += ("sync_verbs", "unique_rules", "wait", "wait_for_end", "why")
 assert all((Path(__file__).parent / f"test_{name}.py").is_file() for name in ENCRYPTED)
 #: Except these: an encrypted store keeps a hash of the unique key.
 NOT_ENCRYPTED = ("test_an_entry_comes_back_as_it_was_put", "test_the_holder_gets_the_")

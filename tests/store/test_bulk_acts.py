@@ -15,7 +15,20 @@ from penstock.inspector import BulkAct, BulkActs, BulkState, Inspector, JobAct
 from penstock.inspector import bulk_acts as module
 from penstock.inspector.audit import AuditLog
 from penstock.stores.contract import JobFilter, Store
-from tests.store.facts import DEAD, MINUTE, OpenStore, add, counts, end, in_state, new, some, take, the
+from tests.store.facts import (
+    DEAD,
+    MINUTE,
+    OpenStore,
+    add,
+    counts,
+    end,
+    in_state,
+    new,
+    running,
+    some,
+    take,
+    the,
+)
 from tests.store.flow_facts import flow_of, nodes_of, put, ref_of
 
 ALL_DEAD = JobFilter(states=(State.DEAD,))
@@ -126,6 +139,17 @@ async def test_a_limit_is_kept(store: Store) -> None:
     ended = await run(store, bulk.id)
     assert ended is not None
     assert (ended.done, await counts(store)) == (5, {State.DEAD: 2})
+
+
+async def test_skipped_jobs_are_counted_by_reason_and_the_first_are_named(store: Store) -> None:
+    await dead(store, 2)
+    held = await running(store)
+    which = JobFilter(states=(State.DEAD, State.RUNNING))
+    ended = await run(store, (await BulkActs(store).start(JobAct.RETRY, which, by="me")).id)
+    assert ended is not None
+    assert (ended.done, ended.refused) == (2, 1)
+    assert ended.skipped == {"not retried: it is running": 1}
+    assert [(one.id, one.says) for one in ended.examples] == [(held.id, "not retried: it is running")]
 
 
 async def test_a_dry_run_counts_and_changes_nothing(store: Store) -> None:

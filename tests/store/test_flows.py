@@ -656,6 +656,18 @@ async def test_a_member_that_died_and_one_that_stopped_in_one_call_come_back_tog
     assert await states(store, flow) == [A, A, W]
 
 
+async def test_members_that_died_in_one_call_do_not_come_back_with_others(store: Store) -> None:
+    flow = await started(store, 4, [(0, 3), (1, 3), (2, 3)])
+    one, two = await take(store, 2)
+    await store.settle([Settlement(one.lease, DEAD), Settlement(two.lease, DEAD)])
+    await advance(store)
+    assert await states(store, flow) == [D, D, X, S]
+    await store.retry([ref_of(flow, 2)])  # it is cancelled again, because the flow cannot complete
+    await advance(store)
+    assert await states(store, flow) == [D, D, X, S]
+    assert (await the(store, two)).state is State.DEAD
+
+
 async def test_a_handler_is_needed_again_when_its_predecessor_runs_again(store: Store) -> None:
     flow = await started(store, 2, [(0, 1)], when={1: When.FAILURE})
     await run_one(store, flow, 0)
@@ -828,6 +840,24 @@ async def test_the_jobs_of_a_job_that_is_gone_are_cancelled(store: Store) -> Non
     assert (await the_flow(store, late)).state in (FlowState.CANCELLED, FlowState.STOPPING)
     assert await states(store, flow) == [X, X, X]
     assert await take(store, 9, "c") == []
+
+
+@pytest.mark.parametrize("how", [COMPLETED, REMOVED])
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_flow_that_nobody_starts_ends_if_its_job_has_completed(
+    store: Store, how: Transition, late: bool
+) -> None:
+    """A process dies while it stores a flow; `late`: it has lost the job, which another one has completed."""
+    flow, parent = await gathered(store, 2)
+    if not late:
+        await store.put_flow(flow, waited_for(flow, 2), start=False)
+    await end(store, parent, how)
+    if late:
+        await store.put_flow(flow, waited_for(flow, 2), start=False)
+    await advance(store)
+    assert (await the_flow(store, flow)).ended
+    expected = FLOW_ABANDONED if late and how is REMOVED else None
+    assert (await the(store, ref_of(flow, 0, "c"))).reason == expected
 
 
 async def test_jobs_that_run_again_for_a_job_that_was_retried_wake_it(store: Store) -> None:

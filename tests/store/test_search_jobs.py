@@ -90,6 +90,8 @@ async def test_jobs_are_found_by_task_and_worker(store: Store) -> None:
     assert ids(await found(store, worker="w1")) == ["1"]
     assert ids(await found(store, worker="w2", task="y")) == ["2"]
     assert ids(await found(store, worker="w2", task="x")) == []
+    assert ids(await found(store, not_tasks=("x", "z"))) == ["2"]
+    assert ids(await found(store, not_tasks=("x", "y"))) == []
     assert ids(await found(store, worker="w2", states=(State.AVAILABLE,))) == []
 
 
@@ -135,6 +137,33 @@ async def test_jobs_are_found_by_text(store: Store) -> None:
     for text, there in TEXTS.items():
         assert ids(await found(store, text=text)) == ([spec.id] if there else []), text
     assert ids(await found(store, text="given UP", states=(State.DEAD,))) == [spec.id]
+
+
+#: Texts, and whether a search that must not see values of names like `*pin` finds the job of the test.
+WITH_HIDDEN_VALUES = {
+    "ann": True,
+    "1234": False,
+    "Pin": True,  # names are shown
+    '"Pin":': True,
+    '"Pin":1': False,
+    "5678": False,
+    "secret": False,
+    "hidden": False,
+    "null": False,
+    '"a":{"new pin"': True,
+    "after": True,
+}
+
+
+async def test_a_text_is_not_found_in_values_that_the_viewer_may_not_see(store: Store) -> None:
+    payload = b'[["ann"],{"Pin":1234,"a":{"new pin":["5678",{"b":"secret"}],"x pin":null},"z":"after"}]'
+    await add(store, new("1", payload=payload, headers={"pin": "99", "tenant": "ann"}), *some(2))
+    for text, there in WITH_HIDDEN_VALUES.items():
+        assert ids(await found(store, text=text, hidden=("*pin",))) == (["1"] if there else []), text
+        assert ids(await found(store, text=text)) == ([] if text == "hidden" else ["1"]), text
+    assert ids(await found(store, headers={"pin": "99"})) == ["1"]
+    assert ids(await found(store, headers={"pin": "99"}, hidden=("*pin",))) == []
+    assert ids(await found(store, headers={"tenant": "ann"}, hidden=("*pin",))) == ["1"]
 
 
 async def test_an_error_is_found_by_a_text_that_begins_or_ends_between_its_kind_and_its_message(

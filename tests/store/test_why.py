@@ -11,7 +11,7 @@ from penstock.core.limits import LimitChange, Rate
 from penstock.core.partition import Partition
 from penstock.inspector import Inspector
 from penstock.inspector.audit import AuditLog
-from penstock.stores.contract import SignalWait, Store, WorkerInfo
+from penstock.stores.contract import QueueInfo, SignalWait, Store, WorkerInfo
 from tests.store.facts import (
     LEASE,
     MINUTE,
@@ -20,6 +20,7 @@ from tests.store.facts import (
     add,
     end,
     in_state,
+    member,
     new,
     running,
     suspended,
@@ -85,7 +86,7 @@ async def test_a_full_queue_names_the_jobs_that_hold_its_places(store: Store) ->
     await store.settings("default", limits=LimitChange.of(max_running=1))
     held = await running(store)
     await add(store, new("a"))
-    says = f"1 of 1 jobs of the queue run (max_running), held by {held.id}"
+    says = f"1 of 1 job of the queue run (max_running), held by {held.id}"
     assert (await reasons(store, "a"))[0] == ("limited", says)
 
 
@@ -148,6 +149,24 @@ async def test_a_job_that_waits_for_the_rate_of_its_partition(store: Store) -> N
 async def test_a_collecting_job_says_when_its_batch_starts(store: Store) -> None:
     job = await in_state(store, State.COLLECTING)
     assert await reasons(store, job) == [("batch", "its batch starts when it is full; its size is 1")]
+
+
+async def test_a_member_of_a_batch_names_its_batch(store: Store) -> None:
+    await add(store, member("a", size=2), member("b", size=2))
+    (batch,) = [job for job in (await store.list_jobs()).jobs if job.members]
+    says = f"it is part of the batch {batch.id}, which is available"
+    assert await reasons(store, "a") == [("batch", says)]
+
+
+async def test_a_part_of_the_store_that_is_away(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    await add(store, new("a"))
+    (info,) = await store.queues()
+
+    async def queues(names: object) -> list[QueueInfo]:
+        return [msgspec.structs.replace(info, away="no route")]
+
+    monkeypatch.setattr(store, "queues", queues)
+    assert await reasons(store, "a") == [("away", "this part of the store does not answer: no route")]
 
 
 async def test_a_suspended_job_names_its_signal(store: Store) -> None:

@@ -27,7 +27,7 @@ from penstock.inspector import (
     right_of,
 )
 from penstock.inspector import inspector as module
-from penstock.inspector.audit import AuditLog
+from penstock.inspector.audit import LOOKED_AT, AuditFilter, AuditLog
 from penstock.inspector.job_acts import JobAct, every_state
 from penstock.stores.contract import HeartbeatRequest, JobFilter, Settlement, Share, WorkerInfo
 from penstock.stores.memory import MemoryStore
@@ -307,3 +307,30 @@ async def test_the_audit_log_has_no_contents_of_jobs(store):
     assert written[1] == {"args": "(8 characters)", "to": "mail"}
     assert "4711" not in str(written)
     assert "(4 characters)" in written[0]["filter"]
+
+
+async def test_a_page_of_the_audit_log_reads_a_bounded_number_of_entries(store):
+    log = AuditLog(store)
+    for who in ("ann", "bob"):
+        await log.write(who, "queue.pause", "Mail")
+    entry = b'{"who":"cli","address":"","act":"jobs.retry","to":"default/a"}'
+    await store.append_log("audit", [entry] * (LOOKED_AT + 1), keep=10_000)
+    inspector, filter = Inspector(store), AuditFilter(act="queue.", to="mail")
+    first = await inspector.audit(filter)
+    assert (first.entries, first.seen) == ([], LOOKED_AT)
+    second = await inspector.audit(filter, before=first.next)
+    assert [one.entry.who for one in second.entries] == ["bob", "ann"]
+    assert second.next is None
+    full = await log.page(limit=2, before=second.entries[0].number + 1)
+    assert ([one.entry.who for one in full.entries], full.next) == (["bob", "ann"], None)
+
+
+async def test_one_worker_is_shown_with_its_jobs(store):
+    await store.enqueue([NewJob("a", "t"), NewJob("b", "t")])
+    await store.fetch([Share("default", 1, 9)], limit=1, lease=1_000, worker="w1", token="t")
+    await store.announce(WorkerInfo("w1", "host", 1, 0, ("default",), ("t",), 4))
+    worker = await Inspector(store).worker("w1")
+    assert worker is not None
+    assert ([job.id for job in worker.jobs], worker.running) == (["a"], 1)
+    assert await Inspector(store).worker("w") is None
+    assert len(await Inspector(store).response_times(reads=2)) == 2

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from penstock.core.errors import StoreUnavailable
 from penstock.core.job import Job, NewJob, State
+from penstock.worker.attempt_watch import AttemptWatch
 from penstock.worker.executor import flow_inputs
 from penstock.worker.executor.flow_inputs import FlowInputs
+from penstock.worker.executor.slots import Slots
 
 
 class _Leased:
@@ -40,3 +44,22 @@ async def test_a_job_whose_flow_is_away_does_not_hold_up_the_others(monkeypatch:
     away.clear()
     await service.tick()
     assert ready == ["second", "third", "first"]
+
+
+async def test_while_results_are_read_the_worker_marks_that_its_event_loop_runs() -> None:
+    # else its supervisor releases the job as stuck, and all results are read again
+    leased_jobs: Any = None
+    leased: Any = _Leased("body")
+    slots = Slots(1, 1, leased_jobs)
+    marked = asyncio.Event()
+    heartbeat: Any = SimpleNamespace(tick=marked.set)
+    executor: Any = SimpleNamespace(
+        admission=SimpleNamespace(waiting=False), has_progress=lambda: False, watch=lambda: 3_600.0
+    )
+    watch = AttemptWatch(executor, slots, heartbeat)
+    running = asyncio.create_task(watch.tick())
+    await asyncio.sleep(0)
+    executor.admission.waiting = True
+    slots.reserve(leased)
+    await asyncio.wait_for(marked.wait(), 10)
+    await running

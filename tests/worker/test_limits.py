@@ -313,7 +313,7 @@ async def test_a_wait_for_room_ends_with_its_time(tmp_path: Any) -> None:
     kit.set(max_size=1, on_full="wait")
     kit.put(1)
     began = time.monotonic()
-    with pytest.raises(QueueFull, match="the queue 'mail' is full: 1 jobs wait in it") as caught:
+    with pytest.raises(QueueFull, match="the queue 'mail' is full: 1 job waits in it") as caught:
         await kit.note.aenqueue()
     assert time.monotonic() - began >= 0.08
     assert caught.value.size == 1

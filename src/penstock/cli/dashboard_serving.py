@@ -36,7 +36,9 @@ def run_dashboard(app: str | None, options: dict[str, Any]) -> int:
     session = Session.current()
     knobs = {"log_level": options["log_level"], "log_format": options["log_format"]}
     configure_logs(session.load(**knobs).config)
-    is_open = options["allow_anyone"] or options["unix"] is not None or is_loopback(options["host"])
+    # a Unix socket and a trusted proxy mean visitors from elsewhere, whom nothing tells apart
+    proxied = options["unix"] is not None or options["trust_proxy"] is not None
+    is_open = options["allow_anyone"] or (not proxied and is_loopback(options["host"]))
     with _served(session, app) as what:
         dashboard = Dashboard(
             what,

@@ -20,6 +20,7 @@ from penstock.cli.session import Command, Session
 from penstock.cli.show import ask, emit, note, say, status
 from penstock.core.duration import milliseconds
 from penstock.core.job import QUEUED, TERMINAL, State
+from penstock.core.text import counted
 
 if TYPE_CHECKING:
     from penstock.core.job import Ref
@@ -186,7 +187,8 @@ def _all(
     if dry_run or not yes:
         count = session.run(lambda inspector: _count(inspector, filter, limit))
         if dry_run:
-            emit({"jobs": count}) if session.json else say(f"{count:,} jobs match")
+            says = f"{counted(count, 'job')} {'matches' if count == 1 else 'match'}"
+            emit({"jobs": count}) if session.json else say(says)
             return Exit.OK
         to = f" to {arguments['to']}" if arguments["to"] else ""
         ask(f"{act.name} {count:,} {_in_words(act, filters, count)}{to}?")
@@ -227,7 +229,7 @@ async def _count(inspector: Inspector, filter: JobFilter, limit: int | None) -> 
     found = 0
     async for found in inspector.bulk.dry_run(filter, limit=limit):
         if sys.stderr is not None and sys.stderr.isatty():
-            status(f"counting: {found:,} jobs match so far")
+            status(f"counting: {counted(found, 'job')} so far")
     if found and sys.stderr is not None and sys.stderr.isatty():
         status("")
     return found
@@ -283,7 +285,7 @@ def _in_words(act: _Act, filters: dict[str, Any], count: int) -> str:
 def bulk_line(bulk: BulkAct) -> str:
     """A bulk act's progress in a line."""
     share = f"{min(1.0, bulk.seen / bulk.total):.0%}" if bulk.total else "-"
-    return f"{bulk.act.value}: {share} of {bulk.total:,} jobs searched, {bulk.changed:,} reached"
+    return f"{bulk.act.value}: {share} of {counted(bulk.total, 'job')} searched, {bulk.changed:,} reached"
 
 
 def bulk_row(bulk: BulkAct) -> dict[str, Any]:

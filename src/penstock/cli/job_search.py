@@ -18,6 +18,7 @@ from penstock.cli.show import status
 from penstock.core.duration import instant_ms, milliseconds
 from penstock.core.errors import ConfigError
 from penstock.core.job import State
+from penstock.core.text import counted
 
 if TYPE_CHECKING:
     from penstock.inspector import Inspector, JobRow, JobSearch
@@ -205,7 +206,7 @@ class _Progress:
     def show(self, seen: int, total: int, found: int) -> None:
         """Show how far the search is, some times per second."""
         if self._next is not None and time.monotonic() >= self._next:
-            status(f"searched {seen:,} of {total:,} jobs, found {found:,}; Ctrl-C stops")
+            status(f"searched {seen:,} of {counted(total, 'job')}, found {found:,}; Ctrl-C stops")
             self._next, self._shown = time.monotonic() + _PROGRESS[1], True
 
     def clear(self) -> None:

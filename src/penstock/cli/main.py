@@ -13,7 +13,7 @@ import click
 
 from penstock.cli.faults import Exit, complain
 from penstock.cli.session import Session, shared_options
-from penstock.cli.show import close_streams, prepare_streams
+from penstock.cli.streams import close_streams, prepare_streams
 
 __all__ = ["cli", "main"]
 

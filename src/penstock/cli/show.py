@@ -5,73 +5,29 @@ All commands print with these functions, because they escape untrusted text.
 
 from __future__ import annotations
 
-import io
 import os
 import sys
-import time
 from collections.abc import Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
-from penstock.core.text import block, json_escaped, number, one_line
-
-if TYPE_CHECKING:
-    from penstock.inspector.job_views import ProgressView
+from penstock.core.text import block, json_escaped, one_line
 
 __all__ = [
-    "age",
     "ask",
     "at_terminal",
-    "brief",
-    "close_streams",
-    "counted",
     "emit",
     "facts",
     "labelled",
     "note",
-    "prepare_streams",
-    "progress_text",
     "repaint",
     "say",
     "say_lines",
-    "span",
     "status",
     "table",
 ]
-
-
-def prepare_streams() -> None:
-    """Make stdout and stderr accept all characters, and open closed streams on the null device."""
-    _open_closed_ones()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _open_closed_ones() -> None:
-    """Open closed standard streams, so that no other file or socket gets the number of a stream."""
-    for stream in (0, 1, 2):
-        try:
-            os.fstat(stream)
-        except OSError:
-            nowhere = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
-            os.set_inheritable(nowhere, True)
-
-
-def close_streams() -> None:
-    """Flush stdout and stderr. After an error, discard the rest, or Python would try again at exit."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is None:
-            continue
-        try:
-            stream.flush()
-        except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
 
 
 def emit(document: Any) -> None:
@@ -174,52 +130,6 @@ def facts(pairs: Sequence[tuple[str, str | None]]) -> None:
     width = max(len(name) for name, _ in shown)
     for name, value in shown:
         labelled(name.ljust(width), value, dim=True)
-
-
-def age(iso: str | None) -> str:
-    """An instant relative to now: "3 s ago", "in 5 min"."""
-    if iso is None:
-        return ""
-    try:
-        seconds = time.time() - datetime.fromisoformat(iso).timestamp()
-    except ValueError:
-        return iso
-    return f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}"
-
-
-def counted(n: int, noun: str) -> str:
-    """A number with its noun: "1 job", "2,000 jobs"."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
-
-
-def span(seconds: float | None) -> str:
-    """A duration in one unit: "250 ms", "3 s", "12 min", "5 h", "8 d"."""
-    if seconds is None:
-        return ""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    for unit, size, until in (("s", 1, 100), ("min", 60, 100), ("h", 3600, 48)):
-        if seconds < size * until:
-            return f"{seconds / size:.2g} {unit}" if seconds < 9.5 * size else f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 86400:.0f} d"
-
-
-def progress_text(progress: ProgressView) -> str:
-    """The progress of a job: "3 of 10 reading"."""
-    of = "" if progress.of is None else f" of {number(progress.of)}"
-    return f"{number(progress.done)}{of} {progress.note}".rstrip()
-
-
-def brief(seconds: float | None) -> str:
-    """A duration in as few characters as possible: "250µs", "3.1ms", "12s", "5h"."""
-    if seconds is None:
-        return "-"
-    if seconds < 1e-6:
-        return "0"
-    for unit, size, until in (("µs", 1e-6, 1e-3), ("ms", 1e-3, 1.0), ("s", 1.0, 100.0), ("m", 60.0, 6_000.0)):
-        if seconds < until:
-            return f"{seconds / size:.2g}{unit}" if seconds < 9.5 * size else f"{seconds / size:.0f}{unit}"
-    return f"{seconds / 3_600:.0f}h" if seconds < 172_800 else f"{seconds / 86_400:.0f}d"
 
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────

@@ -59,7 +59,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from penstock.core.text import number, short_line, short_lines
+from penstock.core.text import counted, number, short_line, short_lines
 
 __all__ = [
     "ArgumentError",
@@ -198,7 +198,8 @@ class QueueFull(EnqueueError):
     def __init__(
         self, queue: str, retry_after: float | None = None, size: int | None = None, way_out: str = ""
     ) -> None:
-        most = "" if size is None else f": {size:,} jobs wait in it (its max_size)"
+        wait = "waits" if size == 1 else "wait"
+        most = "" if size is None else f": {counted(size, 'job')} {wait} in it (its max_size)"
         when = "" if retry_after is None else f"; try again in {number(retry_after)} s"
         super().__init__(f"the queue {queue!r} is full{most}{when}{way_out}")
         self.queue = queue

@@ -259,7 +259,9 @@ class FlowEngine:
         node = self._host.node(index)
         if node is None or node.state not in OPEN:
             return
-        if outcome is NodeState.CANCELLED and self._runs_on(node):
+        if outcome is not NodeState.CANCELLED:
+            node.swept = False  # it has ended by itself, before the flow could cancel it
+        elif self._runs_on(node):
             return
         node.result = result if node.uses or self._needed_again() else None
         self._resolve(node, outcome)
@@ -341,10 +343,13 @@ class FlowEngine:
         self._sweep(Sweep.STOP)
         self.advance(budget)
 
-    def abandon(self, budget: int) -> None:
-        """Cancel a flow whose job does not wait for it any longer."""
+    def abandon(self, parent: State | None, budget: int) -> None:
+        """Cancel a flow whose job does not wait for it any longer. `parent`: the state of that job."""
         flow = self.flow
         flow.abandoned = True
+        if parent is State.COMPLETED:  # it is building (`is_abandoned`): its jobs go on
+            self.cancel(budget)
+            return
         if flow.state is FlowState.BUILDING:  # the jobs of its nodes are enqueued already
             flow.state = FlowState.RUNNING
         self.cancel(budget)
@@ -630,9 +635,15 @@ def new_flow(spec: NewFlow, now: int) -> LiveFlow:
 
 
 def is_abandoned(flow: LiveFlow, parent: State | None) -> bool:
-    """Whether the job that waits for a flow has ended without it. `parent`: its state; None: it is gone."""
-    waits = flow.spec.wakes and flow.state not in CLOSED and not flow.abandoned
-    return bool(waits) and parent in (State.DEAD, State.CANCELLED, None)
+    """Whether the job that waits for a flow has ended without it. `parent`: its state; None: it is gone.
+
+    If it has completed, the flow goes on, unless it was not started: nobody will.
+    """
+    if not flow.spec.wakes or flow.state in CLOSED or flow.abandoned:
+        return False
+    if parent is State.COMPLETED:
+        return flow.state is FlowState.BUILDING
+    return parent in (State.DEAD, State.CANCELLED, None)
 
 
 def joins_on(flow: LiveFlow, nodes: Sequence[NewNode]) -> bool:

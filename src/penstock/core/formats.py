@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-__all__ = ["instant", "iso", "json_or_base64", "ms_of", "seconds", "shown_text"]
+__all__ = ["instant", "iso", "json_or_base64", "ms_of", "seconds", "shown_text", "size_text"]
 
 #: Text that was encrypted with the key of this id.
 _ENCRYPTED = re.compile(r"\$sealed:1\.([0-9a-f]{8})\.[A-Za-z0-9+/=]+")
@@ -44,6 +44,14 @@ def shown_text(text: str) -> str:
 def seconds(begin: int | None, end: int | None) -> float | None:
     """The seconds between two instants; None if one is unknown."""
     return None if begin is None or end is None else max(0, end - begin) / 1000
+
+
+def size_text(count: float) -> str:
+    """A number of bytes: `950 B`, `312 MB`, `2.9 GB`."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}" if count < 999.5 * size else f"{count / size:.0f} {unit}"
+    return f"{count:.0f} B"
 
 
 def json_or_base64(data: bytes | None) -> tuple[msgspec.Raw | None, str | None]:

@@ -8,6 +8,7 @@ that of DDSketch (Masson, Rim and Lee, VLDB 2019).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 __all__ = [
@@ -49,10 +50,11 @@ def sketch_of(values: Sequence[float], bounds: Sequence[float]) -> Sketch:
 
 def sum_sketches(sketches: Iterable[Sketch]) -> Sketch:
     """The sum of sketches."""
-    counts: dict[int, int] = {}
+    counts: defaultdict[int, int] = defaultdict(int)
     for one in sketches:
-        for bucket, number in zip(one[0::2], one[1::2], strict=False):
-            counts[bucket] = counts.get(bucket, 0) + number
+        numbers = iter(one)
+        for bucket, number in zip(numbers, numbers, strict=False):  # pairs, without a copy
+            counts[bucket] += number
     return [number for pair in sorted(counts.items()) for number in pair]
 
 

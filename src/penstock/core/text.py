@@ -11,6 +11,7 @@ from typing import Any
 
 __all__ = [
     "block",
+    "counted",
     "json_escaped",
     "number",
     "one_line",
@@ -103,6 +104,11 @@ def short_lines(text: str, most: int = 50) -> str:
     """Several lines: at most `most`, and each the shorter the more there are."""
     lines = text.split("\n", most)[:most]
     return "\n".join(short_line(line, max(200, 1_000 // len(lines))) for line in lines)
+
+
+def counted(n: int, noun: str) -> str:
+    """A number with its noun: "1 job", "2,000 jobs"."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def number(value: float) -> str:

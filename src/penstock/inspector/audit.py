@@ -13,7 +13,17 @@ from penstock.core.formats import instant
 from penstock.core.job import Ref
 from penstock.stores.contract import Store
 
-__all__ = ["LOOKED_AT", "REDACTED", "AuditEntry", "AuditLog", "ShownEntry", "redacted"]
+__all__ = [
+    "EVERY_ACT",
+    "LOOKED_AT",
+    "REDACTED",
+    "AuditEntry",
+    "AuditFilter",
+    "AuditLog",
+    "AuditPage",
+    "ShownEntry",
+    "redacted",
+]
 
 _log = logging.getLogger("penstock.audit")
 
@@ -58,6 +68,40 @@ class ShownEntry(msgspec.Struct, frozen=True):
     def to_dict(self) -> dict[str, object]:
         """The entry as a dict for JSON."""
         return {"number": self.number, "at": instant(self.at), **msgspec.structs.asdict(self.entry)}
+
+
+class AuditFilter(msgspec.Struct, frozen=True):
+    """Which entries: those for which all of this is true. The default matches every entry.
+
+    - `who`, `act`: what the entry's `who` or `act` begins with.
+    - `to`: a part of one of the names in the entry's `to`; letters match in either case.
+    """
+
+    who: str = ""
+    act: str = ""
+    to: str = ""
+
+    def matches(self, entry: AuditEntry) -> bool:
+        """Whether an entry is one of these."""
+        return (
+            entry.who.startswith(self.who)
+            and entry.act.startswith(self.act)
+            and self.to.casefold() in entry.to.casefold()
+        )
+
+
+EVERY_ACT = AuditFilter()
+
+
+class AuditPage(msgspec.Struct, frozen=True):
+    """Entries, newest first. `next`: the `before` of the next page; None: there are no older entries.
+
+    `seen`: how many entries were read. A page may be short or empty, and yet have a next one.
+    """
+
+    entries: list[ShownEntry]
+    next: int | None
+    seen: int
 
 
 _DECODER = msgspec.json.Decoder(AuditEntry)
@@ -110,6 +154,27 @@ class AuditLog:
                 if len(found) == most or seen == LOOKED_AT:
                     break
         return found
+
+    async def page(
+        self, filter: AuditFilter = EVERY_ACT, *, before: int | None = None, limit: int = 50
+    ) -> AuditPage:
+        """At most `limit` entries that match, older than the number `before`, of at most `LOOKED_AT` read."""
+        found: list[ShownEntry] = []
+        seen = 0
+        while seen < LOOKED_AT:
+            stored = await self._store.read_log(_LOG, before=before, limit=_PAGE)
+            for one in stored.entries:
+                seen, before = seen + 1, one.number
+                entry = _read(one.body)
+                if filter.matches(entry):
+                    found.append(ShownEntry(one.number, one.at, entry))
+                if len(found) == limit:
+                    last = stored.next is None and one is stored.entries[-1]
+                    return AuditPage(found, None if last else before, seen)
+            before = stored.next
+            if before is None:
+                break
+        return AuditPage(found, before, seen)
 
     async def newest_first(self, *, who: str = "", act: str = "") -> AsyncGenerator[ShownEntry, None]:
         """Yield the entries, newest first; only those whose `who` or `act` begins with these texts."""

@@ -17,6 +17,7 @@ from penstock.core.ids import check_queue, mint
 from penstock.inspector.audit import AuditLog, redacted
 from penstock.inspector.job_acts import JobAct, JobActs, every_state
 from penstock.inspector.job_search import jobs_to_pass
+from penstock.inspector.requests import Change
 from penstock.stores.contract import (
     Document,
     DocumentChange,
@@ -29,7 +30,7 @@ from penstock.stores.contract import (
 )
 from penstock.stores.worker_commands import BULK_ACTS, read_document
 
-__all__ = ["BulkAct", "BulkActs", "BulkState", "pause_after_step"]
+__all__ = ["BulkAct", "BulkActs", "BulkState", "is_everything", "pause_after_step"]
 
 #: The most jobs that one step changes.
 _STEP = 200
@@ -40,6 +41,10 @@ _KEPT = 7 * 86_400_000
 _PAGE = 200
 #: A step is followed by a pause of this many times its length, so that jobs keep nearly all of the store.
 _PAUSES = 9.0
+#: How many reasons for which jobs were skipped are counted, and how many of these jobs are named.
+_REASONS, _NAMED = 12, 10
+#: Where further reasons are counted.
+_OTHER = "other reasons"
 #: The longest pause (s): shorter than `_HELD`, so that no other process takes the act over.
 _LONGEST_PAUSE = 5.0
 
@@ -64,6 +69,7 @@ class BulkAct(msgspec.Struct, frozen=True, kw_only=True):
     - `total`: about how many jobs the search looks at; `seen`: how many it has looked at.
     - `done`, `asked`, `refused`, `missing`: the jobs by outcome (see `Change`). If the process of a step
       died, its jobs may be missing here.
+    - `skipped`: how many jobs were refused or missing, by reason; `examples`: the first of these jobs.
     - `error`: why it failed.
     """
 
@@ -84,6 +90,8 @@ class BulkAct(msgspec.Struct, frozen=True, kw_only=True):
     asked: int = 0
     refused: int = 0
     missing: int = 0
+    skipped: dict[str, int] = {}
+    examples: tuple[Change, ...] = ()
     error: str = ""
     after: str | None = None
     holder: str = ""
@@ -129,10 +137,10 @@ class BulkActs:
 
         Raises ConfigError for a filter that matches every job, and while one with the same filter runs.
         """
-        check_search(filter, JobOrder.ENQUEUED)
+        filter = check_search(filter, JobOrder.ENQUEUED)
         if act is JobAct.MOVE:
             check_queue(to)
-        if _is_everything(act, filter):
+        if is_everything(act, filter):
             raise ConfigError("the filter matches every job: name a queue, a state, a task, a text or a time")
         listed, now = await self._all()
         self._refuse_second(filter, [one for _, one in listed])
@@ -228,17 +236,14 @@ class BulkActs:
         page = await self._store.search_jobs(filter, descending=False, after=bulk.after, limit=room)
         refs = [job.ref for job in page.jobs if not job.in_batch]  # members of a batch end with it
         acts = JobActs(self._store, delay=bulk.delay, to=bulk.to, reason=bulk.reason, once=bulk.id)
-        members = len(page.jobs) - len(refs)
-        counts = {
-            "done": bulk.done,
-            "asked": bulk.asked,
-            "refused": bulk.refused + members,
-            "missing": bulk.missing,
-        }
-        for change in await acts.apply(bulk.act, refs):
-            counts[change.outcome] += 1
+        changes = [
+            Change(job.queue, job.id, "refused", "part of a batch: change the batch instead")
+            for job in page.jobs
+            if job.in_batch
+        ]
+        changes += await acts.apply(bulk.act, refs)
         state = BulkState.DONE if page.next is None else BulkState.RUNNING
-        return replace(bulk, after=page.next, seen=bulk.seen + page.seen, state=state, **counts)
+        return replace(_counted(bulk, changes), after=page.next, seen=bulk.seen + page.seen, state=state)
 
     # ── records ──────────────────────────────────────────────────────────────────────────────────
 
@@ -284,7 +289,20 @@ class BulkActs:
                 )
 
 
-def _is_everything(act: JobAct, filter: JobFilter) -> bool:
+def _counted(bulk: BulkAct, changes: list[Change]) -> BulkAct:
+    """The bulk act with the outcomes of these jobs."""
+    counts = {"done": bulk.done, "asked": bulk.asked, "refused": bulk.refused, "missing": bulk.missing}
+    skipped, examples = dict(bulk.skipped), list(bulk.examples)
+    for change in changes:
+        counts[change.outcome] += 1
+        if change.outcome in ("refused", "missing"):
+            reason = change.says if change.says in skipped or len(skipped) < _REASONS else _OTHER
+            skipped[reason] = skipped.get(reason, 0) + 1
+            examples += [change] if len(examples) < _NAMED else []
+    return replace(bulk, skipped=skipped, examples=tuple(examples), **counts)
+
+
+def is_everything(act: JobAct, filter: JobFilter) -> bool:
     """Whether the filter selects all jobs that the act can change."""
     if replace(filter, states=()) != JobFilter():
         return False

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from penstock.core.job import TERMINAL, Job, Ref, State
+from penstock.core.text import counted
 from penstock.core.version import __version__
 from penstock.inspector.queue_views import takes_parked
 from penstock.stores.contract import Finding, Level, Parked, QueueInfo, Store, WorkerInfo
@@ -78,7 +79,7 @@ def _versions(workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "versions",
-            f"the records of {len(strange)} workers cannot be read ({_names(strange)})",
+            f"the records of {counted(len(strange), 'worker')} cannot be read ({_names(strange)})",
             "they may be of a newer version: use that version here",
         )
 
@@ -92,7 +93,10 @@ def _unserved(queues: Sequence[QueueInfo], workers: Sequence[WorkerInfo]) -> Ite
         ("has only workers that fetch no more", {n for n in left if left[n] and n in served - fetched}),
     ):
         if names:
-            each = [f"{name} ({left[name]:,} jobs)" for name in sorted(names, key=lambda name: -left[name])]
+            each = [
+                f"{name} ({counted(left[name], 'job')})"
+                for name in sorted(names, key=lambda name: -left[name])
+            ]
             yield Finding(
                 Level.WARNING,
                 "queues",
@@ -107,8 +111,7 @@ def _unserved(queues: Sequence[QueueInfo], workers: Sequence[WorkerInfo]) -> Ite
 def _parked(parked: Sequence[Parked], workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
     for one in parked:
         knowing = [w.id for w in workers if takes_parked(w, one)]
-        jobs = "1 job" if one.jobs == 1 else f"{one.jobs:,} jobs"
-        what = f"{jobs} of {one.task!r} in {one.queue!r}"
+        what = f"{counted(one.jobs, 'job')} of {one.task!r} in {one.queue!r}"
         if knowing:
             yield Finding(Level.FINE, "parked jobs", f"{what}; the task is known to {', '.join(knowing[:3])}")
         else:
@@ -127,13 +130,13 @@ def _lost_leases(running: Sequence[Job], known: set[str]) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "leases",
-            f"{_counted(lost, running)} held by workers that are gone ({_names(holders)}), "
+            f"{_running(lost, running)} held by workers that are gone ({_names(holders)}), "
             f"e.g. {_names(_at(lost))}",
             "workers of their queues take them when the leases have run out; if none runs, start one "
             "(consumers over HTTP and app.take() are no workers: their jobs are listed here, too)",
         )
     elif running:
-        yield Finding(Level.FINE, "leases", f"{_counted(running, running)} held by live workers")
+        yield Finding(Level.FINE, "leases", f"{_running(running, running)} held by live workers")
 
 
 async def _orphans(store: Store, running: Sequence[Job]) -> list[Finding]:
@@ -155,7 +158,8 @@ async def _orphans(store: Store, running: Sequence[Job]) -> list[Finding]:
         Finding(
             Level.WARNING,
             what,
-            f"{len(jobs)} jobs are members of a {one} that does not exist, e.g. {_names(_at(jobs))}",
+            f"{counted(len(jobs), 'job')} {'is a member' if len(jobs) == 1 else 'are members'} of a {one} "
+            f"that does not exist, e.g. {_names(_at(jobs))}",
             "look at them with penstock jobs show; duplicate or delete them",
         )
         for what, one, jobs in orphans
@@ -168,9 +172,9 @@ def _flow_of(job: Job) -> Ref:
     return Ref("", "") if flow is None else Ref(flow.queue, flow.id)
 
 
-def _counted(jobs: Sequence[Job], read: Sequence[Job]) -> str:
+def _running(jobs: Sequence[Job], read: Sequence[Job]) -> str:
     least = "at least " if len(read) == _JOBS else ""
-    return f"{least}{len(jobs):,} running {'job is' if len(jobs) == 1 else 'jobs are'}"
+    return f"{least}{counted(len(jobs), 'running job')} {'is' if len(jobs) == 1 else 'are'}"
 
 
 def _at(jobs: Sequence[Job]) -> list[str]:

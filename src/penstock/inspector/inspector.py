@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import islice
 
@@ -14,25 +15,24 @@ from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.limit_layers import LIMIT_NAMES, limits_reset
 from penstock.core.limits import LimitChange
 from penstock.core.schedule import Entry, NewEntry
-from penstock.inspector.audit import AuditLog
+from penstock.inspector.audit import EVERY_ACT, AuditFilter, AuditLog, AuditPage
 from penstock.inspector.bulk_acts import BulkActs
 from penstock.inspector.entry_trigger import trigger
+from penstock.inspector.entry_views import EntryView, entry_view
 from penstock.inspector.fleet_checks import check_fleet
 from penstock.inspector.flow_inspector import FlowInspector
 from penstock.inspector.job_acts import JobAct, JobActs, every_state
 from penstock.inspector.job_edits import edit_job, retry_edited
 from penstock.inspector.job_search import JobSearch, SearchProgress
 from penstock.inspector.job_search import search as search_steps
-from penstock.inspector.job_views import JobView, job_view
+from penstock.inspector.job_views import JobRow, JobView, job_row, job_view
 from penstock.inspector.overview import Overview, read_overview
 from penstock.inspector.queue_views import (
     BatchView,
-    EntryView,
     ParkedView,
     QueueStatsView,
     QueueView,
     batch_view,
-    entry_view,
     parked_view,
     queue_view,
     queue_views,
@@ -41,10 +41,11 @@ from penstock.inspector.queue_views import (
 from penstock.inspector.reasons import WhyView, holders, stopped_by, why
 from penstock.inspector.requests import Change, parse_address
 from penstock.inspector.stats_inspector import StatsInspector
+from penstock.inspector.undo import UndoStep, undo, undo_step
 from penstock.inspector.worker_views import WorkerView, worker_view
 from penstock.stores.contract import Finding, PartitionInfo, Store, Timetable, WorkerInfo
 from penstock.stores.encrypted import unreadable_check
-from penstock.stores.worker_commands import SHARED_ACTS, CommandChannel, SentCommand, parse_act
+from penstock.stores.worker_commands import BULK_ACTS, SHARED_ACTS, CommandChannel, SentCommand, parse_act
 
 __all__ = ["Inspector"]
 
@@ -95,19 +96,34 @@ class Inspector:
         """Why the jobs at this address do not run now, from the rules of the store."""
         return [await why(self._store, job) for job in await self._jobs_at(address)]
 
+    async def rows(self, refs: Sequence[Ref]) -> list[JobRow | None]:
+        """These jobs as in a list; None for one that does not exist."""
+        return [None if job is None else job_row(job) for job in await self._store.get(refs)]
+
     async def refs(self, address: str) -> list[Ref]:
         """The jobs of an address: one for "queue/id", the jobs with that id in all queues for a bare id."""
         found = parse_address(address)
         return [found] if isinstance(found, Ref) else [job.ref for job in await self._store.find(found)]
 
     async def act(
-        self, act: JobAct, refs: Sequence[Ref], *, delay: int = 0, to: str = "", reason: str = ""
+        self,
+        act: JobAct,
+        refs: Sequence[Ref],
+        *,
+        delay: int = 0,
+        run_at: int | None = None,
+        to: str = "",
+        reason: str = "",
     ) -> list[Change]:
-        """Do an act to jobs. `delay` (ms) is for RESCHEDULE, `to` (a queue) for MOVE, `reason` for DISCARD.
+        """Do an act to jobs.
+
+        `delay` (ms) or `run_at` (an instant in ms) is for RESCHEDULE, `to` (a queue) for MOVE, `reason` for
+        DISCARD and CANCEL.
 
         Acts on all jobs that match a filter are in `bulk`.
         """
-        return await JobActs(self._store, delay=delay, to=to, reason=reason).apply(act, refs)
+        acts = JobActs(self._store, delay=delay, run_at=run_at, to=to, reason=reason)
+        return await acts.apply(act, refs)
 
     async def retry(self, refs: Sequence[Ref]) -> list[Change]:
         """Make ended or queued jobs available now, with all their attempts."""
@@ -152,6 +168,19 @@ class Inspector:
         why = unreadable_check(self._store)
         return await retry_edited(self._store, ref, rewrite, version=version, why_unreadable=why)
 
+    async def prepare_undo(self, act: JobAct, refs: Sequence[Ref], *, to: str = "") -> list[UndoStep]:
+        """What would take this act back, asked before it is done; `to`: the queue of a MOVE.
+
+        Only for jobs that are afterwards as they were before: see `UndoStep`.
+        """
+        jobs = await self._store.get(refs)
+        steps = [undo_step(act, job, to=to) for job in jobs if job is not None]
+        return [step for step in steps if step is not None]
+
+    async def undo(self, steps: Sequence[UndoStep]) -> list[Change]:
+        """Take an act back for jobs that nothing has changed since."""
+        return await undo(self._store, steps)
+
     # batches
 
     async def batches(self, queue: str | None = None, *, limit: int = 50) -> list[BatchView]:
@@ -191,6 +220,23 @@ class Inspector:
         Reads at most 1000 running and 1000 collecting jobs.
         """
         return await check_fleet(self._store)
+
+    async def store_checkup(self) -> list[Finding]:
+        """Check the store's configuration and health: whether jobs are safe in it."""
+        return await self._store.checkup()
+
+    async def response_times(self, *, reads: int = 5) -> list[float]:
+        """The seconds of each of some small reads of the store, one after another."""
+        found = []
+        for _ in range(reads):
+            began = time.perf_counter()
+            await self._store.document_versions([BULK_ACTS])
+            found.append(time.perf_counter() - began)
+        return found
+
+    async def audit(self, filter: AuditFilter = EVERY_ACT, *, before: int | None = None) -> AuditPage:
+        """A page of the audit log, newest first, from the entry with the number `before` on."""
+        return await AuditLog(self._store).page(filter, before=before)
 
     async def parked(self) -> list[ParkedView]:
         """Number of parked jobs by queue and task, with the workers that know the task."""
@@ -293,6 +339,11 @@ class Inspector:
         """All workers, each with up to `jobs` of the jobs that it holds. With 0: two reads in all."""
         infos, now = await self._store.workers(), (await self._store.entries([])).now
         return [await self._worker(info, jobs, now) for info in infos]
+
+    async def worker(self, id: str, *, jobs: int = 200) -> WorkerView | None:
+        """One worker, with up to `jobs` of the jobs that it holds; None if no live worker has this id."""
+        info = next((one for one in await self._store.workers() if one.id == id), None)
+        return None if info is None else await self._worker(info, jobs, (await self._store.entries([])).now)
 
     async def tell_workers(
         self, workers: Sequence[str], act: str, *, by: str, timeout: float = 10.0

@@ -16,7 +16,7 @@ from penstock.inspector.requests import Change
 from penstock.stores.contract import EnqueueStatus, Store
 from penstock.stores.encrypted import unreadable_check
 
-__all__ = ["JobAct", "JobActs", "every_state"]
+__all__ = ["JobAct", "JobActs", "every_state", "usual_states"]
 
 
 class JobAct(enum.StrEnum):
@@ -51,6 +51,16 @@ def every_state(act: JobAct) -> tuple[State, ...]:
     return _EVERY.get(act, tuple(State))
 
 
+def usual_states(act: JobAct) -> tuple[State, ...]:
+    """The states of the jobs that an act is meant for, if nobody names any: a retry is of dead jobs."""
+    return _USUAL.get(act) or every_state(act)
+
+
+_USUAL = {
+    JobAct.RETRY: (State.DEAD,),
+    JobAct.RUN_NOW: (State.SCHEDULED, State.RETRYABLE),
+    JobAct.RESCHEDULE: tuple(sorted(QUEUED - {State.PARKED})),
+}
 _EVERY = {
     JobAct.CANCEL: tuple(state for state in State if state not in TERMINAL),
     JobAct.DELETE: tuple(state for state in State if state is not State.RUNNING),
@@ -62,17 +72,25 @@ _EVERY = {
 class JobActs:
     """Acts on jobs of a store.
 
-    `delay` (ms) is for RESCHEDULE, `to` (a queue) for MOVE, `reason` for DISCARD. `once`: a name under which
-    each job is duplicated at most once.
+    `delay` (ms) or `run_at` (an instant) is for RESCHEDULE, `to` (a queue) for MOVE, `reason` for DISCARD and
+    CANCEL. `once`: a name under which each job is duplicated at most once.
     """
 
     def __init__(
-        self, store: Store, *, delay: int = 0, to: str = "", reason: str = "", once: str = ""
+        self,
+        store: Store,
+        *,
+        delay: int = 0,
+        run_at: int | None = None,
+        to: str = "",
+        reason: str = "",
+        once: str = "",
     ) -> None:
         self._store = store
         self._delay = delay
+        self._run_at = run_at
         self._to = to
-        self._reason = reason or DISCARDED
+        self._reason = reason
         self._once = once
         self._why_unreadable = unreadable_check(store)
 
@@ -110,7 +128,7 @@ class JobActs:
         return [changed(ref, states.get(ref), "made available", allowed) for ref in refs]
 
     async def _reschedule(self, refs: Sequence[Ref]) -> list[Change]:
-        before = await self._store.reschedule(refs, delay=self._delay)
+        before = await self._store.reschedule(refs, delay=self._delay, run_at=self._run_at)
         done = [
             changed(ref, state, "rescheduled", QUEUED - {State.PARKED})
             for ref, state in zip(refs, before, strict=True)
@@ -118,7 +136,7 @@ class JobActs:
         return await self._refuse_members(done, before)
 
     async def _cancel(self, refs: Sequence[Ref]) -> list[Change]:
-        states = await self._store.cancel(refs, reason=OPERATOR_CANCELLED)
+        states = await self._store.cancel(refs, reason=self._reason or OPERATOR_CANCELLED)
         return [_cancelled(ref, state) for ref, state in zip(refs, states, strict=True)]
 
     async def _delete(self, refs: Sequence[Ref]) -> list[Change]:
@@ -127,7 +145,7 @@ class JobActs:
         return await self._refuse_members(done, before)
 
     async def _discard(self, refs: Sequence[Ref]) -> list[Change]:
-        before = await self._store.discard(refs, reason=self._reason)
+        before = await self._store.discard(refs, reason=self._reason or DISCARDED)
         allowed = QUEUED | {State.SUSPENDED}
         done = [changed(ref, state, "discarded", allowed) for ref, state in zip(refs, before, strict=True)]
         return await self._refuse_members(done, before)

@@ -1,6 +1,6 @@
-"""Queues, collecting batches and periodic entries as operators see them.
+"""Queues, their totals, parked jobs and collecting batches as operators see them.
 
-Instants are ISO 8601 in UTC to the millisecond, durations are seconds; lease tokens are never shown.
+Instants are ISO 8601 in UTC to the millisecond, durations are seconds.
 """
 
 from __future__ import annotations
@@ -12,44 +12,23 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from penstock.core.errors import ConfigError
-from penstock.core.formats import instant, iso, json_or_base64
+from penstock.core.formats import instant, iso
 from penstock.core.job import State
-from penstock.core.lifecycle import UNREADABLE
-from penstock.core.limit_layers import LimitLayers
-from penstock.core.limits import QueueLimits
-from penstock.core.schedule import Entry
+from penstock.inspector.limit_views import LimitsView, limits_by_code, limits_view, sources_of_limits
 from penstock.stores.contract import BatchInfo, Parked, QueueInfo, QueueStats, WorkerInfo
 
 __all__ = [
     "BatchView",
-    "EntryView",
-    "LimitsView",
     "ParkedView",
     "QueueStatsView",
     "QueueView",
     "batch_view",
-    "entry_view",
     "parked_view",
     "queue_view",
     "queue_views",
     "stats_view",
     "takes_parked",
 ]
-
-
-class LimitsView(msgspec.Struct, frozen=True):
-    """The limits of a queue; None: no limit. `rate` is text that can be set again, ages are seconds."""
-
-    max_size: int | None
-    on_full: str
-    max_running: int | None
-    rate: str | None
-    burst: int | None
-    keep_finished: int | None
-    keep_dead: int | None
-    keep_finished_for: float | None
-    keep_dead_for: float | None
 
 
 class QueueView(msgspec.Struct, frozen=True):
@@ -116,29 +95,6 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
     due_at: str | None
 
 
-class EntryView(msgspec.Struct, frozen=True, kw_only=True):
-    """A periodic entry. `next_at` is its next instant without a job, without jitter; `by` is "code" or
-    "operator"; `jitter` is in seconds; `last` is the id of its newest job."""
-
-    queue: str
-    name: str
-    task: str
-    schedule: str
-    tz: str
-    paused: bool
-    by: str
-    next_at: str | None
-    misfire: str
-    catch_up: int
-    overlap: str
-    jitter: float
-    last: str | None
-    enqueued: int
-    skipped: int
-    payload: msgspec.Raw | None
-    payload_base64: str | None
-
-
 def queue_view(info: QueueInfo) -> QueueView:
     """A queue's counts in the order of the lifecycle, its switches and limits."""
     counts = {state.value: info.counts[state] for state in State if info.counts.get(state)}
@@ -148,12 +104,12 @@ def queue_view(info: QueueInfo) -> QueueView:
         info.paused,
         info.closed,
         iso(info.oldest_available),
-        _limits(info.limits),
+        limits_view(info.limits),
         iso(info.throttled_until),
         _waits_for(info),
         info.away,
-        _sources(info.layers),
-        _by_code(info.layers),
+        sources_of_limits(info.layers),
+        limits_by_code(info.layers),
     )
 
 
@@ -175,37 +131,6 @@ def takes_parked(worker: WorkerInfo, parked: Parked) -> bool:
     return known and parked.queue in worker.queues
 
 
-def _limits(limits: QueueLimits) -> LimitsView:
-    rate = limits.rate
-    return LimitsView(
-        limits.max_size,
-        limits.on_full.value,
-        limits.max_running,
-        None if rate is None else str(rate),
-        None if rate is None else rate.burst,
-        limits.keep_finished,
-        limits.keep_dead,
-        None if limits.keep_finished_for is None else limits.keep_finished_for / 1000,
-        None if limits.keep_dead_for is None else limits.keep_dead_for / 1000,
-    )
-
-
-def _sources(layers: LimitLayers) -> dict[str, str]:
-    found = {name: layers.source(_limit_of(name)) for name in LimitsView.__struct_fields__}
-    return {name: source for name, source in found.items() if source != "default"}
-
-
-def _by_code(layers: LimitLayers) -> dict[str, Any]:
-    only = LimitLayers(code=layers.code)
-    shown = msgspec.structs.asdict(_limits(only.limits()))
-    return {name: value for name, value in shown.items() if only.source(_limit_of(name)) == "code"}
-
-
-def _limit_of(name: str) -> str:
-    """The limit that a name of the view belongs to: a burst is part of its rate."""
-    return "rate" if name == "burst" else name
-
-
 def stats_view(stats: QueueStats) -> QueueStatsView:
     """A queue's totals and days."""
     days = [DayView(d.day, d.processed, d.failed) for d in stats.days]
@@ -221,35 +146,6 @@ def batch_view(info: BatchInfo) -> BatchView:
         size=info.size,
         oldest_at=instant(info.oldest),
         due_at=iso(info.due),
-    )
-
-
-def entry_view(entry: Entry, now: int) -> EntryView:
-    """A periodic entry at the store's time `now`."""
-    spec = entry.spec
-    payload, base64 = json_or_base64(spec.job.payload)
-    try:
-        coming = None if entry.paused else spec.schedule.next(max(entry.watermark, now))
-    except ConfigError:  # a time zone unknown on this machine
-        coming = None
-    return EntryView(
-        queue=spec.job.queue,
-        name=spec.name,
-        task=spec.job.task,
-        schedule=spec.schedule.text if entry.unreadable is None else UNREADABLE + entry.unreadable,
-        tz=spec.schedule.tz,
-        paused=entry.paused,
-        by="code" if spec.by_code else "operator",
-        next_at=iso(coming),
-        misfire=spec.misfire,
-        catch_up=spec.catch_up,
-        overlap=spec.overlap,
-        jitter=spec.jitter / 1000,
-        last=entry.last,
-        enqueued=entry.enqueued,
-        skipped=entry.skipped,
-        payload=payload,
-        payload_base64=base64,
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.core.formats import instant
 from penstock.core.job import TERMINAL, Job, Ref, State
+from penstock.core.text import counted
 from penstock.inspector.audit import AuditLog
 from penstock.stores.contract import QueueInfo, Store, WorkerInfo
 
@@ -151,7 +152,7 @@ class _Question:
             return [Reason("batch", f"it is part of the batch {job.batch}, which is {state}")]
         terms = job.spec.batch_terms
         key = "" if terms is None else terms.key
-        for info in await self._store.batches(job.queue):
+        for info in await self._store.batches(job.queue, limit=_MOST_COUNTED):
             if (info.task, info.key) == (job.task, key):
                 due = "is full" if info.due is None else f"is full, or at {instant(info.due)}"
                 return [Reason("batch", f"its batch starts when it {due}; its size is {info.size:,}")]
@@ -198,7 +199,9 @@ class _Question:
             named = await holders(self._store, info)
             others = " and others" if running > len(named) else ""
             held = f", held by {', '.join(named)}{others}" if named else ""
-            return [Reason("limited", f"{running} of {most} jobs of the queue run (max_running){held}")]
+            return [
+                Reason("limited", f"{running} of {counted(most, 'job')} of the queue run (max_running){held}")
+            ]
         if info.opens is not None:
             opens = instant(info.opens)
             return [Reason("rated", f"the rate of the queue ({info.limits.rate}) opens at {opens}")]
@@ -243,7 +246,7 @@ class _Question:
 
 
 def _jobs(n: int) -> str:
-    return "1 job is" if n == 1 else f"{n:,} jobs are"
+    return f"{counted(n, 'job')} {'is' if n == 1 else 'are'}"
 
 
 def _workers(workers: Sequence[WorkerInfo]) -> str:

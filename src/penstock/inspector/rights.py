@@ -13,15 +13,16 @@ from penstock.inspector.job_acts import JobAct
 __all__ = ["RIGHTS", "right_of"]
 
 _READ = (
-    *("search", "job", "why", "refs", "batches", "queues", "queue", "parked", "stats"),
-    *("entries", "entry", "upcoming", "workers", "checkup", "overview"),
+    *("search", "job", "rows", "prepare_undo", "why", "refs", "batches", "queues", "queue", "parked"),
+    *("stats", "entries", "entry", "upcoming", "workers", "worker", "checkup", "overview"),
+    *("store_checkup", "response_times", "audit"),
     *("flows.flows", "flows.flow", "flows.flow_nodes"),
     *("bulk.dry_run", "bulk.all", "bulk.get"),
     *("statistics.tasks", "statistics.periods", "statistics.errors", "statistics.sizes"),
 )
 _OPERATE = (
     *("retry", "cancel", "delete", "reschedule", "discard", "move", "edit", "edit_and_retry"),
-    "flush_batch",
+    *("undo", "flush_batch"),
     *("pause", "resume", "pause_entry", "resume_entry", "trigger_entry"),
     *("flows.cancel_flow", "flows.retry_flow", "flows.send"),
     *("bulk.start", "bulk.abort", "bulk.next_free", "bulk.step"),

@@ -32,6 +32,11 @@ class BulkRunner(Service):
         self._current: str | None = None
         self._version = 0
 
+    def wake(self) -> None:
+        """Look for a bulk act now. The pauses between the steps of one are kept."""
+        if self._current is None:
+            super().wake()
+
     async def tick(self) -> float:
         (version,) = await self._store.document_versions([BULK_ACTS])
         if self._current is None and version == self._version:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.job import Job
+from penstock.core.redaction import Redaction
 from penstock.stores.contract import JobFilter
 
 __all__ = ["JobMatcher", "text_bytes"]
@@ -24,6 +25,7 @@ class JobMatcher:
     def __init__(self, filter: JobFilter) -> None:
         self._filter = filter
         self._text = text_bytes(filter.text)
+        self._redaction = Redaction(filter.hidden) if filter.hidden else None
         self._queues, self._states = frozenset(filter.queues), frozenset(filter.states)
         between = [part.strip(b" ") for part in self._text.split(b":")]
         parts = between if self._text else map(text_bytes, filter.headers.values())
@@ -36,6 +38,7 @@ class JobMatcher:
             (not self._queues or job.queue in self._queues)
             and (not self._states or job.state in self._states)
             and (filter.task is None or job.task == filter.task)
+            and job.task not in filter.not_tasks
             and (filter.worker is None or job.worker == filter.worker)
             and filter.enqueued.has(job.enqueued_at)
             and filter.due.has(job.run_at)
@@ -46,8 +49,9 @@ class JobMatcher:
         )
 
     def _has_headers(self, job: Job) -> bool:
-        headers = job.spec.headers or {}
-        return all(headers.get(name) == value for name, value in self._filter.headers.items())
+        headers, hides = job.spec.headers or {}, self._redaction and self._redaction.hides
+        wanted = self._filter.headers.items()
+        return all(headers.get(name) == value and not (hides and hides(name)) for name, value in wanted)
 
     def _in_flow(self, job: Job) -> bool:
         flow, wanted = job.spec.flow, self._filter.flow
@@ -56,8 +60,15 @@ class JobMatcher:
     def _has_text(self, job: Job) -> bool:
         text = self._text
         return (
-            text in job.spec.payload.lower()
+            self._in_payload(job.spec.payload)
             or text in text_bytes(job.id)
             or (job.reason is not None and text in text_bytes(job.reason))
             or any(text in text_bytes(f"{error.kind}: {error.message}") for error in job.errors)
         )
+
+    def _in_payload(self, payload: bytes) -> bool:
+        if self._text not in payload.lower():
+            return False
+        if self._redaction is None:
+            return True
+        return any(self._text in part.lower() for part in self._redaction.visible_parts(payload))

@@ -47,11 +47,16 @@ OnDecided = Callable[[AccessToken | BaseException | None], None]
 
 
 class AccessTokens:
-    """The access tokens of one store. Changes made elsewhere are seen within 100 ms."""
+    """The access tokens of one store. Changes made elsewhere are seen within `fresh` seconds.
 
-    def __init__(self, store: Store) -> None:
+    `on_read` is called when the store is asked for changes.
+    """
+
+    def __init__(
+        self, store: Store, *, fresh: float = 0.1, on_read: Callable[[], None] | None = None
+    ) -> None:
         self._store = store
-        self._stored = DocumentCache(store, _KIND, AccessToken)
+        self._stored = DocumentCache(store, _KIND, AccessToken, fresh=fresh, on_read=on_read)
         self._quotas: GroupCommit[QuotaRequest, QuotaTaken] = GroupCommit(self._take_all)
         self._indexed: Mapping[str, AccessToken] = {}
         self._by_digest: dict[str, AccessToken] = {}
@@ -86,9 +91,9 @@ class AccessTokens:
         self._stored.ask(decide)
 
     async def admitted(
-        self, secret: str, needs: Collection[Right], queues: Collection[str]
+        self, secret: str, needs: Collection[Right], queues: Collection[str], *, now: int | None = None
     ) -> AccessToken | None:
-        """The token of a request, as `decide`; raises AccessRefusedError."""
+        """The token of a request, as `decide`; raises AccessRefusedError. `now`: else it is asked for."""
         decided: asyncio.Future[AccessToken | BaseException | None] = (
             asyncio.get_running_loop().create_future()
         )
@@ -97,7 +102,7 @@ class AccessTokens:
             if not decided.done():
                 decided.set_result(answer)
 
-        self.decide(secret, needs, queues, await self.now(), take)
+        self.decide(secret, needs, queues, await self.now() if now is None else now, take)
         answer = await decided
         if isinstance(answer, BaseException):
             raise answer

@@ -17,20 +17,31 @@ __all__ = ["DocumentCache"]
 
 _log = logging.getLogger("penstock.web")
 
-#: For this long (s) what was read is used without asking the store for changes.
+#: For this long (s) what was read is used without asking the store for changes, unless told otherwise.
 _FRESH = 0.1
 
 T = TypeVar("T")
 
 
 class DocumentCache(Generic[T]):
-    """The documents of one kind, by name. Changes of other servers are seen within 100 ms.
+    """The documents of one kind, by name. Changes of other servers are seen within `fresh` seconds.
 
     The store is asked for its version at most once in that time, and for the documents only after a change.
+    `on_read` is called at each of these questions.
     """
 
-    def __init__(self, store: Store, kind: str, type_: type[T]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        kind: str,
+        type_: type[T],
+        *,
+        fresh: float = _FRESH,
+        on_read: Callable[[], None] | None = None,
+    ) -> None:
         self._store = store
+        self._fresh = fresh
+        self._on_read = on_read
         self._kind = kind
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(type_)
         self._known: dict[str, T] = {}
@@ -73,11 +84,13 @@ class DocumentCache(Generic[T]):
     async def _read(self, asked: list[None]) -> list[Mapping[str, T] | BaseException]:
         began, writes = time.monotonic(), self._writes
         if began >= self._fresh_until:
+            if self._on_read is not None:
+                self._on_read()
             (version,) = await self._store.document_versions([self._kind])
             if version != self._version:
                 await self._load()
             if writes == self._writes:  # else a change of this server may be missing
-                self._fresh_until = began + _FRESH
+                self._fresh_until = began + self._fresh
         return [self._known] * len(asked)
 
     async def _load(self) -> None:

@@ -53,8 +53,8 @@ T = TypeVar("T")
 SHORT_WAIT = 500
 #: A flow that waits longer looks again after this (ms), so that nothing lost can stop it for ever.
 LONGEST_WAIT = 86_400_000
-#: A wait for a signal is repeated at these times (ms) after its begin, too: a server that restarts without
-#: its last moments, or a failover, may have lost it.
+#: A wait for a signal, or for the jobs of a gather, is repeated at these times (ms) after its begin, too: a
+#: server that restarts without its last moments, or a failover, may have lost it.
 _EARLY_LOOKS = (60_000, 600_000)
 #: So many turns of the event loop are for branches that have not begun yet, before the flow is suspended.
 _TURNS = 5
@@ -245,9 +245,9 @@ class FlowMemory:
         return None if answer.status is RecordStatus.STORED else self._settled(key, answer, b"")
 
     def next_look(self, key: str) -> int:
-        """How long (ms) a wait for a signal lasts until it is repeated."""
+        """How long (ms) a wait that this step has begun lasts until it is repeated."""
         begun = (self._known or {}).get(key)
-        waited = 0 if begun is None else self.now() - begun.at
+        waited = 0 if begun is None or not begun.at else self.now() - begun.at  # 0: in this attempt
         return next((look - waited for look in _EARLY_LOOKS if waited < look), LONGEST_WAIT)
 
     def wait_until(self, due: int) -> Plan[None]:

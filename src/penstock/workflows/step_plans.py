@@ -35,7 +35,6 @@ from penstock.core.lifecycle import decide
 from penstock.core.text import text_of
 from penstock.stores.contract import FLOW_STEP, Enqueued, EnqueueStatus, FlowChange, StoredStep
 from penstock.workflows.flow_memory import (
-    LONGEST_WAIT,
     SHORT_WAIT,
     FlowMemory,
     Pause,
@@ -290,7 +289,7 @@ class StepPlans:
             elif any(one.node < 0 for one in open_):
                 yield from self._look_later(key)
             elif not (yield from self._is_over(key)):
-                yield from memory.suspend(LONGEST_WAIT)
+                yield from memory.suspend(memory.next_look(f"{key}!1"))
         failed = [ref.id for ref, job in zip(refs, ended, strict=True) if not _completed(job)]
         if failed:
             return (yield from memory.record(key, msgspec.json.encode(_Failed(failed, len(refs)))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -83,14 +83,10 @@ async def test_a_member_whose_end_the_server_has_lost_keeps_the_result_of_its_se
     flow = await started(store, 2, [(0, 1)], queues={0: "other"})
     job = await take_one(store, "other")
     with corruptor.client() as client:
-        begin = corruptor.key("other", "")
-        before = {name: client.dump(name) for name in client.scan_iter() if name.startswith(begin)}
+        lose = losing(client, corruptor.key("other", ""))
         await end(store, job, result=b"1")
         await advance(store)
-        for name in [name for name in client.scan_iter() if name.startswith(begin)]:
-            client.delete(name)
-        for name, value in before.items():
-            client.restore(name, 0, value)
+        lose()
     clock.advance(1)
     await end(store, job, result=b"2")
     await advance(store)
@@ -98,6 +94,68 @@ async def test_a_member_whose_end_the_server_has_lost_keeps_the_result_of_its_se
     assert node is not None
     assert (node.state, node.result) == (COMPLETED, b"2")
     assert await states(store, flow) == [COMPLETED, ACTIVE]
+
+
+def losing(client: Any, begin: bytes) -> Callable[[], None]:
+    """A function by which the server loses what was written to these keys since now; it does so once."""
+    before = {name: client.dump(name) for name in client.scan_iter() if name.startswith(begin)}
+
+    def lose() -> None:
+        for name in [name for name in client.scan_iter() if before and name.startswith(begin)]:
+            client.delete(name)
+        while before:
+            name, value = before.popitem()
+            client.restore(name, 0, value)
+
+    return lose
+
+
+@pytest.mark.parametrize("outcome", [COMPLETES, DEAD])
+async def test_an_end_that_the_server_loses_before_it_is_counted_is_not_counted(
+    store: RedisStore, corruptor: RedisCorruptor, outcome: Transition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker that counts the end of a job outlives a restart of the server without its last moments."""
+    flow = await started(store, 2, [(0, 1)])
+    job = await take_one(store)
+    whole = flow_store.register_for_flows
+    with corruptor.client() as client, monkeypatch.context() as patch:
+        lose = losing(client, corruptor.key(flow.queue, ""))
+
+        def slowly(*args: Any) -> Any:
+            lose()
+            yield from whole(*args)
+
+        patch.setattr(flow_store, "register_for_flows", slowly)
+        await end(store, job, outcome)
+    await advance(store)
+    assert await states(store, flow) == [ACTIVE, WAITING]
+    await end(store, job)
+    assert await states(store, flow) == [COMPLETED, ACTIVE]
+
+
+async def test_a_retry_that_the_server_loses_before_its_flow_is_stored_is_repeated(
+    store: RedisStore, corruptor: RedisCorruptor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the flow would wait for a job that is dead."""
+    flow = await started(store, 2, [(0, 1)])
+    await run_one(store, flow, 0, DEAD)
+    arguments = flow_store._arguments
+    with corruptor.client() as client, monkeypatch.context() as patch:
+        lose = losing(client, corruptor.key(flow.queue, ""))
+
+        def slowly(context: Any, ref: Any, session: Any, numbers: Any) -> Any:
+            if not restarts:
+                lose()
+                session.run.id = "that of the server before its restart"
+                restarts.append(session.run)
+            return arguments(context, ref, session, numbers)
+
+        restarts: list[Any] = []
+        patch.setattr(flow_store, "_arguments", slowly)
+        await store.change_flow(flow.ref, FlowChange.RETRY)
+    assert await states(store, flow) == [ACTIVE, WAITING]
+    await run_one(store, flow, 0)
+    assert await ready(store, flow) == [1]
 
 
 async def test_no_version_of_a_flow_is_used_twice(store: RedisStore, corruptor: RedisCorruptor) -> None:

@@ -17,8 +17,8 @@ from penstock.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailabl
 from penstock.stores.redis.wire.address import Address
 from penstock.stores.redis.wire.async_connection import open_async_connection
 from penstock.stores.redis.wire.async_runner import AsyncRunner, SyncRunner
-from penstock.stores.redis.wire.calls import Acked, Call, Script
-from penstock.stores.redis.wire.faults import ReplyLost
+from penstock.stores.redis.wire.calls import Acked, Call, Script, ServerRun
+from penstock.stores.redis.wire.faults import ReplyLost, ServerRestarted
 from penstock.stores.redis.wire.handshake import Server
 from tests.servers import Cluster, RedisServer
 from tests.stores.redis.both_runners import ECHO, Asker, plain, push
@@ -146,6 +146,25 @@ async def test_a_server_that_comes_back_in_time_is_waited_for(ask: Asker, new_re
     server.kill()
     asyncio.get_running_loop().call_later(0.5, server.launch)
     assert await ask([push("list", 1)]) == [1]
+
+
+async def test_a_call_that_depends_on_another_is_not_sent_to_a_restarted_server(
+    ask: Asker, new_redis: NewRedis
+) -> None:
+    server, run = new_redis(), ServerRun()
+    ask.to(server.url)
+    write = push("k", 1, repeatable=False, run=run)
+    assert await ask([plain("PING")._replace(run=run)]) == [b"PONG"]
+    assert await ask([write]) == [1]
+    server.kill()
+    server.launch()
+    assert await ask([plain("PING")]) == [b"PONG"]
+    (refused,) = await ask([write])
+    assert isinstance(refused, ServerRestarted)
+    assert await ask([plain("PING")._replace(run=run)]) == [b"PONG"]
+    with server.client() as client:
+        before = client.llen("k")
+    assert await ask([write]) == [before + 1]
 
 
 async def test_an_unreachable_server_is_reported_with_the_way_out(ask: Asker, new_redis: NewRedis) -> None:

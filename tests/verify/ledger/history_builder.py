@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NodeState
 from penstock.core.job import Job, NewJob, Ref, State
-from penstock.stores.contract import QueueInfo, QueueStats
+from penstock.stores.contract import QueueInfo, QueueStats, StoredStep
 from penstock.verify.ledger import Verdict, facts
 from penstock.verify.ledger.check import Snapshot, verdict_on
 from penstock.verify.ledger.facts import Fact
 from penstock.verify.ledger.reading.history import History, build_history
+from penstock.verify.ledger.rules.case import StoredFlow
 
 QUEUE = "q"
 #: The wall clock (ms) when the monotonic one of these histories is 0.
@@ -22,6 +24,8 @@ class HistoryBuilder:
     def __init__(self) -> None:
         self.facts: list[Fact] = [facts.Opened(*self.now(0, 1), parent=0, host="h")]
         self.jobs: dict[Ref, Job] = {}
+        self.flows: dict[Ref, StoredFlow] = {}
+        self.steps: dict[Ref, list[StoredStep]] = {}
         self.borrows_clock = False
 
     @staticmethod
@@ -101,13 +105,30 @@ class HistoryBuilder:
         job = Job(NewJob(id, "t", queue=QUEUE), state, **more)
         self.jobs[job.ref] = job
 
+    def chain(self, id: str, *jobs: str, end: NodeState = NodeState.COMPLETED) -> None:
+        """A flow of these jobs, one after the other, all of which have ended so; it should have completed."""
+        spec = NewFlow(id, QUEUE)
+        state = FlowState.COMPLETED if end is NodeState.COMPLETED else FlowState.FAILED
+        self.write(facts.FlowExpected, 0, id, "chain", ("completed",))
+        nodes = {n: FlowNode(n, end, Ref(QUEUE, job), next=(n + 1,)) for n, job in enumerate(jobs)}
+        info = FlowInfo(spec, state, EPOCH, EPOCH, len(jobs), {end: len(jobs)})
+        self.flows[spec.ref] = StoredFlow(info, nodes)
+        self.write(facts.FlowPut, 0, QUEUE, id, len(jobs))
+        self.write(facts.FlowAnswered, 1, QUEUE, id, "running")
+
+    def record(self, id: str, step: str, at: float, token: str, value: str = "1", **more: Any) -> None:
+        """A step that was stored, by a call that was sent 1 ms before."""
+        sent = int((at - 1) * 1_000_000)
+        self.write(facts.StepRecorded, at, QUEUE, id, token, step, "stored", sent, value, pid=2, **more)
+
     def build(self) -> History:
         return build_history(sorted(self.facts, key=lambda fact: fact.mono))
 
     def verdict_on(self, **options: Any) -> Verdict:
         stats: list[QueueStats] = []
         queues: list[QueueInfo] = []
-        return verdict_on(self.build(), Snapshot(self.jobs, queues, stats, self.borrows_clock), **options)
+        seen = Snapshot(self.jobs, queues, stats, self.borrows_clock, self.flows, self.steps)
+        return verdict_on(self.build(), seen, **options)
 
     def promises(self, **options: Any) -> list[str]:
         """The promises that were broken, once for each time."""

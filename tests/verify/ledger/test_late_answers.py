@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.stores.contract import QueueStats
+from penstock.core.flow import NodeState
+from penstock.core.job import Ref, State
+from penstock.stores.contract import QueueStats, StoredStep
 from penstock.verify.ledger import facts
 from penstock.verify.ledger.rules.counters import counters
 from penstock.verify.ledger.rules.faults import ForgivenSpans
@@ -38,6 +40,62 @@ def _read_late(
     """A worker reads the answer to its fetch, runs the job, and is refused."""
     token = history.start(id, LATE, sent=int(sent * 1_000_000), **more)
     history.settle(id, LATE + 10, token, answer=answer)
+
+
+# ── a flow ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("at", "broken"), [(BEFORE, False), (50, True)])
+def test_a_body_whose_lease_was_lost_may_start_before_a_member_that_was_added_again(
+    history: HistoryBuilder, at: float, broken: bool
+) -> None:
+    """Before the loss another job was this member: it had ended, and the store has lost it."""
+    history.enqueue("member", 0)
+    history.enqueue("body", 0)
+    history.chain("flow", "member", "body")
+    history.start("body", at)
+    history.fault("kill", at + 10, target=2)
+    history.run("member", 300, 310, pid=3)
+    history.run("body", 320, 330, pid=3)
+    assert ("flows" in _broken(history)) is broken
+
+
+@pytest.mark.parametrize(("at", "broken"), [(BEFORE, False), (50, True)])
+def test_a_gather_whose_job_may_be_lost_may_fail(history: HistoryBuilder, at: float, broken: bool) -> None:
+    history.enqueue("parent", 0)
+    history.chain("flow", "parent", end=NodeState.DEAD)
+    token = history.start("parent", 10)
+    history.enqueue("parent.child", at)
+    history.record("parent", "gather!", 300, token, '{"failed":["parent.child"]')
+    history.settle("parent", 310, token, "dead")
+    assert ("flows" in _broken(history)) is broken
+
+
+@pytest.mark.parametrize(("at", "broken"), [(BEFORE, False), (50, True)])
+def test_an_attempt_that_outlives_a_loss_has_undone_what_is_lost(
+    history: HistoryBuilder, at: float, broken: bool
+) -> None:
+    history.enqueue("saga", 0)
+    token = history.start("saga", 10)
+    history.record("saga", "reserve", 20, token)
+    history.record("saga", "failed!", 30, token)
+    history.record("saga", "undo!reserve", at, token)
+    history.settle("saga", 300, token, "dead")
+    history.keep("saga", State.DEAD, checkpoint=b'{"undo!":[null,{}]}')
+    history.steps[Ref(QUEUE, "saga")] = [StoredStep("reserve", 20, b"1"), StoredStep("failed!", 30, b"no")]
+    assert ("steps" in _broken(history)) is broken
+
+
+@pytest.mark.parametrize(("at", "broken"), [(BEFORE, False), (50, True)])
+def test_a_signal_whose_receipt_may_be_lost_may_be_received_again(
+    history: HistoryBuilder, at: float, broken: bool
+) -> None:
+    history.write(facts.SignalSent, 10, "go", "7", "1")
+    history.write(facts.SignalSent, 20, "go", "7", "1", answer="stored")
+    for id, received in (("first", at), ("second", 300)):
+        history.enqueue(id, 0)
+        history.record(id, "wait!go", received, history.start(id, 5), signal=("go", "7"))
+    assert ("signals" in _broken(history)) is broken
 
 
 # ── a lease ──────────────────────────────────────────────────────────────────────────────────────

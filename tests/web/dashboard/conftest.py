@@ -5,18 +5,25 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import pytest_asyncio
+import uvicorn
 from starlette.testclient import TestClient
 
-from penstock import App
+from penstock import App, Worker
 from penstock.web.access_tokens import TokenScope
 from penstock.web.dashboard import Dashboard
+from penstock.web.sockets import bind_tcp
 from tests.servers.programs import server_or_skip
 
 BASE = "http://localhost"
+
+
+#: The names of http://jobs.example lead to this machine, as plain http from elsewhere.
+_OPTIONS = ["--no-sandbox", "--host-resolver-rules=MAP *.example 127.0.0.1"]
 
 
 class Site:
@@ -89,6 +96,73 @@ async def browser() -> AsyncIterator[Any]:
     from playwright.async_api import async_playwright
 
     async with async_playwright() as playwright:
-        started = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        started = await playwright.chromium.launch(executable_path=program, args=_OPTIONS)
         yield started
         await started.close()
+
+
+LISTEN = """
+window.reports = [];
+addEventListener("securitypolicyviolation", (e) => reports.push(e.violatedDirective + " " + e.blockedURI));
+"""
+
+
+@asynccontextmanager
+async def serving(site: Site) -> AsyncIterator[tuple[Site, str]]:
+    (sockets,) = bind_tcp("127.0.0.1", 0)
+    config = uvicorn.Config(site.dashboard, lifespan="off", log_config=None, ws="none", loop="none")
+    server = uvicorn.Server(config)
+    running = asyncio.create_task(server.serve(sockets))
+    try:
+        yield site, f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+    finally:
+        site.dashboard.close()
+        server.should_exit = True
+        await running
+
+
+class Opened:
+    """A served dashboard, and a context of the browser whose errors are collected."""
+
+    def __init__(self, site: Site, context: Any, url: str) -> None:
+        self.site = site
+        self.context = context
+        self.url = url
+        self.errors: list[str] = []
+
+    @property
+    def app(self) -> App:
+        return self.site.app
+
+    async def page(self, path: str = "/") -> Any:
+        page = await self.context.new_page()
+        page.on("console", lambda said: said.type in ("error", "warning") and self.errors.append(said.text))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        await page.goto(self.url + path)
+        return page
+
+    async def work(self) -> None:
+        await Worker(self.app, concurrency=2, burst=True).run()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def served() -> AsyncIterator[tuple[Site, str]]:
+    app = example_app()
+    site = Site(app, open_to_all=True, hosts=("jobs.example",), interval=1.0)
+    async with serving(site) as served_one:
+        yield served_one
+    app.store.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def opened(browser: Any, served: tuple[Site, str]) -> AsyncIterator[Opened]:
+    site, url = served
+    context = await browser.new_context(viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(15_000)
+    await context.add_init_script(LISTEN)
+    found = Opened(site, context, url)
+    yield found
+    reports = [one for page in context.pages for one in await page.evaluate("window.reports")]
+    await context.close()
+    assert found.errors == []
+    assert reports == []

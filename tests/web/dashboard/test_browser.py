@@ -3,78 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
-import pytest_asyncio
-import uvicorn
 
-from penstock import App, Worker
+from penstock import Worker
 from penstock.web.dashboard.pages import PAGES
-from penstock.web.sockets import bind_tcp
-from tests.web.dashboard.conftest import Site, example_app
+from tests.web.dashboard.conftest import Opened
 from tests.web.dashboard.test_access import path_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-_LISTEN = """
-window.reports = [];
-addEventListener("securitypolicyviolation", (e) => reports.push(e.violatedDirective + " " + e.blockedURI));
-"""
-
-
-class Opened:
-    """A served dashboard, and a context of the browser whose errors are collected."""
-
-    def __init__(self, site: Site, context: Any, url: str) -> None:
-        self.site = site
-        self.context = context
-        self.url = url
-        self.errors: list[str] = []
-
-    @property
-    def app(self) -> App:
-        return self.site.app
-
-    async def page(self, path: str = "/") -> Any:
-        page = await self.context.new_page()
-        page.on("console", lambda said: said.type in ("error", "warning") and self.errors.append(said.text))
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        await page.goto(self.url + path)
-        return page
-
-    async def work(self) -> None:
-        await Worker(self.app, concurrency=2, burst=True).run()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def served() -> AsyncIterator[tuple[Site, str]]:
-    app = example_app()
-    site = Site(app, open_to_all=True, hosts=(), interval=1.0)
-    (sockets,) = bind_tcp("127.0.0.1", 0)
-    config = uvicorn.Config(site.dashboard, lifespan="off", log_config=None, ws="none", loop="none")
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve(sockets))
-    yield site, f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
-    site.dashboard.close()
-    server.should_exit = True
-    await serving
-    app.store.close()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def opened(browser: Any, served: tuple[Site, str]) -> AsyncIterator[Opened]:
-    site, url = served
-    context = await browser.new_context(viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(15_000)
-    await context.add_init_script(_LISTEN)
-    found = Opened(site, context, url)
-    yield found
-    reports = [one for page in context.pages for one in await page.evaluate("window.reports")]
-    await context.close()
-    assert found.errors == []
-    assert reports == []
 
 
 async def test_each_page_opens_without_an_error(opened: Opened) -> None:
@@ -107,19 +44,6 @@ async def test_a_failed_job_is_found_by_its_error_retried_and_seen_to_end(opened
     assert await page.evaluate("window.stays")
 
 
-async def test_a_list_keeps_its_rows_and_counts_new_ones(opened: Opened) -> None:
-    (task,) = opened.app.tasks.values()
-    await task.using(id="first").aenqueue("ann")
-    page = await opened.page("/jobs?state=available")
-    await page.locator("tr[data-row='mail/first']").wait_for()
-    await task.using(id="second").aenqueue("ann")
-    await page.get_by_role("button", name="1 new").wait_for()
-    assert await page.locator("tr[data-row='mail/second']").count() == 0
-    await page.get_by_role("button", name="1 new").click()
-    await page.locator("tr[data-row='mail/second']").wait_for()
-    await opened.work()
-
-
 async def test_pages_of_one_browser_share_a_stream_which_ends_with_the_last(opened: Opened) -> None:
     pulse = opened.site.dashboard._shared.pulse
     pages = [await opened.page("/queues") for _ in range(3)]
@@ -145,3 +69,31 @@ async def test_a_phone_shows_pages_without_scrolling_sideways(opened: Opened) ->
         await page.goto(opened.url + path_of(one.path, "phone"))
         wide = await page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 375, (one.path, wide)
+
+
+async def test_a_worker_is_seen_reports_its_stacks_and_drains(opened: Opened) -> None:
+    working = asyncio.create_task(Worker(opened.app, concurrency=3).run())
+    page = await opened.page("/workers")
+    await page.locator("#list tbody a").first.click()
+    other = await opened.page(page.url.removeprefix(opened.url))
+    await page.get_by_role("button", name="Stacks").click()
+    await page.locator("pre.stacks").wait_for()
+    await page.locator(".crumbs a").last.click()
+    await page.get_by_text("Drain…").click()
+    await page.get_by_role("button", name="Drain").click()
+    await asyncio.wait_for(working, 15)
+    await other.get_by_text("No live worker has this id").wait_for()  # by itself
+    assert await other.locator("#process, #acts").all_inner_texts() == ["", ""]
+
+
+async def test_the_keyboard_and_a_phone_reach_each_page(opened: Opened) -> None:
+    page = await opened.page()
+    for one in PAGES:
+        if one.key:
+            async with page.expect_navigation(url=opened.url + one.path):
+                await page.keyboard.press("g")
+                await page.keyboard.press(one.key)
+    await page.set_viewport_size({"width": 375, "height": 740})
+    await page.get_by_text("More", exact=True).click()
+    await page.locator(".rest a", has_text="Health").click()
+    await page.wait_for_url(opened.url + "/health")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import html
 import re
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,15 @@ from typing import Any
 import pytest
 
 from penstock import App, Worker
-from penstock.core.job import State
+from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.inspector import Inspector
 from penstock.stores.contract import Settlement, Share
 from penstock.web.dashboard.json_tree import Redaction, json_text
 from penstock.web.dashboard.pages import PAGES
 from penstock.web.dashboard.security import CONTENT_POLICY
-from tests.web.dashboard.conftest import Site
+from tests.cli.conftest import Cli
+from tests.web.dashboard.conftest import Site, example_app
 from tests.web.dashboard.test_access import path_of
 
 PAYLOADS = (
@@ -72,12 +74,31 @@ def test_a_dead_job_is_found_by_its_error_understood_and_retried(ran: Site) -> N
     assert "Job failed: retried" not in client.get("/jobs/mail/failed").text
 
 
+def test_why_is_the_same_from_code_the_command_line_and_the_dashboard() -> None:
+    app = example_app("memory://why")
+    site = Site(app, open_to_all=True, hosts=())
+    asyncio.run(app.store.enqueue([NewJob("first", "send", queue="mail"), NewJob("a", "send", queue="mail")]))
+    asyncio.run(Inspector(app.store).pause("mail"))
+    (view,) = asyncio.run(Inspector(app.store).why("mail/a"))
+    says = ["the queue is paused", "no live worker serves the queue 'mail'", "1 job is ahead of it"]
+    assert [one.says for one in view.reasons] == says
+    (shown,) = Cli("memory://why").json("jobs", "why", "mail/a")["jobs"]
+    assert [one["says"] for one in shown["reasons"]] == says
+    page = html.unescape(site.client.get("/jobs/mail/a").text)
+    assert all(f'<p class="why">{text[0].upper()}{text[1:]}.</p>' in page for text in says)
+    app.store.close()
+
+
 def test_secrets_are_hidden_and_numbers_are_exact(ran: Site) -> None:
     for path in ("failed", "failed/document/arguments", "fine", "fine/document/arguments"):
         text = ran.client.get(f"/jobs/mail/{path}").text
         assert "hunter2" not in text
         assert "hidden" in text
         assert path.startswith("failed") or "12345678901234567890" in text
+    assert "/jobs/mail/failed" in ran.client.get("/jobs?text=password").text
+    for text in ("hunter2", "hunter", '"password":"h'):  # nor can they be guessed by a search
+        assert "/jobs/mail/" not in ran.client.get("/jobs", params={"text": text}).text, text
+    assert "values of this header are hidden" in ran.client.get("/jobs?header=Authorization=x").text
     assert json_text(b'{"a":1.10,"b":[1e400,{}],"c":{"PIN":1}}', Redaction(["pin"])) == (
         '{\n  "a": 1.10,\n  "b": [\n    1e400,\n    {}\n  ],\n  "c": {\n    "PIN": "hidden"\n  }\n}'
     )

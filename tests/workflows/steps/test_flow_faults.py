@@ -12,9 +12,11 @@ from penstock import App
 from penstock.client.handle import Handle
 from penstock.core.job import Ref, State
 from penstock.errors import Cancel, Discard, MemberFailed
+from penstock.retry import Fixed
 from penstock.stores.contract import SignalStatus, StoredStep
 from penstock.testing import inline
 from penstock.workflows import current_flow, current_sync_flow, flow_memory
+from penstock.workflows.step_plans import StepPlans
 from tests.workflows.steps.conftest import Running, until
 
 
@@ -421,8 +423,46 @@ async def test_a_flow_is_woken_by_the_ends_of_its_jobs(running: Running) -> None
     handle = await work.aenqueue()
     await running.start()
     await until(handle.astatus, State.SUSPENDED)
-    ends.set()  # the flow is due in a day
+    job = await handle.ajob()
+    assert job is not None
+    assert 50_000 < job.run_at - time.time() * 1_000 < 60_001  # it looks then if the store has lost its wait
+    ends.set()
     assert await handle.aresult(timeout=10) == [0, 1]
+    await running.stop()
+
+
+async def test_a_job_that_dies_while_it_stores_the_flow_of_a_gather_leaves_none_behind(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, ends, watch = running.app, asyncio.Event(), StepPlans._watch
+
+    @app.task
+    async def child() -> int:
+        await ends.wait()
+        return 1
+
+    @app.task(queue="flows", max_attempts=2, retry=Fixed(0))
+    async def work() -> list[int]:
+        return await current_flow().gather([child.job()])
+
+    def dying(self: StepPlans, *args: Any) -> Any:
+        plan = watch(self, *args)
+        yield next(plan)  # stores the nodes; the next call would start the flow
+        if not ends.is_set():
+            ends.set()
+            raise OSError("the worker dies")
+        yield from plan
+
+    monkeypatch.setattr(StepPlans, "_watch", dying)
+    handle = await work.aenqueue()
+    await running.start()
+    assert await handle.aresult(timeout=10) == [1]
+    assert ends.is_set()
+
+    async def left() -> list[bool]:
+        return [flow.ended for flow in (await app.store.list_flows()).flows]
+
+    await until(left, [True])
     await running.stop()
 
 

@@ -11,9 +11,11 @@ from penstock.cli.completing import complete_bulk
 from penstock.cli.faults import Exit, not_found
 from penstock.cli.job_acts import bulk_line, bulk_row
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, emit, facts, say, table
+from penstock.cli.short_forms import age
+from penstock.cli.show import emit, facts, say, table
 from penstock.cli.watching import Listing
 from penstock.core.formats import iso
+from penstock.core.text import counted
 
 if TYPE_CHECKING:
     from penstock.inspector import BulkAct
@@ -80,6 +82,7 @@ def show(id: str) -> None:
             ("ended", iso(bulk.ended_at)),
             ("progress", bulk_line(bulk).partition(": ")[2]),
             *((name, f"{row[name]:,}") for name in ("done", "asked", "refused", "missing")),
+            *(("skipped", f"{n:,}: {why}") for why, n in bulk.skipped.items()),
         ]
     )
 
@@ -95,5 +98,5 @@ def abort(id: str) -> Exit:
     if session.json:
         emit({"bulk": bulk_row(bulk)})
     else:
-        say(f"{bulk.id}: {bulk.state.value}, {bulk.changed:,} jobs were reached")
+        say(f"{bulk.id}: {bulk.state.value}, reached {counted(bulk.changed, 'job')}")
     return Exit.OK

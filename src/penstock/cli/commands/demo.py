@@ -21,9 +21,10 @@ from penstock.cli.demo_display import display
 from penstock.cli.faults import Exit
 from penstock.cli.listening import interruptible
 from penstock.cli.session import Command, Session
-from penstock.cli.show import counted, emit, facts, note, say
+from penstock.cli.show import emit, facts, note, say
 from penstock.config import mask_url
 from penstock.core.errors import ConfigError
+from penstock.core.text import counted
 
 if TYPE_CHECKING:  # not imported for `penstock --help`
     from penstock.demo.conductor import Results

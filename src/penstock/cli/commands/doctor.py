@@ -12,9 +12,10 @@ import click
 from penstock.cli.faults import Exit
 from penstock.cli.local_checks import DoctorFinding, durability, event_loop, open_settings, python, writable
 from penstock.cli.session import Command, Session
-from penstock.cli.show import counted, emit, labelled
+from penstock.cli.show import emit, labelled
 from penstock.config import mask_url
 from penstock.core.errors import PenstockError
+from penstock.core.text import counted
 
 if TYPE_CHECKING:
     from penstock.stores import contract

@@ -7,7 +7,8 @@ import click
 from penstock.cli.completing import complete_queue
 from penstock.cli.options import limit_option
 from penstock.cli.session import Session
-from penstock.cli.show import age, emit, note, table
+from penstock.cli.short_forms import age
+from penstock.cli.show import emit, note, table
 from penstock.cli.watching import Listing
 
 __all__ = ["command"]

@@ -11,7 +11,8 @@ from penstock.cli.completing import complete_flow
 from penstock.cli.faults import not_found
 from penstock.cli.options import limit_option
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, emit, facts, say, table
+from penstock.cli.short_forms import age
+from penstock.cli.show import emit, facts, say, table
 from penstock.cli.watching import Listing
 
 if TYPE_CHECKING:

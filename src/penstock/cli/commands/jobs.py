@@ -15,11 +15,13 @@ from penstock.cli.job_addresses import ambiguous, no_job
 from penstock.cli.job_edit import add_edit
 from penstock.cli.job_search import read_search, run_search, search_options
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, counted, emit, facts, note, progress_text, say, say_lines, span, table
+from penstock.cli.short_forms import age, progress_text, span
+from penstock.cli.show import emit, facts, note, say, say_lines, table
 from penstock.cli.watching import Listing
 from penstock.core.duration import format_ms
 from penstock.core.job import Ref, State
 from penstock.core.retry import DURATIONS
+from penstock.core.text import counted
 
 if TYPE_CHECKING:
     from penstock.inspector import (

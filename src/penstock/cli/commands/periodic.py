@@ -14,7 +14,8 @@ from penstock.cli.commands.enqueue import find_task, read_arguments, refuse_memo
 from penstock.cli.completing import complete_entry, complete_queue
 from penstock.cli.faults import Exit, not_found
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, emit, facts, say, span, table
+from penstock.cli.short_forms import age, span
+from penstock.cli.show import emit, facts, say, table
 from penstock.cli.watching import Listing
 from penstock.core.errors import did_you_mean
 

@@ -11,12 +11,14 @@ from penstock.cli.audited_acts import AuditedAct
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import Exit, not_found
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, ask, counted, emit, note, say, table
+from penstock.cli.short_forms import age
+from penstock.cli.show import ask, emit, note, say, table
 from penstock.cli.watching import Listing
 from penstock.core.duration import format_ms
 from penstock.core.errors import did_you_mean
 from penstock.core.job import TERMINAL, State
 from penstock.core.limits import LimitChange
+from penstock.core.text import counted
 
 if TYPE_CHECKING:
     from penstock.inspector import Inspector, LimitsView, QueueView

@@ -40,7 +40,8 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--trust-proxy",
     metavar="ADDRESS",
-    help="Dashboard: take the client's address and https from the X-Forwarded headers of this proxy.",
+    help="Dashboard: take the client's address and https from the X-Forwarded headers of this proxy; "
+    "'unix' for one that connects to --unix.",
 )
 @click.option(
     "--config",
@@ -136,8 +137,8 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
 def command(app: str | None, lmstfy: bool, **options: Any) -> int:
     """Serve the dashboard, or with --lmstfy a job queue over HTTP.
 
-    On loopback the dashboard is open until the store has an access token (penstock tokens create). Elsewhere
-    visitors log in with one.
+    On loopback the dashboard is open until the store has an access token (penstock tokens create). Elsewhere,
+    with --unix and with --trust-proxy visitors log in with one.
 
     \b
     Signals:

@@ -8,7 +8,8 @@ import click
 
 from penstock.cli.completing import complete_queue
 from penstock.cli.session import Session
-from penstock.cli.show import brief, emit, note, say, table
+from penstock.cli.short_forms import brief
+from penstock.cli.show import emit, note, say, table
 from penstock.cli.watching import Listing
 from penstock.core.duration import milliseconds
 

@@ -10,7 +10,8 @@ import click
 from penstock.cli.audited_acts import AuditedAct
 from penstock.cli.faults import not_found
 from penstock.cli.session import Command, Session
-from penstock.cli.show import age, ask, emit, note, say, table
+from penstock.cli.short_forms import age
+from penstock.cli.show import ask, emit, note, say, table
 from penstock.core.duration import milliseconds
 from penstock.core.errors import did_you_mean
 from penstock.core.formats import instant, iso

@@ -11,9 +11,11 @@ from penstock.cli.audited_acts import AuditedAct, acting_user
 from penstock.cli.completing import complete_worker
 from penstock.cli.faults import CommandError, Exit, not_found
 from penstock.cli.session import Command, Session, shared_options
-from penstock.cli.show import age, ask, counted, emit, note, progress_text, say, say_lines, span, table
+from penstock.cli.short_forms import age, progress_text, span
+from penstock.cli.show import ask, emit, note, say, say_lines, table
 from penstock.cli.watching import Listing, watch_option, watched
 from penstock.core.duration import milliseconds
+from penstock.core.text import counted
 
 if TYPE_CHECKING:
     from penstock.inspector import Inspector, RunningView, SentCommand, WorkerView

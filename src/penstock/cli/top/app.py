@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import ClassVar
 
 from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.events import DescendantFocus, Resize
 from textual.widgets import DataTable, Static
@@ -18,6 +16,7 @@ from textual.widgets import DataTable, Static
 from penstock.cli.top.acts import plan
 from penstock.cli.top.details import details
 from penstock.cli.top.dialogs import HELP, Ask, AskText, ShowText
+from penstock.cli.top.layout import KEYS, LABELS, STYLE, shows_all
 from penstock.cli.top.pane_table import PaneTable
 from penstock.cli.top.panes import PANES, totals
 from penstock.cli.top.rates import Rates
@@ -29,54 +28,16 @@ from penstock.stores.contract import Store
 __all__ = ["Top"]
 
 _SHORTEST, _LONGEST = 0.2, 3_600.0
-#: From this size of the terminal on, all panes are shown at once.
-_WIDE, _HIGH = 160, 40
-_KEYS = {"pause": "p pause", "retry": "r retry", "cancel": "c cancel", "delete": "d delete"}
-_KEYS |= {"quiet": "Q quiet", "drain": "D drain"}
+#: A read without an answer is shown after this time (s).
+_LATE = 2.0
 
 
 class Top(App[None]):
     """The live view of a store. `read_only`: without acts; `place`: the store's name; `interval`: seconds."""
 
     ENABLE_COMMAND_PALETTE = False
-    CSS = """
-    Screen { layout: vertical; }
-    #head, #totals, #tabs, #message, #keys { height: 1; }
-    #head, #keys { background: $panel; }
-    #message.bad { background: $error; color: $text; }
-    #panes { height: 1fr; }
-    #panes.all { layout: grid; grid-size: 2 3; }
-    PaneTable { height: 1fr; display: none; }
-    PaneTable.chosen, #panes.all PaneTable { display: block; }
-    #panes.all PaneTable { border: round $panel; height: 100%; }
-    #panes.all PaneTable.chosen { border: round $accent; }
-    #panes.all #pane-0 { column-span: 2; }
-    ModalScreen { align: center middle; }
-    .dialog { width: auto; max-width: 90%; height: auto; max-height: 90%; border: round $accent;
-              padding: 0 1; background: $panel; }
-    Input.dialog { width: 60; }
-    .tall { width: 90%; }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(str(n + 1), f"choose({n})") for n in range(len(PANES))),
-        Binding("tab", "choose_next(1)", priority=True),
-        Binding("shift+tab", "choose_next(-1)", priority=True),
-        Binding("s", "sort"),
-        Binding("o", "turn"),
-        Binding("slash", "filter"),
-        Binding("escape", "no_filter"),
-        Binding("plus", "slower(0.5)"),
-        Binding("minus", "slower(2)"),
-        Binding("space", "read"),
-        Binding("question_mark", "help"),
-        Binding("q,ctrl+c", "quit"),
-        Binding("p", "act('pause')"),
-        Binding("r", "act('retry')"),
-        Binding("c", "act('cancel')"),
-        Binding("d", "act('delete')"),
-        Binding("Q", "act('quiet')"),
-        Binding("D", "act('drain')"),
-    ]
+    CSS = STYLE
+    BINDINGS = KEYS
 
     def __init__(self, store: Store, *, place: str, interval: float, read_only: bool = False) -> None:
         super().__init__()
@@ -86,7 +47,9 @@ class Top(App[None]):
         self._chosen = 0
         self._view: Overview | None = None
         self._rates: Rates | None = None
-        self._away_since: float | None = None
+        #: Since when (monotonic) no read has had an answer, the last error, and whether the screen says so.
+        self._asked_at: float | None = None
+        self._why_away, self._away = "", False
         self._kicked = asyncio.Event()
 
     # ── layout ───────────────────────────────────────────────────────────────────────────────────
@@ -104,10 +67,11 @@ class Top(App[None]):
         """Begin to read."""
         self.action_choose(0)
         self._read_on()
+        self.set_interval(_LATE, self._check_answer)
 
     def on_resize(self, event: Resize) -> None:
         """Show all panes if there is room."""
-        every = event.size.width >= _WIDE and event.size.height >= _HIGH
+        every = shows_all(event.size.width, event.size.height)
         self.query_one("#panes").set_class(every, "all")
         self.query_one("#tabs").display = not every
         self._lines()
@@ -134,7 +98,7 @@ class Top(App[None]):
         )
         self._put("tabs", f"{tabs}  {self._table.arrangement}")
         acts = () if self._read_only else self._table.pane.acts
-        keys = [*(_KEYS[act] for act in acts), "s sort", "o order", "/ filter", "Enter details", "? help"]
+        keys = [*(LABELS[act] for act in acts), "s sort", "o order", "/ filter", "Enter details", "? help"]
         self._put("keys", f" {'  '.join([*keys, 'q quit'])}")
 
     def _put(self, id: str, text: str) -> None:
@@ -151,10 +115,12 @@ class Top(App[None]):
     async def _read_on(self) -> None:
         while True:
             self._kicked.clear()
+            self._asked_at = self._asked_at or time.monotonic()
             try:
                 view = await self._inspector.overview()
             except PenstockError as error:
-                self._store_is_away(error)
+                self._why_away = f": {error}"
+                self._say_away()
             else:
                 self._took(view)
             self._lines()
@@ -164,20 +130,26 @@ class Top(App[None]):
 
     def _took(self, view: Overview) -> None:
         self._rates = rates = Rates(self._view, view, self._rates)
-        if self._away_since is not None:
+        if self._away:
             self._say("the store answers again")
-            self._away_since = None
+        self._asked_at, self._why_away, self._away = None, "", False
         if self._view is None or view.now > self._view.now:
             self._view = view
         self._put("totals", f" {totals(view, rates)}")
         for table in self._tables:
             table.take(table.pane.rows(view, rates))
 
-    def _store_is_away(self, error: PenstockError) -> None:
-        now = time.monotonic()
-        self._away_since = now if self._away_since is None else self._away_since
-        since = f"for {now - self._away_since:.0f} s" if self._view is not None else "yet"
-        self._say(f"the store does not answer {since}: {error}", bad=True)
+    def _check_answer(self) -> None:
+        """Say it when a read takes long: its error may come only after several seconds."""
+        if self._asked_at is not None and time.monotonic() - self._asked_at >= _LATE:
+            self._say_away()
+
+    def _say_away(self) -> None:
+        self._away = True
+        since = "yet"
+        if self._view is not None and self._asked_at is not None:
+            since = f"for {time.monotonic() - self._asked_at:.0f} s"
+        self._say(f"the store does not answer {since}{self._why_away}", bad=True)
 
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────
 

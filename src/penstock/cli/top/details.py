@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.cli.show import span
+from penstock.cli.short_forms import span
 from penstock.core.text import block, one_line
 from penstock.inspector import ErrorGroupView, HeldView, Inspector, JobRow, QueueView, WorkerView
 

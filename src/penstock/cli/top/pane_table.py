@@ -9,7 +9,8 @@ from textual.events import Resize
 from textual.widgets import DataTable
 
 from penstock.cli.tables import fit, justify, style
-from penstock.cli.top.panes import Pane, PaneRow, arranged
+from penstock.cli.top.pane_rows import PaneRow
+from penstock.cli.top.panes import Pane, arranged
 from penstock.core.text import one_line
 
 __all__ = ["PaneTable"]

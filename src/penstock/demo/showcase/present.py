@@ -37,13 +37,13 @@ async def _enqueue_jobs() -> None:
         shop.index_products.job(shop.Product(f"sku-{n}", f"Kettle {n}", Decimal("39.90"))) for n in range(37)
     ]
     hooks = [shop.call_webhook.job("https://flaky.example/hook", {"order": n}) for n in range(12)]
-    keyed = [
+    unique = [
         shop.charge_card.using(delay="2h", unique_key=f"order-{n}", headers={"customer": f"c{n}"}).job(
             n, Decimal("19.99"), shop.Currency.SEK, "tok"
         )
         for n in range(3)
     ]
-    await app.aenqueue_many([*late, *imports, *same_product, *products, *hooks, *keyed])
+    await app.aenqueue_many([*late, *imports, *same_product, *products, *hooks, *unique])
     for n in range(34):
         await app.aenqueue_raw("exports", b'{"customer": %d, "format": "csv"}' % n, "exports.write")
     for n in range(3):

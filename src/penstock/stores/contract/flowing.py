@@ -117,7 +117,8 @@ class Flowing(Protocol):
     async def advance_flows(self, *, limit: int = FLOW_STEP) -> int:
         """Continue what verbs of flows, and ends of jobs, have left over, in one bounded step per flow.
 
-        - Cancels flows whose job (`NewFlow.wakes`) was cancelled, is dead, or was removed before its end.
+        - Cancels flows whose job (`NewFlow.wakes`) was cancelled, is dead, or was removed before its end, and
+          those that were not started when it completed.
         - Removes results that no node needs any longer (`NewNode.uses`), flows past their retention, and
           those that were never started.
 

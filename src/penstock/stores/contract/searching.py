@@ -59,7 +59,10 @@ class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
     - `headers`: it has each of these headers, with this value.
     - `text`: its payload (the stored JSON), its id, its reason or one of its errors as `Kind: message`
       contains this text. The case of ASCII letters makes no difference.
+    - `hidden`: for viewers who may not see all values: names, of which `*` stands for any characters. The
+      text is not looked for in values of the payload under these names, and such a header matches nothing.
     - `enqueued`, `due`, `ended`: when it was enqueued, is or was due (`run_at`), and ended.
+    - `not_tasks`: it is of none of these tasks.
     """
 
     queues: tuple[str, ...] = ()
@@ -69,9 +72,11 @@ class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
     flow: Ref | None = None
     headers: dict[str, str] = {}
     text: str = ""
+    hidden: tuple[str, ...] = ()
     enqueued: TimeRange = _ALWAYS
     due: TimeRange = _ALWAYS
     ended: TimeRange = _ALWAYS
+    not_tasks: tuple[str, ...] = ()
 
 
 class JobOrder(enum.StrEnum):
@@ -114,7 +119,7 @@ _ORDERED = {JobOrder.ENQUEUED: frozenset(State), JobOrder.DUE: DUE_LATER, JobOrd
 def check_search(filter: JobFilter, order: JobOrder) -> JobFilter:
     """Return the filter with the states that a search in this order looks at. Raises ConfigError.
 
-    Without states in the filter, these are all that have this order.
+    Without states in the filter, these are all that have this order. `hidden` stays if it makes a difference.
     """
     wrong = sorted(set(filter.states) - _ORDERED[order])
     if wrong:
@@ -128,7 +133,12 @@ def check_search(filter: JobFilter, order: JobOrder) -> JobFilter:
         states = tuple(sorted(_ORDERED[order]))
     if not states and filter.worker is not None:
         states = (State.RUNNING,)
-    return msgspec.structs.replace(filter, states=states, queues=tuple(sorted(set(filter.queues))))
+    return msgspec.structs.replace(
+        filter,
+        states=states,
+        queues=tuple(sorted(set(filter.queues))),
+        hidden=filter.hidden if filter.text or filter.headers else (),
+    )
 
 
 class Searching(Protocol):

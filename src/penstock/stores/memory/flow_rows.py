@@ -18,7 +18,8 @@ class MemoryFlow:
     """A flow, and its nodes by number.
 
     - `number`: in the order of creation. `added`: the keys of calls that have added members.
-    - `parent_ended`: the job that waits for the flow has ended; `advance_flows` has to see to it.
+    - `parent_ended`: the job that waits for the flow has ended; `advance_flows` has to see to it. If that job
+      is gone by then, `parent_completed` says whether it had completed.
     """
 
     head: LiveFlow
@@ -26,6 +27,7 @@ class MemoryFlow:
     nodes: list[LiveNode] = dataclasses.field(default_factory=list[LiveNode])
     added: set[str] = dataclasses.field(default_factory=set[str])
     parent_ended: bool = False
+    parent_completed: bool = False
 
 
 class MemoryFlows(dict[Ref, MemoryFlow]):
@@ -71,10 +73,10 @@ class MemoryFlows(dict[Ref, MemoryFlow]):
             if not flows:
                 del self.parents[parent]
 
-    def parent_ended(self, parent: Ref) -> None:
+    def parent_ended(self, parent: Ref, *, completed: bool) -> None:
         """Let `advance_flows` see to the open flows that this job waited for."""
         for ref in self.parents.get(parent, {}):
-            self[ref].parent_ended = True
+            self[ref].parent_ended, self[ref].parent_completed = True, completed
             self.busy.setdefault(ref)
 
     def over(self, now: int) -> Iterator[Ref]:

@@ -59,8 +59,7 @@ def put(memory: MemoryState, row: Row) -> None:
     if row.job.ended:
         if (flow := row.job.spec.flow) is not None:
             memory.flow_ends.append(end_of(flow, row.job))
-        if row.job.state is not State.COMPLETED:
-            memory.flows.parent_ended(row.job.ref)
+        memory.flows.parent_ended(row.job.ref, completed=row.job.state is State.COMPLETED)
     if partition is not None:
         partitions.advance(memory, row.queue, partition, memory.clock.now())
 
@@ -135,8 +134,7 @@ def remove(memory: MemoryState, row: Row, *, forgotten: bool = False, keeps_key:
     memory.discard(row)
     if (flow := row.job.spec.flow) is not None:
         memory.flow_ends.append(end_of(flow, row.job))
-    if not row.job.ended:
-        memory.flows.parent_ended(row.job.ref)
+    memory.flows.parent_ended(row.job.ref, completed=row.job.state is State.COMPLETED)
     if memory.waiters.end_watches:
         memory.waiters.notify_ended(row.job, gone=True)
 

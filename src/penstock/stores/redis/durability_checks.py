@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.core.formats import size_text
 from penstock.stores.contract import Finding, Level
-from penstock.stores.redis.server_facts import ServerFacts, percent, size_text
+from penstock.stores.redis.server_facts import ServerFacts, percent
 
 __all__ = ["eviction", "memory", "persistence", "replicas"]
 

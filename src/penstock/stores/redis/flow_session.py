@@ -17,6 +17,7 @@ from penstock.core.flow import CLOSED, OPEN, USED, FlowNode, FlowState, NewNode,
 from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode, Sweep
 from penstock.core.job import NewJob, Ref
 from penstock.stores.redis.keys import id_of, packed
+from penstock.stores.redis.wire.calls import ServerRun
 
 __all__ = ["FlowChangeSet", "node_fields", "read_head", "shown_node"]
 
@@ -60,13 +61,19 @@ class _StoredNode(NamedTuple):
     stamp: int
 
 
+def _job_and_facts(text: bytes) -> tuple[Ref | None, _NodeFacts]:
+    at = _NODE.size
+    id_from = at + 1
+    at = id_from + text[at]
+    id, queue_from = text[id_from:at], at + 1
+    at = queue_from + text[at]
+    queue = text[queue_from:at]
+    return Ref(queue.decode(), id_of(id)) if queue else None, _decode_facts(text[at:])
+
+
 def _node_of(index: int, text: bytes) -> _StoredNode:
     state, swept, pending, failures, successor, stamp = _NODE.unpack_from(text)
-    at = _NODE.size
-    id = text[at + 1 : at + 1 + text[at]]
-    at += 1 + len(id)
-    queue = text[at + 1 : at + 1 + text[at]]
-    facts = _decode_facts(memoryview(text)[at + 1 + len(queue) :])
+    ref, facts = _job_and_facts(text)
     node = LiveNode(
         index,
         _STATES[state],
@@ -74,7 +81,7 @@ def _node_of(index: int, text: bytes) -> _StoredNode:
         failures,
         facts.when,
         facts.next if successor == _NO_ONE else (successor,),
-        ref=Ref(queue.decode(), id_of(id)) if queue else None,
+        ref=ref,
         task=facts.task,
         swept=bool(swept),
         again=facts.again,
@@ -108,8 +115,11 @@ def read_head(text: bytes, uncounted: bytes | None) -> LiveFlow:
 class FlowChangeSet:
     """A flow, and its nodes as far as they were read; the host of its engine."""
 
-    def __init__(self, head: LiveFlow, version: bytes, uncounted: int, now: int) -> None:
+    def __init__(
+        self, head: LiveFlow, version: bytes, uncounted: int, now: int, run: ServerRun | None = None
+    ) -> None:
         self.head = head
+        self.run = run  # that of the server that the flow was read from
         self._was_over = head.over
         self.version = version
         #: The ends that scripts had counted, and that are counted in `head` now.
@@ -125,7 +135,7 @@ class FlowChangeSet:
         self.removed: set[str] = set()  # the queues whose entries were removed with the change
         self.unconfirmed = ""  # why too few replicas have the change, once it is stored
         self.wakes: Ref | None = None  # a job to wake
-        self.parent_ended = False  # the job that waits for the flow has ended; nobody has seen to it
+        self.parent_ended: bytes | None = None  # the job that waits for it has ended; nobody has seen to it
         self.parent_seen = False  # somebody sees to it now
         self._was_open = bool(version) and head.state not in CLOSED
         self.added = b""  # the field that notes the key of a call which adds members
@@ -362,6 +372,8 @@ def shown_node(index: int, text: bytes | None, inputs: bytes | None, result: byt
     """A node as operators and clients see it."""
     if text is None:
         return None
-    one, _ = _node_of(index, text)
-    of = indexes_of(inputs)
-    return FlowNode(index, one.state, one.ref, one.task, one.when, one.next, of, result, one.uses)
+    state, _, _, _, successor, _ = _NODE.unpack_from(text)
+    ref, facts = _job_and_facts(text)
+    after = facts.next if successor == _NO_ONE else (successor,)
+    of = () if inputs is None else _decode_indexes(inputs)
+    return FlowNode(index, _STATES[state], ref, facts.task, facts.when, after, of, result, facts.uses)

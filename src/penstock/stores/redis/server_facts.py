@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["ServerFacts", "percent", "read_config", "read_info", "size_text"]
+__all__ = ["ServerFacts", "percent", "read_config", "read_info"]
 
 
 def read_info(reply: bytes | str | Mapping[Any, Any]) -> dict[str, Any]:
@@ -78,10 +78,3 @@ def text_of(value: Any) -> str:
 
 def percent(used: int, limit: int) -> str:
     return f"{100 * used / limit:.0f} %"
-
-
-def size_text(count: int) -> str:
-    for unit, size in (("GB", 1_000_000_000), ("MB", 1_000_000)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count / 1000:.3g} kB"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from penstock.core.clock import Clock, SystemClock
 from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.formats import size_text
 from penstock.core.job import Job, Ref
 from penstock.core.per_loop import PerLoop
 from penstock.stores.contract import Finding, Level, OnDue, SyncStore, Wake, WorkerOffer
@@ -79,7 +80,7 @@ class SqliteStore(NamespaceViews, StoreFacade):
         if text in ("", ":memory:") or "\0" in text:
             raise ConfigError(f"{text!r} is not the path of a file; for jobs in memory use memory://")
         self._clock = clock or SystemClock()
-        self._mode = read_mode(mode)
+        self._mode, self._full_sync = read_mode(mode), durability == "full"
         # the real path, so that all processes use the same fair write lock, which is beside the file
         self._path = Path(os.path.realpath(text))
         seen_counts = _SeenCounts()
@@ -88,7 +89,7 @@ class SqliteStore(NamespaceViews, StoreFacade):
                 self._path,
                 namespace=namespace,
                 clock=self._clock,
-                full_sync=durability == "full",
+                full_sync=self._full_sync,
                 patience=patience,
                 mode=self._mode,
                 on_open=seen_counts.begin,
@@ -109,6 +110,7 @@ class SqliteStore(NamespaceViews, StoreFacade):
     def _view(self, namespace: str) -> SqliteStore:
         view = SqliteStore.__new__(SqliteStore)
         view._clock, view._mode, view._path = self._clock, self._mode, self._path
+        view._full_sync = self._full_sync
         view._own_runner = None
         assert self._own_runner is not None  # a view makes no views
         view._set_up(namespace, NamespaceRunner(self._own_runner, namespace), _SeenCounts())
@@ -199,7 +201,19 @@ class SqliteStore(NamespaceViews, StoreFacade):
 
     async def checkup(self) -> list[Finding]:
         settings = await self._runner.ask(_UNREADABLE_SETTINGS) if self._path.exists() else []
-        return [_library(), self._privacy(), *settings]
+        return [_library(), self._privacy(), *self._file(), *settings]
+
+    def _file(self) -> list[Finding]:
+        """The size of the file, and when its commits reach the disk."""
+        syncs = "each commit is synced to the disk" if self._full_sync else "commits are synced now and then"
+        kept = f"{syncs} (durability={'full' if self._full_sync else 'normal'})"
+        found = [Finding(Level.FINE, "syncs", kept)]
+        if size := _size_of(f"{self._path}"):
+            log = _size_of(f"{self._path}-wal")
+            found.append(
+                Finding(Level.FINE, "size", f"{size_text(size)}, and {size_text(log)} in the write-ahead log")
+            )
+        return found
 
     def _privacy(self) -> Finding:
         """Check whether other users can read the jobs or lock the file."""
@@ -217,6 +231,14 @@ class SqliteStore(NamespaceViews, StoreFacade):
             "; ".join(found),
             f"chmod {self._mode:o} {self._path}* (and 700 for the folder), or give mode= in the URL",
         )
+
+
+def _size_of(path: str) -> int:
+    """The bytes of a file; 0 if there is none."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def _library() -> Finding:

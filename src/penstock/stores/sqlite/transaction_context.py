@@ -272,9 +272,9 @@ class TransactionContext:
         if nid is not None:
             self.flow_ends.append((nid, outcome, None))
 
-    def parent_ended(self, seq: int) -> None:
-        """Note that a job has ended without completing: flows may have to be cancelled with it."""
-        self.execute(_PARENT_ENDED, (seq,))
+    def parent_ended(self, seq: int, *, completed: bool = False) -> None:
+        """Note that a job has ended: flows may have to be cancelled with it."""
+        self.execute(_PARENT_ENDED, (seq, -1 if completed else 0))
 
     def same_boot(self) -> bool:
         """Return True if the leases in the file are from the current boot of this machine."""

@@ -4,7 +4,8 @@
 |---|---|
 | `dashboard.py` | the ASGI application: routes, login, answers |
 | `settings.py` | what a dashboard allows and shows |
-| `visitor.py`, `identification.py`, `sessions.py` | who asks, and with which rights |
+| `visitor.py`, `identification.py`, `sessions.py`, `login_tries.py` | who asks, and with which rights |
+| `server.py`, `bounded_connection.py` | the dashboard on sockets of its own |
 | `security.py`, `forms.py` | headers, where a request comes from, the token of each form |
 | `page.py`, `pages/` | what a page is; one module per page |
 | `view.py` | one request: what pages use to read, link and change |
@@ -12,6 +13,9 @@
 | `rendering.py`, `templates/` | Jinja templates; `parts.html` has the macros of the design |
 | `assets.py`, `assets/` | style sheet and scripts, without a build step |
 | `cards.py` | parts of a page that fail alone |
+| `queue_rows.py`, `worker_rows.py` | rows of tables that several pages have |
+| `job_filters.py`, `saved_views.py` | filters of jobs as addresses, and names for them |
+| `bulk_steps.py`, `undo_tickets.py` | bulk acts run in this process; what can be undone for a minute |
 | `charts.py`, `json_tree.py`, `tracebacks.py`, `formats.py` | what a page draws |
 
 To add a page:
@@ -20,9 +24,11 @@ To add a page:
    `PAGE = DashboardPage(name="NAME", path="/NAME", title=…, show=show, right=Right.READ, navigation=…)`.
 2. Write `templates/pages/NAME.html`, which extends `layout.html`, imports `parts.html` as `ui` with context,
    and has a block `content`. Read parts that may fail by `view.card(key, read)`, and show them with
-   `ui.card`. An element with an id and `data-live` is replaced when the page refreshes itself.
+   `ui.card`. An element with an id and `data-live` is replaced when the page refreshes itself: put an element
+   that may be missing into one that is always there.
 3. Changes are `DashboardAct(path=…, do=…, right=…)`: a form with `ui.act_form` that is sent there. `do`
-   writes the audit log with `view.audit` and returns `view.done(text, path)`.
+   writes the audit log with `view.audit` and returns `view.done(text, path)`, with `undo=` the path of the
+   act that takes it back.
 4. Add both to the table in `pages/__init__.py`. Rights, tokens of forms, headers, errors and login are then
    checked for them as for all pages, and `tests/web/dashboard/` opens each page of the table.
 """

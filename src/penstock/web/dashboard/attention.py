@@ -14,6 +14,7 @@ from penstock.core.job import State
 from penstock.inspector import ParkedView, QueueView, TaskStatsView, WorkerView
 from penstock.web.dashboard.formats import ago, instant_of, span
 from penstock.web.dashboard.pulse import Depth
+from penstock.web.dashboard.shared_reads import FRESH_STATISTICS
 from penstock.web.dashboard.view import View
 
 __all__ = ["RULES", "AttentionItem", "Facts", "attention"]
@@ -61,16 +62,15 @@ Rule = Callable[[Facts], Iterator[AttentionItem]]
 async def attention(view: View) -> list[AttentionItem]:
     """All findings, the most urgent first."""
     inspector = view.inspector
+    last_day = await view.read(
+        "last day", lambda: inspector.statistics.tasks(span=_DAY), fresh=FRESH_STATISTICS
+    )
     facts = Facts(
         view,
         queues=await view.queues(),
         workers=await view.read("fleet", lambda: inspector.workers(jobs=0)),
         parked=[p for p in await view.read("parked", inspector.parked, cost=2) if view.sees(p.queue)],
-        last_day=[
-            task
-            for task in await view.read("last day", lambda: inspector.statistics.tasks(span=_DAY))
-            if view.sees(task.queue)
-        ],
+        last_day=[task for task in last_day if view.sees(task.queue)],
         depths=list(view.shared.pulse.depths),
     )
     found = [finding for rule in RULES for finding in rule(facts)]
@@ -152,7 +152,7 @@ def _late(facts: Facts) -> Iterator[AttentionItem]:
         seen = instant_of(worker.seen_at)
         if seen is not None and facts.view.now - seen > _LATE:
             says = f"worker on {worker.host} was last seen {ago(worker.seen_at, facts.view.now)}"
-            link = facts.view.link("/jobs", worker=worker.id, state=State.RUNNING.value)
+            link = facts.view.worker_link(worker.id)
             yield AttentionItem("bad", worker.id, says, link)
 
 

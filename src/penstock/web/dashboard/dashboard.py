@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -20,9 +20,12 @@ from penstock.inspector import Inspector
 from penstock.stores.contract import Store
 from penstock.web.access_tokens import AccessToken, digest_of
 from penstock.web.dashboard.assets import Assets
+from penstock.web.dashboard.bulk_steps import BulkSteps
+from penstock.web.dashboard.formats import plain_line
 from penstock.web.dashboard.forms import FormError, local_path, read_form
 from penstock.web.dashboard.identification import Identification, Login
 from penstock.web.dashboard.json_tree import Redaction
+from penstock.web.dashboard.login_tries import LoginTries
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.pages import ACTS, PAGES
 from penstock.web.dashboard.pulse import Pulse
@@ -31,7 +34,7 @@ from penstock.web.dashboard.security import Guard
 from penstock.web.dashboard.sessions import new_cookie
 from penstock.web.dashboard.settings import DashboardSettings
 from penstock.web.dashboard.shared_reads import SharedReads
-from penstock.web.dashboard.stream import event_stream
+from penstock.web.dashboard.stream import EventStreams
 from penstock.web.dashboard.view import NotFoundError, Shared, View
 from penstock.web.dashboard.visitor import Visitor
 from penstock.web.hosts import HostRule
@@ -66,16 +69,20 @@ class Dashboard:
         settings = settings or _settings(given)
         store = app.store if isinstance(app, App) else app
         inspector = Inspector(store)
+        reads = SharedReads()
         self._shared = Shared(
             store=store,
             app=app if isinstance(app, App) else None,
             inspector=inspector,
             settings=settings,
             redaction=Redaction(settings.redact),
-            reads=SharedReads(),
+            reads=reads,
             pulse=Pulse(inspector, settings.interval),
+            bulk_steps=BulkSteps(store, allowed=not settings.read_only),
         )
-        self._identification = Identification(store, settings, login)
+        self._identification = Identification(store, settings, login, lambda: reads.count(1))
+        self._tries = LoginTries()
+        self._streams = EventStreams(self._shared.pulse)
         self._templates = Templates()
         self._assets = Assets()
         self._pages = pages
@@ -87,11 +94,14 @@ class Dashboard:
         await self._asgi(scope, receive, send)
 
     def running(self) -> AbstractContextManager[None]:
-        """Remember the depths of queues while this block lasts, also when no page is open."""
+        """Remember the depths of queues and continue bulk acts while this block lasts, also when no page is
+        open."""
+        self._shared.bulk_steps.wake()
         return self._shared.pulse.running()
 
     def close(self) -> None:
-        """End the event streams: the server stops."""
+        """End the event streams, and leave bulk acts to others: the server stops."""
+        self._shared.bulk_steps.stop()
         self._shared.pulse.close()
 
     @property
@@ -123,16 +133,16 @@ class Dashboard:
 
     def _page(self, page: DashboardPage) -> Endpoint:
         async def answer(request: Request) -> Response:
+            live = "x-penstock-live" in request.headers
+            if live and not self._shared.reads.may_refresh():
+                return Response(status_code=204)
             view = await self._view(request)
             if view is None:
-                return self._to_login(request)
+                return Response(status_code=401) if live else self._to_login(request)
             queue = view.queue if "{queue}" in page.path else None
             allowed = view.visitor.may_somewhere(page.right) if queue is None else view.may(page.right, queue)
             if not allowed:
                 return self._message(view, 403, "Not allowed", f"You have no right to {page.right} here.")
-            live = "x-penstock-live" in request.headers
-            if live and not self._shared.reads.may_refresh():
-                return Response(status_code=204)
             values = await page.show(view)
             if isinstance(values, Response):
                 return values
@@ -178,12 +188,14 @@ class Dashboard:
                 made = self._plain(request, error.status, "Not accepted", str(error))
             except NotFoundError as error:
                 made = self._plain(request, 404, "Not found", str(error))
+            except (ConfigError, ArgumentError) as error:
+                made = self._plain(request, 400, "Not accepted", str(error))
             except StoreUnavailable as error:
                 made = self._plain(request, 503, "The store does not answer", str(error))
             except PenstockError as error:
                 made = self._plain(request, 500, "This failed", str(error))
             except Exception as error:  # noqa: BLE001  # boundary: a fault becomes a page, and is logged
-                _log.exception("%s %s failed", request.method, request.url.path)
+                _log.exception("%s %s failed", request.method, plain_line(request.scope["path"]))
                 says = f"The dashboard failed ({type(error).__name__}); its log has the details."
                 made = self._plain(request, 500, "This failed", says)
             self._set_cookies(request, made)
@@ -249,6 +261,8 @@ class Dashboard:
         form = await read_form(request, self._given(request))
         found = await self._identification.token_of(form.get("token"))
         if not isinstance(found, AccessToken):
+            if self._tries.too_many(request.client.host if request.client else ""):
+                raise FormError(429, "too many wrong logins: wait a minute")
             return await self._show_login(request, found, 401)
         request.state.cookie = new_cookie()  # nobody can have set it before
         await self._identification.sessions.begin(request.state.cookie, found)
@@ -269,11 +283,11 @@ class Dashboard:
         view = await self._view(request)
         if view is None:
             return self._to_login(request)
-        return StreamingResponse(
-            event_stream(self._shared.pulse, view.visitor),
-            media_type="text/event-stream",
-            headers={"X-Accel-Buffering": "no"},
-        )
+
+        async def again() -> Visitor | None:
+            return await self._identification.visitor(request, self._given(request))
+
+        return self._streams.answer(request.method, view.visitor, again)
 
     async def _theme(self, request: Request) -> Response:
         form = await read_form(request, self._given(request))
@@ -299,7 +313,7 @@ class Dashboard:
         """A message for somebody who may be unknown."""
         return self._message(self._of(request, Visitor("", ())), status, title, says)
 
-    def _render(self, template: str, view: View, values: dict[str, Any]) -> str:
+    def _render(self, template: str, view: View, values: dict[str, Any]) -> bytes:
         theme = view.request.cookies.get("penstock-theme")
         shared = {
             "page": None,
@@ -330,6 +344,9 @@ def _cookie_path(request: Request) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/") or "/"
 
 
-def _said(request: Request, name: str) -> tuple[str, str] | None:
-    kind, bar, says = unquote(request.cookies.get(name, "")).partition("|")
-    return (kind, says) if bar and kind in ("done", "failed") else None
+def _said(request: Request, name: str) -> tuple[str, str, str] | None:
+    """What an act has said: its kind, the text, and the path of its undo."""
+    kind, _, rest = unquote(request.cookies.get(name, "")).partition("|")
+    undo, bar, says = rest.partition("|")
+    undo = local_path(undo, "", "") if undo else ""
+    return (kind, says, undo) if bar and kind in ("done", "failed") else None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from urllib.parse import parse_qsl, urlsplit
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from penstock.web.dashboard.sessions import form_token
 
@@ -13,6 +14,8 @@ __all__ = ["Form", "FormError", "local_path", "read_form"]
 
 _LONGEST = 256 * 1024
 _MOST_FIELDS = 2_000
+#: Seconds in which a form has to arrive.
+_PATIENCE = 20.0
 
 
 class FormError(Exception):
@@ -50,11 +53,13 @@ async def read_form(request: Request, cookie: str | None) -> Form:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise FormError(415, "this is not a form")
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _LONGEST:
-            raise FormError(413, "this form is too large")
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            body = await _body(request)
+    except TimeoutError:
+        raise FormError(408, "this form did not arrive in time") from None
+    except ClientDisconnect:
+        raise FormError(400, "this form is not complete") from None
     try:
         fields = parse_qsl(
             body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS
@@ -66,6 +71,18 @@ async def read_form(request: Request, cookie: str | None) -> Form:
     if cookie is None or not hmac.compare_digest(given, form_token(cookie).encode()):
         raise FormError(403, "this form is from another session, or too old: go back, reload and try again")
     return form
+
+
+async def _body(request: Request) -> bytearray:
+    declared = request.headers.get("content-length", "")
+    if len(declared) > 9 or (declared.isdecimal() and int(declared) > _LONGEST):
+        raise FormError(413, "this form is too large")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _LONGEST:
+            raise FormError(413, "this form is too large")
+    return body
 
 
 def local_path(text: str, base: str, otherwise: str) -> str:

@@ -16,8 +16,13 @@ from penstock.web.dashboard.visitor import EVERYBODY, Visitor
 
 __all__ = ["Identification", "Login"]
 
+#: For this long (s) a revoked token or a logout at another server may still be valid here.
+_FRESH = 1.0
 #: Headers of a proxy: who sends them may be anybody, also where only this machine reaches the listener.
-_OF_PROXIES = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_OF_PROXIES = (
+    *("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-port"),
+    *("x-forwarded-server", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"),
+)
 
 #: A function of the host application: who sent this request, or None, which refuses it.
 Login = Callable[[Request], Visitor | Awaitable[Visitor | None] | None]
@@ -26,9 +31,13 @@ Login = Callable[[Request], Visitor | Awaitable[Visitor | None] | None]
 class Identification:
     """Knows the visitors of a dashboard."""
 
-    def __init__(self, store: Store, settings: DashboardSettings, login: Login | None) -> None:
-        self.tokens = AccessTokens(store)
-        self.sessions = Sessions(store, self.tokens, length=settings.session_length)
+    def __init__(
+        self, store: Store, settings: DashboardSettings, login: Login | None, on_read: Callable[[], None]
+    ) -> None:
+        self.tokens = AccessTokens(store, fresh=_FRESH, on_read=on_read)
+        self.sessions = Sessions(
+            store, self.tokens, length=settings.session_length, fresh=_FRESH, on_read=on_read
+        )
         self._settings = settings
         self._login = login
 
@@ -61,7 +70,7 @@ class Identification:
     async def token_of(self, secret: str) -> AccessToken | str:
         """The token with this secret if it may read; otherwise why it opens nothing."""
         try:
-            token = await self.tokens.admitted(secret.strip(), (), ())
+            token = await self.tokens.admitted(secret.strip(), (), (), now=await self.sessions.now())
         except AccessRefusedError as refused:
             return refused.reason
         if token is None:

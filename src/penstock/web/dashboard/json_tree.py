@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
+
+from penstock.core.redaction import HIDDEN, Redaction
 
 __all__ = ["HIDDEN", "Redaction", "TreeNode", "holds_hidden", "json_text", "json_tree"]
 
-HIDDEN = "hidden"
 #: Nodes and characters of a text that are shown at once.
 _MOST_NODES, _LONGEST_TEXT = 400, 2_000
 _DEEPEST = 40
-
-
-class Redaction:
-    """Which names have values that are not shown."""
-
-    def __init__(self, patterns: Sequence[str]) -> None:
-        self._patterns = tuple(pattern.lower() for pattern in patterns)
-
-    def hides(self, name: str) -> bool:
-        """Whether the value of this name is hidden."""
-        return any(fnmatchcase(name.lower(), pattern) for pattern in self._patterns)
-
-    def apply(self, values: dict[str, str]) -> dict[str, str]:
-        """A flat object with hidden values replaced."""
-        return {name: HIDDEN if self.hides(name) else value for name, value in values.items()}
 
 
 @dataclass

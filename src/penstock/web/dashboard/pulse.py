@@ -118,6 +118,10 @@ class Pulse:
             if not before.error:
                 _log.warning("the dashboard cannot read the store: %s", error)
             return QueueSnapshot(before.number + 1, before.queues, not before.error, str(error))
+        except Exception as error:  # noqa: BLE001  # boundary: a fault in one read must not end all streams
+            if not before.error:
+                _log.exception("the dashboard cannot read the store")
+            return QueueSnapshot(before.number + 1, before.queues, not before.error, type(error).__name__)
         return QueueSnapshot(before.number + 1, queues, queues != before.queues or bool(before.error))
 
     def _publish(self, snapshot: QueueSnapshot) -> None:

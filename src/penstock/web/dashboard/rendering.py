@@ -10,12 +10,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from penstock.core.formats import size_text
 from penstock.core.job import TERMINAL, State
 from penstock.web.dashboard import charts
 from penstock.web.dashboard.formats import ago, compact, exact, plain_line, span
 from penstock.web.dashboard.sessions import form_token
 from penstock.web.dashboard.tracebacks import folded
-from penstock.web.dashboard.view import View
+from penstock.web.dashboard.view import View, segment
 
 __all__ = ["Templates"]
 
@@ -32,11 +33,13 @@ class Templates:
             lstrip_blocks=True,
         )
         self._made.filters |= {
+            "size": size_text,
             "span": span,
             "compact": compact,
             "line": plain_line,
             "folded": folded,
             "sentence": lambda text: f"{text[:1].upper()}{text[1:]}.",
+            "segment": segment,
             "spark": charts.spark,
             "tojson_text": lambda text: json.dumps(text, ensure_ascii=False),
             "number": lambda value: f"{value:,}",
@@ -45,11 +48,12 @@ class Templates:
             "states": [state.value for state in sorted(State, key=lambda one: one in TERMINAL)],
         }
 
-    def render(self, name: str, values: Mapping[str, Any]) -> str:
+    def render(self, name: str, values: Mapping[str, Any]) -> bytes:
         """A template without a visitor."""
-        return self._made.get_template(name).render(values)
+        # half a surrogate pair, which JSON may hold, is shown as its code
+        return self._made.get_template(name).render(values).encode("utf-8", "backslashreplace")
 
-    def page(self, name: str, view: View, values: Mapping[str, Any]) -> str:
+    def page(self, name: str, view: View, values: Mapping[str, Any]) -> bytes:
         """A template of a page, with the links and rights of its visitor."""
         return self.render(
             name,

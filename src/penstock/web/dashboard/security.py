@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,7 +37,10 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=()",
 }
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _METHODS = frozenset({"GET", "HEAD", "POST"})
+#: The longest path and query (bytes). Links of a page repeat its query, so a long one makes a large page.
+_LONGEST_PATH, _LONGEST_QUERY = 2_000, 8_000
 
 
 class Guard:
@@ -61,10 +66,16 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         headers = Headers(scope=scope)
+        if len(headers.getlist("host")) > 1:
+            return PlainTextResponse("more than one Host header\n", 400)
         if not self._hosts.accepts(headers.get("host"), None):
             return PlainTextResponse("host not allowed: name it with --allowed-host\n", 421)
         if scope["method"] not in _METHODS:
             return PlainTextResponse("method not allowed\n", 405, {"Allow": "GET, HEAD, POST"})
+        if len(scope["query_string"]) > _LONGEST_QUERY or len(scope["path"]) > _LONGEST_PATH:
+            return PlainTextResponse("this address is too long\n", 414)
+        if _CONTROL.search(scope["path"]):  # a route would match also with a line feed at its end
+            return PlainTextResponse("control characters in the path\n", 400)
         if scope["method"] == "POST" and from_elsewhere(headers, self._hosts):
             return PlainTextResponse("request from another site\n", 403)
         return None

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from penstock.core.errors import ConfigError
+from penstock.web.dashboard.bounded_connection import BoundedConnection
 from penstock.web.dashboard.dashboard import Dashboard
 from penstock.web.sockets import UnixSocket, bind_tcp
 from penstock.web.tls import Tls
 
 __all__ = ["DashboardListener", "new_server", "serve_dashboard"]
 
+_log = logging.getLogger("penstock.web")
+
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardListener:
-    """Where a dashboard listens. `proxy`: the address of a proxy whose X-Forwarded headers are believed."""
+    """Where a dashboard listens.
+
+    `proxy`: the address of a proxy whose X-Forwarded headers are believed; `unix` for one that connects to
+    the Unix socket.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -54,11 +65,13 @@ async def serve_dashboard(
 
     `sockets`: those that listen already, in place of those of the listener.
     """
+    tls = None
     if listener.certificate is not None and listener.key is not None:
-        Tls(listener.certificate, listener.key)  # its errors say what is wrong
+        tls = Tls(listener.certificate, listener.key)
     listening, file = _sockets(listener) if sockets is None else (sockets, None)
-    server = new_server(dashboard, listener, grace=grace)
+    server = new_server(dashboard, listener, grace=grace, tls=tls)
     _stop_on_signals(dashboard, server)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, tls)
     if on_ready is not None:
         on_ready(_address(listener, listening), _port(listening))
     try:
@@ -70,30 +83,61 @@ async def serve_dashboard(
     return 0
 
 
-def new_server(application: ASGIApp, listener: DashboardListener, *, grace: float) -> uvicorn.Server:
+def new_server(
+    application: ASGIApp, listener: DashboardListener, *, grace: float, tls: Tls | None = None
+) -> uvicorn.Server:
     """A server for a dashboard, or for what stands in its place. Signals are left to the caller."""
-    return _DashboardServer(_config(application, listener, grace))
+    return _DashboardServer(_config(application, listener, grace, tls))
 
 
-def _config(application: ASGIApp, listener: DashboardListener, grace: float) -> uvicorn.Config:
-    return uvicorn.Config(
-        application,
+def _config(
+    application: ASGIApp, listener: DashboardListener, grace: float, tls: Tls | None
+) -> uvicorn.Config:
+    config = uvicorn.Config(
+        _behind_proxy(application, listener),
         loop="none",
-        http="httptools",
+        http=BoundedConnection,
         ws="none",
         lifespan="off",
         log_config=None,
         log_level="warning",
         access_log=listener.access_log,
         server_header=False,
-        proxy_headers=listener.proxy is not None,
-        forwarded_allow_ips=listener.proxy,
-        ssl_certfile=listener.certificate,
-        ssl_keyfile=listener.key,
+        proxy_headers=False,
         timeout_graceful_shutdown=max(1, round(grace)),
         timeout_keep_alive=30,
         limit_concurrency=1_000,
     )
+    config.load()
+    config.ssl = None if tls is None else tls.context
+    return config
+
+
+def _reload(tls: Tls | None) -> None:
+    """Read the certificate again at SIGHUP."""
+    try:
+        if tls is not None:
+            tls.reload()
+    except ConfigError as error:
+        _log.error("the certificate stays as it is: %s", error)
+
+
+def _behind_proxy(application: ASGIApp, listener: DashboardListener) -> ASGIApp:
+    if listener.proxy is None:
+        return application
+    believing: Any = ProxyHeadersMiddleware(application, listener.proxy)  # type: ignore[arg-type]
+    return believing if listener.path is None else _NamedClient(believing)
+
+
+class _NamedClient:
+    """Gives clients of a Unix socket, which have no address, the name `unix`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["client"] = scope.get("client") or ("unix", 0)
+        await self._app(scope, receive, send)
 
 
 def _sockets(listener: DashboardListener) -> tuple[list[socket.socket], UnixSocket | None]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -20,6 +22,10 @@ from penstock.web.document_cache import DocumentCache
 __all__ = ["Sessions", "form_token", "new_cookie"]
 
 _KIND = "dashboard-sessions"
+#: The most logins of one token; the one that would end first makes room.
+_MOST = 50
+#: For this long (s) the store's clock is counted on without asking for it.
+_CLOCK_FRESH = 30.0
 
 
 class StoredSession(msgspec.Struct, frozen=True):
@@ -33,15 +39,26 @@ class StoredSession(msgspec.Struct, frozen=True):
 class Sessions:
     """The logins of one store, shared by all its dashboards."""
 
-    def __init__(self, store: Store, tokens: AccessTokens, *, length: float) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tokens: AccessTokens,
+        *,
+        length: float,
+        fresh: float,
+        on_read: Callable[[], None],
+    ) -> None:
         self._tokens = tokens
         self._length = int(length * 1000)
-        self._stored = DocumentCache(store, _KIND, StoredSession)
+        self._stored = DocumentCache(store, _KIND, StoredSession, fresh=fresh, on_read=on_read)
+        self._on_read = on_read
+        self._clock: tuple[int, float] | None = None
 
     async def begin(self, cookie: str, token: AccessToken) -> None:
         """Log in: the cookie stands for the token until the session ends."""
-        ends_at = await self._tokens.now() + self._length
+        ends_at = await self.now() + self._length
         record = StoredSession(token.name, token.digest, ends_at)
+        await self._make_room(token)
         await self._stored.put(_name(cookie), record, expires_in=self._length)
 
     async def end(self, cookie: str) -> None:
@@ -53,12 +70,27 @@ class Sessions:
         session = (await self._stored.all()).get(_name(cookie))
         if session is None:
             return None
-        now = await self._tokens.now()
+        now = await self.now()
         for token in await self._tokens.all():
             if token.name == session.token and token.digest == session.digest:
                 ended = token.expired(now) or session.ends_at <= now
                 return None if ended else Visitor(f"token:{token.name}", token.scopes)
         return None
+
+    async def now(self) -> int:
+        """The store's clock (ms)."""
+        at = time.monotonic()
+        if self._clock is None or at - self._clock[1] > _CLOCK_FRESH:
+            self._on_read()
+            self._clock = await self._tokens.now(), at
+        return self._clock[0] + int((at - self._clock[1]) * 1000)
+
+    async def _make_room(self, token: AccessToken) -> None:
+        """Without a bound, one token could fill the store with its logins."""
+        stored = await self._stored.all()
+        own = sorted((one.ends_at, name) for name, one in stored.items() if one.digest == token.digest)
+        for _, name in own[: max(0, len(own) - _MOST + 1)]:
+            await self._stored.remove(name)
 
 
 def new_cookie() -> str:

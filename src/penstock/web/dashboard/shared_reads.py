@@ -6,12 +6,15 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-__all__ = ["SharedReads"]
+from penstock.core.errors import PenstockError
 
-#: For this long (s) an answer is used again.
-_FRESH = 1.0
+__all__ = ["FRESH", "FRESH_STATISTICS", "SharedReads"]
+
+#: For this long (s) an answer is used again, and one about statistics, which change by the minute.
+FRESH, FRESH_STATISTICS = 1.0, 10.0
 _MOST_KEPT = 256
 #: Reads of the store per second for pages that refresh themselves, and how many may come at once.
 _PER_SECOND, _BURST = 4.0, 8.0
@@ -19,32 +22,63 @@ _PER_SECOND, _BURST = 4.0, 8.0
 T = TypeVar("T")
 
 
+@dataclass
+class _PendingRead:
+    """The requests that wait for one answer: one reads, the others get what it has read, or its error."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+    failed_at: float = 0.0
+    error: PenstockError | None = None
+
+
 class SharedReads:
     """Keeps answers for a second. Pages that refresh themselves get no more than 4 reads a second in all."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
-        self._locks: dict[Hashable, asyncio.Lock] = {}
+        self._pending: dict[Hashable, _PendingRead] = {}
+        self._cleared = 0
         self._left, self._counted = _BURST, time.monotonic()
         #: Reads of the store since the start.
         self.reads = 0
 
-    async def get(self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1) -> T:
-        """The answer to a question; the same question is asked once a second. `cost`: reads of the store."""
+    async def get(
+        self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1, fresh: float = FRESH
+    ) -> T:
+        """The answer to a question, which is used again for `fresh` seconds. `cost`: reads of the store.
+
+        Requests that wait for the same answer also share its error: each on its own would wait for a store
+        that does not answer.
+        """
         if (known := self._known(key)) is not None:
             return known[0]  # type: ignore[no-any-return]
-        lock = self._locks.setdefault(key, asyncio.Lock())
+        began = time.monotonic()
+        pending = self._pending.setdefault(key, _PendingRead())
+        pending.waiting += 1
         try:
-            async with lock:
+            async with pending.lock:
                 if (known := self._known(key)) is not None:
                     return known[0]  # type: ignore[no-any-return]
-                self.count(cost)
-                answer = await read()
-                self._keep(key, answer)
+                if pending.error is not None and pending.failed_at >= began:
+                    raise pending.error
+                cleared = self._cleared
+                answer = await self._read(read, cost, pending)
+                if cleared == self._cleared:  # else it may be older than the change
+                    self._keep(key, answer, fresh)
                 return answer
         finally:
-            if not lock.locked():
-                self._locks.pop(key, None)
+            pending.waiting -= 1
+            if not pending.waiting:
+                del self._pending[key]
+
+    async def _read(self, read: Callable[[], Awaitable[T]], cost: int, pending: _PendingRead) -> T:
+        self.count(cost)
+        try:
+            return await read()
+        except PenstockError as error:
+            pending.failed_at, pending.error = time.monotonic(), error
+            raise
 
     def count(self, reads: int) -> None:
         """Count reads of the store that are not shared."""
@@ -61,13 +95,16 @@ class SharedReads:
     def clear(self) -> None:
         """Forget all answers: something has been changed here."""
         self._kept.clear()
+        self._cleared += 1
 
     def _known(self, key: Hashable) -> tuple[Any] | None:
-        at, answer = self._kept.get(key, (0.0, None))
-        return (answer,) if at and time.monotonic() - at < _FRESH else None
+        until, answer = self._kept.get(key, (0.0, None))
+        return (answer,) if time.monotonic() < until else None
 
-    def _keep(self, key: Hashable, answer: Any) -> None:
-        self._kept[key] = (time.monotonic(), answer)
-        self._kept.move_to_end(key)
+    def _keep(self, key: Hashable, answer: Any, fresh: float) -> None:
+        now = time.monotonic()
+        for old in [one for one, (until, _) in self._kept.items() if until <= now]:
+            del self._kept[old]
+        self._kept[key] = (now + fresh, answer)
         while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)

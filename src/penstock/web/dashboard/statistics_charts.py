@@ -9,6 +9,7 @@ from penstock.stores.contract import Resolution
 from penstock.web.access_tokens import Right
 from penstock.web.dashboard.charts import Chart, area_chart, bar_chart, filled
 from penstock.web.dashboard.formats import compact, span
+from penstock.web.dashboard.shared_reads import FRESH_STATISTICS
 from penstock.web.dashboard.view import View
 
 __all__ = ["RANGES", "StatsRange", "depth_chart", "range_asked", "statistics_charts"]
@@ -56,6 +57,7 @@ async def statistics_charts(
     periods = await view.read(
         ("periods", chosen.name, queue, task),
         lambda: view.inspector.statistics.periods(chosen.by, queue=queue, task=task, span=chosen.length),
+        fresh=FRESH_STATISTICS,
     )
     values = filled(periods, chosen.by, chosen.count, view.now)
     return [

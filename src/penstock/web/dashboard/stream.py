@@ -1,33 +1,94 @@
-"""The stream of server-sent events: one per browser, one event per snapshot."""
+"""The streams of server-sent events: one per browser, one event per snapshot."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 
 import msgspec
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from penstock.core.errors import PenstockError
 from penstock.inspector import QueueView
 from penstock.web.access_tokens import Right
 from penstock.web.dashboard.pulse import Pulse, QueueSnapshot
 from penstock.web.dashboard.visitor import Visitor
 
-__all__ = ["event_stream", "event_text", "totals"]
+__all__ = ["EventStreams", "event_text", "totals"]
 
 #: Seconds without an event after which a comment keeps proxies from closing the connection.
 _QUIET = 15.0
-#: A stream ends after this many events, and the browser opens another one, which checks the login again.
+#: A stream ends after this many events, and the browser opens another one.
 _EVENTS = 150
+#: At each snapshot whose number this divides, all streams check their logins: together, with one read.
+_CHECKED = 8
+#: The most open streams: in all, and of one visitor.
+_MOST, _MOST_OF_ONE = 500, 100
+_HEADERS = {"X-Accel-Buffering": "no"}
+_TYPE = "text/event-stream"
+
+#: Who the visitor of a request is now; None after the login has ended.
+Recheck = Callable[[], Awaitable[Visitor | None]]
 
 
-async def event_stream(pulse: Pulse, visitor: Visitor) -> AsyncGenerator[bytes, None]:
-    """The bytes of a stream for this visitor."""
-    yield b"retry: 3000\n\n"
-    with pulse.followed():
-        for _ in range(_EVENTS):
-            snapshot = await pulse.next(_QUIET)
-            if pulse.closed:
-                return
-            yield b": still here\n\n" if snapshot is None else event_text(snapshot, visitor)
+class EventStreams:
+    """The open streams of a dashboard. Their number is bounded, and each ends with its login."""
+
+    def __init__(self, pulse: Pulse) -> None:
+        self._pulse = pulse
+        self._open: Counter[str] = Counter()
+
+    def answer(self, method: str, visitor: Visitor, again: Recheck) -> Response:
+        """A new stream, or a refusal if too many are open."""
+        if method == "HEAD":  # a stream without a body would only hold the connection
+            return Response(media_type=_TYPE, headers=_HEADERS)
+        if self._open.total() >= _MOST or self._open[visitor.name] >= _MOST_OF_ONE:
+            return PlainTextResponse("too many event streams are open\n", 503, {"Retry-After": "30"})
+        return _EventStream(self._counted(visitor, again))
+
+    async def _counted(self, visitor: Visitor, again: Recheck) -> AsyncGenerator[bytes, None]:
+        self._open[visitor.name] += 1
+        try:
+            async with aclosing(self._events(visitor, again)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._open[visitor.name] -= 1
+            self._open += Counter()  # forgets visitors without streams
+
+    async def _events(self, visitor: Visitor, again: Recheck) -> AsyncGenerator[bytes, None]:
+        yield b"retry: 3000\n\n"
+        with self._pulse.followed():
+            for _ in range(_EVENTS):
+                snapshot = await self._pulse.next(_QUIET)
+                if self._pulse.closed:
+                    return
+                if snapshot is None:
+                    yield b": still here\n\n"
+                    continue
+                if snapshot.number % _CHECKED == 0:
+                    try:
+                        known = await again()
+                    except PenstockError:  # nothing new can be read either; the event says so
+                        known = visitor
+                    if known is None:
+                        return
+                    visitor = known
+                yield event_text(snapshot, visitor)
+
+
+class _EventStream(StreamingResponse):
+    """A response that closes its events at once when the browser has gone."""
+
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(events, media_type=_TYPE, headers=_HEADERS)
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._events):
+            await super().__call__(scope, receive, send)
 
 
 def event_text(snapshot: QueueSnapshot, visitor: Visitor) -> bytes:

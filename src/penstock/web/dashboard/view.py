@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -11,22 +12,26 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from penstock.app.app import App
-from penstock.core.errors import ConfigError
+from penstock.core.errors import ConfigError, StoreUnavailable
 from penstock.core.ids import check_id, check_queue
 from penstock.inspector import Inspector, QueueView
 from penstock.inspector.audit import AuditLog
 from penstock.stores.contract import Store
 from penstock.web.access_tokens import Right
+from penstock.web.dashboard.bulk_steps import BulkSteps
 from penstock.web.dashboard.cards import Card, card
 from penstock.web.dashboard.formats import now_ms
 from penstock.web.dashboard.forms import Form, local_path
 from penstock.web.dashboard.json_tree import Redaction
 from penstock.web.dashboard.pulse import Pulse
 from penstock.web.dashboard.settings import DashboardSettings
-from penstock.web.dashboard.shared_reads import SharedReads
+from penstock.web.dashboard.shared_reads import FRESH, SharedReads
 from penstock.web.dashboard.visitor import Visitor
 
-__all__ = ["NotFoundError", "Shared", "View", "segment"]
+__all__ = ["NotFoundError", "Shared", "View", "free_segment", "segment"]
+
+#: Seconds that a part of a page waits after another one had no answer.
+_BRIEF = 0.5
 
 T = TypeVar("T")
 
@@ -46,11 +51,15 @@ class Shared:
     redaction: Redaction
     reads: SharedReads
     pulse: Pulse
+    bulk_steps: BulkSteps
 
 
 @dataclass
 class View:
-    """One request of a known visitor. `cookie`: the value of the session cookie."""
+    """One request of a known visitor.
+
+    `cookie`: the value of the session cookie. `away`: the error of a store that did not answer.
+    """
 
     request: Request
     visitor: Visitor
@@ -58,6 +67,7 @@ class View:
     cookie: str
     form: Form = field(default_factory=Form)
     now: int = field(default_factory=now_ms)
+    away: StoreUnavailable | None = None
 
     # ── the question ─────────────────────────────────────────────────────────────────────────────
 
@@ -74,16 +84,27 @@ class View:
     @property
     def queue(self) -> str:
         """The queue in the path. Raises NotFoundError for what cannot be one."""
-        return _checked(check_queue, self.part("queue"))
+        return self.checked(check_queue, "queue")
 
     @property
     def id(self) -> str:
         """The job in the path. Raises NotFoundError for what cannot be one."""
-        return _checked(check_id, self.part("id"))
+        return self.checked(check_id, "id")
 
     def part(self, name: str) -> str:
         """A part of the path, as `segment` wrote it."""
         return str(self.request.path_params.get(name, "")).removeprefix("!")
+
+    def checked(self, check: Callable[[str], str], name: str) -> str:
+        """A part of the path that a function has checked. Raises NotFoundError for what it refuses."""
+        try:
+            return check(self.part(name))
+        except ConfigError as error:
+            raise NotFoundError(str(error)) from None
+
+    def free_name(self, name: str) -> str:
+        """A part of the path that may be any text, as `free_segment` wrote it."""
+        return self.part(name).replace("~2F", "/").replace("~7E", "~")
 
     def asked(self, name: str, otherwise: str = "") -> str:
         """The last value of a query parameter."""
@@ -123,6 +144,14 @@ class View:
         """The path of the page of a job."""
         return self.link(f"/jobs/{segment(queue)}/{segment(id)}")
 
+    def task_link(self, task: str, /, **query: Any) -> str:
+        """The path of the page of a task."""
+        return self.link(f"/tasks/{free_segment(task)}", **query)
+
+    def worker_link(self, worker: str) -> str:
+        """The path of the page of a worker."""
+        return self.link(f"/workers/{free_segment(worker)}")
+
     # ── rights ───────────────────────────────────────────────────────────────────────────────────
 
     def may(self, right: str, queue: str = "*") -> bool:
@@ -135,13 +164,27 @@ class View:
 
     # ── reads ────────────────────────────────────────────────────────────────────────────────────
 
-    async def read(self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1) -> T:
-        """An answer of the inspector that is shared with other requests for a second."""
-        return await self.shared.reads.get(key, read, cost=cost)
+    async def read(
+        self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1, fresh: float = FRESH
+    ) -> T:
+        """An answer of the inspector that is shared with other requests for `fresh` seconds.
 
-    async def card(self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1) -> Card[T]:
+        The parts of a page do not each wait for a store that does not answer: after the first, briefly.
+        """
+        try:
+            async with asyncio.timeout(_BRIEF if self.away else None):
+                return await self.shared.reads.get(key, read, cost=cost, fresh=fresh)
+        except StoreUnavailable as error:
+            self.away = error
+            raise
+        except TimeoutError:
+            raise self.away or StoreUnavailable("the store does not answer") from None
+
+    async def card(
+        self, key: Hashable, read: Callable[[], Awaitable[T]], *, cost: int = 1, fresh: float = FRESH
+    ) -> Card[T]:
         """The same for a card, which shows its own errors."""
-        return await card(self.read(key, read, cost=cost))
+        return await card(self.read(key, read, cost=cost, fresh=fresh))
 
     async def queues(self) -> list[QueueView]:
         """The queues that the visitor may read."""
@@ -161,22 +204,27 @@ class View:
             facts=self.shared.redaction.apply(dict(facts or {})),
         )
 
-    def done(self, says: str, otherwise: str, *, failed: bool = False) -> Response:
-        """Return to the page of the form, which then says what was done. `otherwise`: a path of a page."""
+    def done(
+        self, says: str, otherwise: str, *, failed: bool = False, to: str = "", undo: str = ""
+    ) -> Response:
+        """Return to the page of the form, which then says what was done. `otherwise`: a path of a page.
+
+        `to`: the path of another page to show. `undo`: the path of the act that takes this one back; a form
+        without fields is sent there.
+        """
         self.shared.reads.clear()
         back = local_path(self.form.get("back"), self.base, self.link(otherwise))
-        answer = RedirectResponse(back, 303)
-        self.request.state.flash = ("failed" if failed else "done", says)
+        answer = RedirectResponse(self.link(to) if to else back, 303)
+        self.request.state.flash = ("failed" if failed else "done", undo, says)
         return answer
 
 
 def segment(name: str) -> str:
     """A name as one part of a path. Browsers remove "." and "..", so a name of dots gets a "!" before it."""
-    return f"!{name}" if not name.strip(".") else quote(name, safe=":@+=~")
+    text = quote(name, safe=":@+=~")
+    return f"!{text}" if not name.strip(".") or name.startswith("!") else text
 
 
-def _checked(check: Callable[[str], str], text: str) -> str:
-    try:
-        return check(text)
-    except ConfigError as error:
-        raise NotFoundError(str(error)) from None
+def free_segment(name: str) -> str:
+    """Any text as one part of a path. Servers decode "%2F" before they split a path, so a "/" is "~2F"."""
+    return segment(name.replace("~", "~7E").replace("/", "~2F"))

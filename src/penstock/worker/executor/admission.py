@@ -119,7 +119,7 @@ class Admission:
             elif leased.job.spec.flow is not None and self._takes_inputs(leased):
                 pass
             elif leased.not_before:
-                self._slots.reserved.add(leased)
+                self._slots.reserve(leased)
                 self._await_start(leased)
             else:
                 self._buffer.append(leased)
@@ -142,7 +142,7 @@ class Admission:
         flow = leased.job.spec.flow
         if flow is None or not flow.inputs:
             return False
-        self._slots.reserved.add(leased)
+        self._slots.reserve(leased)
         self.flow_inputs.read(leased)
         return True
 

@@ -25,7 +25,7 @@ class Slots:
         self._leased_jobs = leased_jobs
         #: Leased jobs without a slot, first to start first. Always the same deque: it is read for each job.
         self.waiting: deque[LeasedJob] = deque()
-        #: Leased jobs that start within milliseconds, at the time that their queue's rate limit allows.
+        #: Leased jobs that start soon: when their queue's rate limit allows, or when their inputs were read.
         self.reserved: set[LeasedJob] = set()
         #: Attempts that have been started and have not ended.
         self.attempts: set[LeasedJob] = set()
@@ -37,7 +37,7 @@ class Slots:
         self.lost = 0
         #: Set when a slot has become free.
         self.freed = asyncio.Event()
-        #: Set when an attempt has started; the waiter clears it.
+        #: Set when an attempt has started, or a job has reserved a slot; the waiter clears it.
         self.started = asyncio.Event()
         #: Attempts started and ended so far, and the seconds that the ended ones ran.
         self.starts = 0
@@ -73,6 +73,12 @@ class Slots:
     def is_backed_up(self) -> bool:
         """Whether leased jobs wait for a slot."""
         return self.buffered > 0
+
+    def reserve(self, leased: LeasedJob) -> None:
+        """Keep a slot for a job that starts soon."""
+        self.reserved.add(leased)
+        # the watch marks that the event loop runs: else the supervisor releases the job as stuck
+        self.started.set()
 
     def take(self, leased: LeasedJob, plain: bool) -> None:
         """Count this attempt as started. `plain`: it is a thread call without middleware."""

@@ -160,8 +160,9 @@ def advance_flows(memory: MemoryState, limit: int) -> int:
     for ref in list(memory.flows.busy):
         flow = memory.flows[ref]
         engine = _engine(memory, flow)
-        if flow.parent_ended and is_abandoned(flow.head, _parent_of(memory, flow)):
-            engine.abandon(limit)
+        state = _parent_of(memory, flow) if flow.parent_ended else None
+        if flow.parent_ended and is_abandoned(flow.head, state):
+            engine.abandon(state, limit)
             done += 1
         flow.parent_ended = False
         if flow.head.busy:
@@ -177,7 +178,8 @@ def advance_flows(memory: MemoryState, limit: int) -> int:
 
 def _parent_of(memory: MemoryState, flow: MemoryFlow) -> State | None:
     row = memory.row(Ref(flow.head.spec.queue, flow.head.spec.wakes))
-    return None if row is None else row.job.state
+    gone = State.COMPLETED if flow.parent_completed else None
+    return gone if row is None else row.job.state
 
 
 def count_ends(memory: MemoryState) -> None:

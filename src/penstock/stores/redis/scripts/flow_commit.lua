@@ -5,14 +5,15 @@
 -- last moments), time of creation, when to look at the flow again ('' never, "gone": remove the flow), `q` that the
 -- caller has added to the flow, `s`, 1 if `q` must be the same still, number of profiles, the profiles (digest, profile),
 -- number of nodes to check with the fields and their first bytes, number of fields to set, the fields and values, number of
--- fields to remove, the fields, number of parts of entries of `ends` that this change has counted, the parts (number of the queue, name),
+-- fields to remove, the fields, number of parts of entries of `ends` that this change has counted, the parts (number of the
+-- queue, name; all must be there still),
 -- then the jobs that follow, as in settle.lua, the id by which its end is awaited, if it is over now, the id of a
 -- job of this queue to wake, the id of the job that waits for the flow, and "new", or "open" or "closed" if the flow is so
 -- now and was not.
 -- flow/ID is a hash: `v` version, `head` flow, `o` 1 if it is over, `s` 1 if scripts may count ends without a change of `v`
 -- (queue.lua), `q` how many ends they have counted since `head`; and per node N: `nN` its state, `jN` its job, `iN` inputs,
 -- `rN` result; and `aKEY`, if a call with this key has added members; `p` if the job that waits for
--- the flow has ended, and `advance_flows` has not seen to it.
+-- the flow has ended ('c': completed), and `advance_flows` has not seen to it.
 -- flows: the ids by time of creation. flows/look: the ids by the instant at which `advance_flows` has something to do.
 -- Returns {1 if stored, the highest generation, names of the jobs put into `out`}. A job whose id is taken is not stored;
 -- that ends its node, by an entry of `ends`.
@@ -48,22 +49,25 @@ local function commit()    -- Lua allows 200 local names per function, and the p
     local expected = checks[2 * i]
     if string.sub(found or '', 1, #expected) ~= expected then return refused end
   end
+  -- Has another process counted one of these ends, or has the server lost it after the caller read it?
+  local sets, removed, counted = next_list(), next_list(), next_list()
+  for i = 1, #counted, 2 do
+    if redis.call('HEXISTS', KEYS[tonumber(counted[i])] .. ':ends', counted[i + 1]) == 0 then return refused end
+  end
 
-  local sets = next_list()
   sets[#sets + 1], sets[#sets + 2] = 'v', ARGV[5]
   sets[#sets + 1], sets[#sets + 2] = 's', ARGV[9]
   sets[#sets + 1], sets[#sets + 2] = 'q', more
   in_steps('HSET', flow, sets)
-  in_steps('HDEL', flow, next_list())
+  in_steps('HDEL', flow, removed)
   -- in this step: a server that loses its last moments must not lose the count and keep the removal of its entry
-  local counted = next_list()
   for i = 1, #counted, 2 do redis.call('HDEL', KEYS[tonumber(counted[i])] .. ':ends', counted[i + 1]) end
   redis.call('ZADD', home .. ':flows', ARGV[6], id)
 
   -- Note with the job that waits for the flow whether the flow is open. If that job has ended, it can no longer see to it.
   local function note_parent(name, news)
     local ok, job = pcall(read, redis.call('HGET', home .. ':jobs', name))
-    if news == 'new' and (not ok or job.state == DEAD or job.state == CANCELLED) then return redis.call('HSET', flow, 'p', '1') end
+    if news == 'new' and (not ok or ended_state(job.state)) then return redis.call('HSET', flow, 'p', '1') end
     if not ok or not job.steps then return end
     local steps, others, i, one = steps_of(home, job), {}, 1, nil
     local ids = redis.call('HGET', steps, OPEN_FLOWS) or ''

@@ -38,6 +38,11 @@ class _End(NamedTuple):
     outcome: NodeState | None
     result: bytes | None
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """The queue and the number of the entry."""
+        return self.job.queue, self.stamp
+
 
 def deliver_ends(context: Context, entries: Sequence[tuple[str, bytes]]) -> CallPlan[int]:
     """Count ends, given as queue and number, and remove them; return how many were counted.
@@ -45,16 +50,9 @@ def deliver_ends(context: Context, entries: Sequence[tuple[str, bytes]]) -> Call
     Those of a queue, or for a flow, that cannot be used now stay. So do those of other slots than that of
     their flow while too few replicas have confirmed the count.
     """
-    calls: list[tuple[str, Call]] = []
-    for queue, stamp in entries:
-        key = context.redis_keys.queue(queue) + b":ends"
-        calls.append((queue, command(key, "HGET", key, stamp)))
-    texts = yield from each(context, calls)
     by_home: dict[str, dict[Ref, list[_End]]] = {}
-    for (queue, stamp), text in zip(entries, texts, strict=True):
-        if text is not None and text is not AWAY:
-            end = _read(queue, stamp, text)
-            by_home.setdefault(end.flow.queue, {}).setdefault(end.flow, []).append(end)
+    for end in (yield from _ends(context, entries)):
+        by_home.setdefault(end.flow.queue, {}).setdefault(end.flow, []).append(end)
     counted = 0
     gone: list[tuple[str, Call]] = []
     for home, flows in by_home.items():
@@ -66,6 +64,17 @@ def deliver_ends(context: Context, entries: Sequence[tuple[str, bytes]]) -> Call
     if gone:
         yield from each(context, gone)
     return counted + len(gone)
+
+
+def _ends(context: Context, entries: Sequence[tuple[str, bytes]]) -> CallPlan[list[_End]]:
+    """Read entries of `ends`, given as queue and number; those that are away or gone are left out."""
+    calls: list[tuple[str, Call]] = []
+    for queue, stamp in entries:
+        key = context.redis_keys.queue(queue) + b":ends"
+        calls.append((queue, command(key, "HGET", key, stamp)))
+    texts = yield from each(context, calls)
+    found = zip(entries, texts, strict=True)
+    return [_read(queue, stamp, text) for (queue, stamp), text in found if text and text is not AWAY]
 
 
 def _count_all(context: Context, home: str, flows: dict[Ref, list[_End]]) -> CallPlan[tuple[int, list[_End]]]:
@@ -85,8 +94,9 @@ def _count_all(context: Context, home: str, flows: dict[Ref, list[_End]]) -> Cal
         if session is None:  # the flow is gone
             removable += ends
         elif session is not AWAY:
-            left = [end for end in ends if end.job.queue not in session.removed]
-            done += len(ends) - len(left)
+            counted = set(session.counted)
+            left = [end for end in ends if end.place in counted and end.job.queue not in session.removed]
+            done += len(counted) - len(left)
             noted += left
             confirmed = confirmed or (flow is last and not session.unconfirmed)
     return done, removable + (noted if confirmed else [])
@@ -106,13 +116,17 @@ def _read(queue: str, stamp: bytes, text: bytes) -> _End:
 
 
 def _count(context: Context, flow: Ref, ends: list[_End], replicas: int) -> CallPlan[FlowChangeSet | None]:
-    """Count ends of one flow; returns the stored change, or None if the flow is gone."""
-    ends.sort()
-    while True:
+    """Count ends of one flow; returns the stored change, or None if the flow is gone.
+
+    If the flow has changed meanwhile, the ends are read again, too: another process may have counted them,
+    or the server has restarted without them, and their jobs run again.
+    """
+    while ends:
+        ends.sort()
         session = yield from open_flow(context, flow)
         if session is None:
             return None
-        session.counted = [(end.job.queue, end.stamp) for end in ends]
+        session.counted = [end.place for end in ends]
         yield from read_nodes(context, flow, session, [end.node for end in ends])
         cancelled = [end.node for end in ends if end.outcome is NodeState.CANCELLED]
         yield from note_missing(context, session, cancelled)  # a job that its flow cancelled may be retried
@@ -127,3 +141,6 @@ def _count(context: Context, flow: Ref, ends: list[_End], replicas: int) -> Call
         yield from proceed(context, flow, session)
         if (yield from commit(context, flow, session, replicas)):
             return session
+        ends = yield from _ends(context, [(queue, b"%d" % stamp) for queue, stamp in session.counted])
+    nothing: FlowChangeSet | None = AWAY
+    return nothing

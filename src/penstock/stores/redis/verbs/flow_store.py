@@ -20,6 +20,8 @@ from penstock.stores.redis.verbs.known_queues import now_of, register_for_flows
 from penstock.stores.redis.verbs.operating import retry
 from penstock.stores.redis.verbs.outbox import deliver
 from penstock.stores.redis.verbs.producing import cancel, get
+from penstock.stores.redis.wire.calls import ServerRun
+from penstock.stores.redis.wire.faults import ServerRestarted
 
 __all__ = [
     "commit",
@@ -48,12 +50,15 @@ def open_flow(context: Context, ref: Ref) -> CallPlan[FlowChangeSet | None]:
     """Read a flow without its nodes."""
     key = flow_key(context, ref)
     fields = ("v", "head", "q", "p")
-    ((version, head, counted, ended),) = raise_errors((yield [command(key, "HMGET", key, *fields)]))
+    run = ServerRun()
+    ((version, head, counted, ended),) = raise_errors(
+        (yield [command(key, "HMGET", key, *fields)._replace(run=run)])
+    )
     if head is None:
         return None
     now = int((yield from now_of(context)))
-    session = FlowChangeSet(read_head(head, counted), version or b"", int(counted or 0), now)
-    session.parent_ended = ended is not None
+    session = FlowChangeSet(read_head(head, counted), version or b"", int(counted or 0), now, run)
+    session.parent_ended = ended
     return session
 
 
@@ -152,6 +157,9 @@ def note_missing_jobs(context: Context, session: FlowChangeSet, indexes: Sequenc
 def commit(context: Context, ref: Ref, session: FlowChangeSet, replicas: int = 0) -> CallPlan[bool]:
     """Store the change, and enqueue jobs. False: nothing was stored, because the flow has changed.
 
+    So it may have if the server has restarted since it was read: without its last moments, and without the
+    retries and cancellations of this change.
+
     `replicas`: how many must acknowledge it; if fewer do, `session.unconfirmed` says so.
     Jobs are retried and cancelled first, in the order of the passes: if this process dies in between, that
     happens again.
@@ -172,7 +180,10 @@ def commit(context: Context, ref: Ref, session: FlowChangeSet, replicas: int = 0
             numbers.setdefault(name, len(numbers) + 1)
     args = _arguments(context, ref, session, numbers)
     call = context.call("flow_commit", list(numbers), args, repeatable=False, replicas=replicas)
-    (answer,) = raise_errors((yield [call]))
+    (answer,) = yield [call._replace(run=session.run)]
+    if isinstance(answer, ServerRestarted):
+        return False
+    raise_errors([answer])
     (stored, highest, out), session.unconfirmed = context.confirmed(answer)
     context.floor = max(context.floor, int(highest))
     if not stored:

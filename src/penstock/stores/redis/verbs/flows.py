@@ -10,7 +10,7 @@ from penstock.core.errors import NotReplicated
 from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode
 from penstock.core.flow_engine import is_abandoned, joins_on, new_flow
 from penstock.core.flow_member import FlowMember
-from penstock.core.job import NewJob, Ref
+from penstock.core.job import NewJob, Ref, State
 from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage
 from penstock.stores.flow_cursor import FlowPlace, flow_cursor
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
@@ -207,7 +207,7 @@ def advance_flows(context: Context, limit: int) -> CallPlan[int]:
 
 def _advance(context: Context, ref: Ref, limit: int) -> CallPlan[int]:
     session = yield from open_flow(context, ref)
-    if session is not None and session.parent_ended:
+    if session is not None and session.parent_ended is not None:
         yield from _see_to_parent(context, session)
     elif session is None or not session.head.unfinished:
         if session is None or (session.look_at is not None and session.look_at <= session.now):
@@ -224,8 +224,10 @@ def _see_to_parent(context: Context, session: FlowChangeSet) -> CallPlan[None]:
     """Cancel a flow if the job that waits for it has ended without it."""
     session.parent_seen, spec = True, session.head.spec
     (job,) = yield from get(context, [Ref(spec.queue, spec.wakes)])
-    if is_abandoned(session.head, None if job is None else job.state):
-        session.engine.abandon(0)
+    gone = State.COMPLETED if session.parent_ended == b"c" else None
+    state = gone if job is None else job.state
+    if is_abandoned(session.head, state):
+        session.engine.abandon(state, 0)
 
 
 def _count_ends(context: Context, queues: Sequence[str]) -> CallPlan[int]:

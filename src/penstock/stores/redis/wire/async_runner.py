@@ -123,6 +123,8 @@ class AsyncRunner:
         until = request.until
         try:
             connection = await connections.connection(request.node, request.kind, request.connect_until)
+            if request.run_bound:
+                request.check_run(connection.server)
             replies = await connection.ask(*request.encoded(), until)
         except StoreError as error:
             request.on_unsent(error)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Acked", "Call", "Script"]
+__all__ = ["Acked", "Call", "Script", "ServerRun"]
 
 
 class Script:
@@ -20,6 +20,15 @@ class Script:
         self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
+class ServerRun:
+    """The run of a server, from its start to its end, to which a call was sent; others can depend on it."""
+
+    __slots__ = ("id",)
+
+    def __init__(self) -> None:
+        self.id = ""
+
+
 class Call(NamedTuple):
     """One script with its keys and arguments, or (`ask`) a plain command.
 
@@ -29,6 +38,9 @@ class Call(NamedTuple):
       `wait_timeout` ended.
     - `brief`: the call is tried, and a connection is waited for, for a second at most, because other calls do
       not depend on it.
+    - `run`: a repeatable call notes here which run of the server it was sent to. One that is not repeatable
+      is sent to that run only, and otherwise answered with `ServerRestarted`: a server that restarts, or a
+      replica that replaces it, may have lost what the first call has read.
     """
 
     script: Script | None
@@ -38,6 +50,7 @@ class Call(NamedTuple):
     replicas: int = 0
     ask: tuple[bytes | str | int, ...] = ()
     brief: bool = False
+    run: ServerRun | None = None
 
 
 class Acked(NamedTuple):

@@ -19,6 +19,7 @@ __all__ = [
     "Lost",
     "Meaning",
     "ReplyLost",
+    "ServerRestarted",
     "Step",
     "Unsent",
     "cannot_connect",
@@ -29,6 +30,10 @@ __all__ = [
 
 class ReplyLost(StoreUnavailable):
     """The call was sent, and its answer never came: it may have been executed or not."""
+
+
+class ServerRestarted(StoreError):
+    """The call was not sent: another run of the server has answered the call that it depends on."""
 
 
 class ErrorReply(Exception):

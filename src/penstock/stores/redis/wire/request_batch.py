@@ -21,8 +21,8 @@ from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Node
 from penstock.stores.redis.wire.calls import Acked, Call
 from penstock.stores.redis.wire.encoding import encoded
-from penstock.stores.redis.wire.faults import ErrorReply, Meaning, ReplyLost, Step, read
-from penstock.stores.redis.wire.handshake import Kind
+from penstock.stores.redis.wire.faults import ErrorReply, Meaning, ReplyLost, ServerRestarted, Step, read
+from penstock.stores.redis.wire.handshake import Kind, Server
 from penstock.stores.redis.wire.topology import Topology
 
 __all__ = ["LARGE", "NodeRequest", "RequestBatch", "backoff", "command_of"]
@@ -105,6 +105,8 @@ class RequestBatch:
             if request is None:
                 request = requests[place] = NodeRequest(self, *place, self._topology.edition)
             request.items.append(item)
+            if call.run is not None:
+                request.run_bound = True
         return list(requests.values())
 
     def request_to(self, node: Node, edition: int) -> NodeRequest:
@@ -215,7 +217,17 @@ class RequestBatch:
 class NodeRequest:
     """The calls that go to one server in one write, and the handling of their replies."""
 
-    __slots__ = ("_batch", "_scripts", "_waits", "drop_connection", "edition", "items", "kind", "node")
+    __slots__ = (
+        "_batch",
+        "_scripts",
+        "_waits",
+        "drop_connection",
+        "edition",
+        "items",
+        "kind",
+        "node",
+        "run_bound",
+    )
 
     def __init__(self, batch: RequestBatch, node: Node, kind: Kind, edition: int) -> None:
         self.node = node
@@ -223,6 +235,7 @@ class NodeRequest:
         self.edition = edition
         self.items: list[_Item] = []
         self.drop_connection = False  # the runner drops its connections to this server: its role has changed
+        self.run_bound = False  # a call has a `run`: the runner calls `check_run` before it sends
         self._batch = batch
         self._scripts = 0
         self._waits = 0
@@ -234,6 +247,18 @@ class NodeRequest:
     @property
     def connect_until(self) -> float:
         return self._batch.connect_until
+
+    def check_run(self, server: Server | None) -> None:
+        """Note the run of the server to which the calls go. Raises ServerRestarted if one needs another."""
+        run_id = "" if server is None else server.run_id
+        for call in (item.call for item in self.items):
+            if call.run is None:
+                continue
+            if call.repeatable:
+                call.run.id = run_id
+            elif call.run.id != run_id:
+                where = self._batch._address.at(self.node)
+                raise ServerRestarted(f"{where} has restarted, or another server has replaced it")
 
     def encoded(self) -> tuple[bytes, int]:
         """The bytes to send, and the number of replies to expect."""

@@ -45,7 +45,9 @@ class SyncRunner:
         """As AsyncRunner.run."""
         if self._pid != os.getpid():
             self._after_fork()
-        if len(calls) == 1 and not (self._topology.stale or calls[0].replicas or calls[0].brief):
+        if len(calls) == 1 and not (
+            self._topology.stale or calls[0].replicas or calls[0].brief or calls[0].run
+        ):
             return self._run_one(calls, within)
         return self._run_batch(RequestBatch(calls, self._topology, self._address, within))
 
@@ -99,7 +101,8 @@ class SyncRunner:
     def _send(self, request: NodeRequest) -> None:
         payload, count = request.encoded()
         limits = (request.until, request.connect_until)
-        self._report(request, self._outcome(request.node, request.kind, payload, count, *limits))
+        run_bound = request if request.run_bound else None
+        self._report(request, self._outcome(request.node, request.kind, payload, count, *limits, run_bound))
 
     def _report(self, request: NodeRequest, outcome: list[Any] | StoreError | Lost) -> None:
         if isinstance(outcome, Lost):
@@ -112,16 +115,30 @@ class SyncRunner:
                 self._pool.drop(request.node)
 
     def _outcome(
-        self, node: Node, kind: Kind, payload: bytes, count: int, until: float, connect_until: float
+        self,
+        node: Node,
+        kind: Kind,
+        payload: bytes,
+        count: int,
+        until: float,
+        connect_until: float,
+        run_bound: NodeRequest | None = None,
     ) -> list[Any] | StoreError | Lost:
         """The replies; a StoreError if nothing was sent, Lost if some replies are missing."""
         try:
-            return self._ask(node, kind, payload, count, until, connect_until)
+            return self._ask(node, kind, payload, count, until, connect_until, run_bound)
         except (StoreError, Lost) as error:
             return error
 
     def _ask(
-        self, node: Node, kind: Kind, payload: bytes, count: int, until: float, connect_until: float
+        self,
+        node: Node,
+        kind: Kind,
+        payload: bytes,
+        count: int,
+        until: float,
+        connect_until: float,
+        run_bound: NodeRequest | None = None,
     ) -> list[Any]:
         """Send this payload on a connection of the pool. Raises Lost, and StoreError if nothing was sent."""
         pool = self._pool
@@ -132,6 +149,8 @@ class SyncRunner:
                 connection = kept or self._open(node, kind, connect_until)
                 healthy = False
                 try:
+                    if run_bound is not None:
+                        run_bound.check_run(connection.server)
                     replies = connection.ask(payload, count, until, self._patience(kind))
                     healthy = True
                 except Unsent as unsent:

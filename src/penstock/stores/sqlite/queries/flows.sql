@@ -19,7 +19,7 @@ INSERT INTO penstock_flow (namespace, queue, id, created_at, busy, over_at, head
 
 -- name: save_flow
 -- ?1 fid  ?2 busy  ?3 over at (NULL: not ended)  ?4 head
-UPDATE penstock_flow SET busy = ?2 OR parent IS 0, over_at = ?3, head = ?4 WHERE fid = ?1
+UPDATE penstock_flow SET busy = ?2 OR ifnull(parent <= 0, 0), over_at = ?3, head = ?4 WHERE fid = ?1
 
 -- name: new_node
 -- ?1 fid  ?2 node  ?3 state  ?4 pending  ?5 fixed  ?6 job  ?7 inputs  ?8 uses
@@ -68,8 +68,8 @@ DELETE FROM penstock_flow_node WHERE flow = ?1 AND node >= ?2
 UPDATE penstock_flow SET parent = ?2 WHERE fid = ?1
 
 -- name: parent_ended
--- Let `advance_flows` see to the open flows that a job waits for.  ?1 seq
-UPDATE penstock_flow SET parent = 0, busy = 1 WHERE parent = ?1
+-- Let `advance_flows` see to the open flows that a job waits for.  ?1 seq  ?2 0, or -1 if the job has completed
+UPDATE penstock_flow SET parent = ?2, busy = 1 WHERE parent = ?1
 
 -- name: add_key
 -- Note the key of a call that adds members; changes nothing if it was noted before.  ?1 fid  ?2 key
@@ -104,7 +104,7 @@ SELECT EXISTS (SELECT 1 FROM penstock_flow WHERE namespace = ?1 AND busy = 1)
 
 -- name: busy
 -- ?1 namespace  ?2 limit
-SELECT fid, head FROM penstock_flow WHERE namespace = ?1 AND busy = 1 LIMIT ?2
+SELECT fid, head, parent FROM penstock_flow WHERE namespace = ?1 AND busy = 1 LIMIT ?2
 
 -- name: over
 -- ?1 namespace  ?2 now

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode
 from penstock.core.flow_engine import is_abandoned, joins_on, new_flow
 from penstock.core.flow_member import FlowMember
-from penstock.core.job import NewJob, Ref
+from penstock.core.job import NewJob, Ref, State
 from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage
 from penstock.stores.flow_cursor import flow_cursor, place_of
 from penstock.stores.sqlite.flow_session import (
@@ -143,10 +143,10 @@ def probe_advance(tx: TransactionContext, limit: int) -> Any:
 
 def advance_flows(tx: TransactionContext, limit: int) -> int:
     done = 0
-    for fid, head in tx.execute(_BUSY, (tx.namespace, 10)).fetchall():
+    for fid, head, parent in tx.execute(_BUSY, (tx.namespace, 10)).fetchall():
         session = FlowSession(tx, fid, decode_head(head), host_of)
         if session.head.spec.wakes:
-            done += _see_to_parent(tx, session, limit)
+            done += _see_to_parent(tx, session, limit, completed=parent == -1)
         done += session.engine.advance(limit)
         if session.head.releases and not session.head.busy:
             done += session.engine.release(limit)
@@ -165,13 +165,14 @@ def advance_flows(tx: TransactionContext, limit: int) -> int:
     return done
 
 
-def _see_to_parent(tx: TransactionContext, session: FlowSession, limit: int) -> int:
-    """Cancel a flow if the job that waits for it has ended without it."""
+def _see_to_parent(tx: TransactionContext, session: FlowSession, limit: int, *, completed: bool) -> int:
+    """Cancel a flow if its job has ended without it. `completed`: so that job had, if it is gone now."""
     seq, state = session.parent()
+    state = State.COMPLETED if seq is None and completed else state
     tx.execute(_SET_PARENT, (session.fid, seq))
     if not is_abandoned(session.head, state):
         return 0
-    session.engine.abandon(limit)
+    session.engine.abandon(state, limit)
     return 1
 
 

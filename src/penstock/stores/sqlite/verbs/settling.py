@@ -117,8 +117,8 @@ def _apply(tx: TransactionContext, queue: QueueContext, row: Row, one: Settlemen
         shift_key(tx, queue, seq, unique_phases, State.RUNNING, to.state)
     if flow is not None and ended:
         tx.flow_ends.append((flow, outcome_of(to.state), one.result))
-    if ended and has_steps and to.state is not State.COMPLETED:
-        tx.parent_ended(seq)
+    if ended and has_steps:
+        tx.parent_ended(seq, completed=to.state is State.COMPLETED)
     if ended and to.keep <= 0:
         tx.execute(_DROP, (seq, token))
         if has_steps:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
 from penstock.client.flows.values import decoded
 from penstock.core.flow import OPEN, FlowNode, FlowPolicy, FlowState, NodeState, When
 from penstock.core.job import Ref
-from penstock.verify.ledger.facts import StepRecorded
+from penstock.verify.ledger.facts import StepRan, StepRecorded
 from penstock.verify.ledger.reading.flow_story import FlowStory
-from penstock.verify.ledger.reading.story import TERMINAL_STATES, Story
+from penstock.verify.ledger.reading.story import TERMINAL_STATES, Run, Story
 from penstock.verify.ledger.rules.case import Case, StoredFlow
 from penstock.verify.ledger.verdict import FlowNumbers, Violation
 
@@ -121,17 +121,27 @@ def _was_changed(story: FlowStory, seen: StoredFlow, case: Case) -> bool:
 
 
 def _has_lost_a_gather(seen: StoredFlow, case: Case) -> bool:
-    """Whether the store was allowed to lose the results of a gather whose jobs were removed already.
+    """Whether the store was allowed to lose a job of a gather, or its results after its jobs were removed.
 
-    Then the gather fails when it is repeated.
+    Then the gather fails.
     """
-    jobs = (case.last.get(node.job) for node in seen.nodes.values() if node.job is not None)
+    if not case.forgiven:
+        return False
+    jobs = [case.last.get(node.job) for node in seen.nodes.values() if node.job is not None]
+    gathers = [job for job in jobs if job is not None and any(map(_is_gather, job.steps or ()))]
+    if any(
+        _is_gather(one) and case.forgiven(one.sent, one.mono) for job in gathers for one in job.steps or ()
+    ):
+        return True
+    begins = tuple(f"{job.ref.id}." for job in gathers)  # the ids of their jobs
     return any(
-        isinstance(fact, StepRecorded) and fact.step == "gather!" and case.forgiven(fact.sent, fact.mono)
-        for job in jobs
-        if job is not None
-        for fact in job.steps or ()
+        story.ref.id.startswith(begins) and any(case.forgiven(*call) for call in story.calls)
+        for story in case.history.stories
     )
+
+
+def _is_gather(fact: StepRan | StepRecorded) -> TypeGuard[StepRecorded]:
+    return isinstance(fact, StepRecorded) and fact.step == "gather!"
 
 
 def _as_expected(story: FlowStory, seen: StoredFlow, case: Case) -> Iterator[Violation]:
@@ -210,9 +220,9 @@ def _in_turn(story: FlowStory, seen: StoredFlow, case: Case) -> Iterator[Violati
         ends = [act for act in job.acts if act.asked.state == "completed" and (act.applied or act.perhaps)]
         if node.state is NodeState.COMPLETED and not ends:
             yield _broken(story, f"node {node.index} {node.task} is completed, and no run of its job was")
-        if node.when is not When.SUCCESS or not job.runs:
+        started = min((run.start.mono for run in job.runs if not _may_be_undone(job, run, case)), default=0)
+        if node.when is not When.SUCCESS or not started:
             continue
-        started = min(run.start.mono for run in job.runs)
         for one in _jobs_before(node.index, before, seen.nodes):
             other = case.last.get(one)
             if other is not None and _ended_first_at(other) > started:
@@ -220,6 +230,15 @@ def _in_turn(story: FlowStory, seen: StoredFlow, case: Case) -> Iterator[Violati
                     f"node {node.index} {node.task} started before job {one.id}, on which it depends, ended"
                 )
                 yield _broken(story, says)
+
+
+def _may_be_undone(story: Story, run: Run, case: Case) -> bool:
+    """Whether the store may have lost the lease of this run, and with it members that were added before.
+
+    They are added again as other jobs, which end after the run.
+    """
+    call = (run.start.mono, run.start.mono) if run.lease is None else story.call_of(run.lease)
+    return case.forgiven(*call)
 
 
 def _jobs_before(index: int, before: _Before, nodes: Mapping[int, FlowNode]) -> Iterator[Ref]:

@@ -55,11 +55,13 @@ def _lost(sends: dict[_Content, list[tuple[int, int]]], case: Case) -> Iterator[
 
 
 def _received(case: Case) -> dict[_Content, set[tuple[Ref, str]]]:
-    """The steps that have received each signal."""
+    """The steps that have received each signal; those whose answer may be lost only if they are stored."""
     found: dict[_Content, set[tuple[Ref, str]]] = defaultdict(set)
     for story in case.history.stories:
         for fact in story.steps or ():
-            if isinstance(fact, StepRecorded) and fact.signal is not None and fact.value is not None:
+            if not isinstance(fact, StepRecorded) or case.forgiven(fact.sent, fact.mono):
+                continue
+            if fact.signal is not None and fact.value is not None:
                 found[_Content(*fact.signal, fact.value)].add((story.ref, fact.step))
     for ref, kept in case.steps.items():
         for step in kept:

@@ -111,7 +111,10 @@ def _undone(story: Story, kept: Sequence[StoredStep], case: Case) -> Iterator[Vi
     if job.state is not State.DEAD or any(story.accepted("discard")):  # a discarded job runs no undo
         return
     done = [name for name in names if _is_step(name)]
-    if undone != done[::-1]:
+    # an attempt that outlives a loss goes on with what it remembers: it has called what the store has lost
+    lost = [fact.step for fact in _records(story) if case.forgiven(fact.sent, fact.mono)]
+    unsaid = set(done) - set(undone) - {name.removeprefix(_UNDO) for name in lost if name.startswith(_UNDO)}
+    if unsaid if lost else undone != done[::-1]:
         says = f"the job has died with the steps {', '.join(done)}, and undone were: {', '.join(undone)}"
         yield broken(story, "steps", says)
     ran: dict[str, int] = defaultdict(int)

@@ -1,7 +1,13 @@
 // What pages can do besides: everything works without this script.
-import { startLive } from "./live.js";
+import { startCopy } from "./copy.js";
 import { startKeys } from "./keys.js";
+import { startList } from "./list.js";
+import { startLive } from "./live.js";
+import { startPicking } from "./picking.js";
+import { startScan } from "./scan.js";
+import { startSticky } from "./sticky.js";
 import { startTimes } from "./times.js";
+import { startToasts } from "./toast.js";
 
 const root = document.documentElement;
 
@@ -15,26 +21,6 @@ function startTheme() {
     const path = `${root.dataset.base}` || "/";
     document.cookie = `penstock-theme=${select.value}; path=${path}; max-age=31536000; samesite=lax`;
   });
-}
-
-/** Copy ids. Without https there is no clipboard, so a selection is copied. */
-function startCopy() {
-  for (const button of document.querySelectorAll("button.copy")) {
-    button.hidden = false;
-    button.addEventListener("click", async () => {
-      const text = button.dataset.copy;
-      let done = false;
-      if (navigator.clipboard) {
-        done = await navigator.clipboard.writeText(text).then(() => true, () => false);
-      }
-      if (!done) {
-        const code = button.previousElementSibling;
-        getSelection().selectAllChildren(code);
-        done = document.execCommand("copy");
-      }
-      button.textContent = done ? "copied" : "press Ctrl+C";
-    });
-  }
 }
 
 /** A click anywhere in a row opens its link, unless text is selected. */
@@ -74,4 +60,9 @@ startRows();
 startForms();
 startKeys();
 startTimes();
+startList();
+startPicking();
+startScan();
+startSticky();
+startToasts();
 startLive();

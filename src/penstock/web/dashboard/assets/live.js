@@ -1,4 +1,6 @@
 // Keeps an open page true: one stream of events per browser, and parts of the page that replace themselves.
+import { facts, isSame, sent } from "./compare.js";
+import { updateRows } from "./list.js";
 import { refreshTimes } from "./times.js";
 
 const root = document.documentElement;
@@ -13,8 +15,6 @@ let giveUp = null;
 let asking = false;
 let missed = false;
 let button = null;
-/** What the server sent for a part that has been replaced. @type {WeakMap<Element, string>} */
-const sent = new WeakMap();
 
 export function startLive() {
   button = document.querySelector("button.live");
@@ -64,7 +64,19 @@ function open() {
     onState(state);
   });
   source.addEventListener("open", () => button.classList.remove("lost"));
-  source.addEventListener("error", () => button.classList.add("lost"));
+  source.addEventListener("error", () => {
+    button.classList.add("lost");
+    // an answer that is no stream, for example of a server that starts, ends the browser's own attempts
+    if (source?.readyState === EventSource.CLOSED) setTimeout(reopen, 5000, source);
+  });
+}
+
+/** @param {EventSource} failed */
+function reopen(failed) {
+  if (source !== failed) return;
+  missed = true;
+  open();
+  refresh();
 }
 
 function close() {
@@ -98,7 +110,8 @@ function refresh() {
   request.setRequestHeader("X-Penstock-Live", "1");
   request.onloadend = () => {
     asking = false;
-    if (request.status === 200 && request.response) replaceParts(request.response);
+    if (request.status === 401) location.reload(); // the login has ended
+    else if (request.status === 200 && request.response) replaceParts(request.response);
     else missed = true;
   };
   request.send();
@@ -116,8 +129,8 @@ function isRead() {
 function replaceParts(fresh) {
   for (const old of document.querySelectorAll("[data-live]")) {
     const now = fresh.getElementById(old.id);
-    if (!now || (sent.get(old) ?? facts(old)) === facts(now)) continue;
-    if (old.matches(":hover") && old.matches(".card:not(#why):not(#progress), table")) {
+    if (!now || isSame(old, now)) continue;
+    if (old.matches(":hover") && old.matches(".card:not(#why):not(#progress), .parts, table")) {
       missed = true; // it is replaced when the pointer has left
       continue;
     }
@@ -131,19 +144,6 @@ function replaceParts(fresh) {
     if (made.id && !document.getElementById(made.id)) insertAfterNeighbour(made);
   }
   updateRows(fresh);
-}
-
-/** A part as text, without what changes by itself: relative times, open details, the row of the keyboard. */
-function facts(part) {
-  const copy = part.cloneNode(true);
-  for (const one of copy.querySelectorAll("time")) {
-    one.textContent = "";
-    one.removeAttribute("title");
-    one.removeAttribute("data-local");
-  }
-  for (const one of copy.querySelectorAll("details")) one.removeAttribute("open");
-  copy.removeAttribute("class");
-  return copy.outerHTML;
 }
 
 /** A part that was not there before, for example the first error, comes to its place. */
@@ -160,29 +160,4 @@ function keepOpen(old, made) {
   made.querySelectorAll("details").forEach((one, n) => {
     if (were[n]) one.open = were[n].open;
   });
-}
-
-/** A list keeps its rows while it is read: rows that are there are brought up to date, new ones are counted. */
-function updateRows(fresh) {
-  const list = document.querySelector("table[data-frozen]");
-  const other = list && fresh.getElementById(list.id);
-  if (!list || !other) return;
-  const there = new Map([...list.querySelectorAll("tr[data-row]")].map((row) => [row.dataset.row, row]));
-  let added = 0;
-  for (const row of other.querySelectorAll("tr[data-row]")) {
-    const old = there.get(row.dataset.row);
-    if (!old) added += 1;
-    else if ((sent.get(old) ?? facts(old)) !== facts(row) && !old.contains(document.activeElement)) {
-      const made = document.importNode(row, true);
-      sent.set(made, facts(row));
-      made.classList.add("fresh");
-      old.replaceWith(made);
-      refreshTimes(made);
-    }
-  }
-  const news = document.querySelector("button.new");
-  if (!news || list.dataset.frozen !== "rows") return;
-  news.hidden = !added;
-  news.textContent = `${added}${added >= 50 ? "+" : ""} new`;
-  news.onclick = () => location.reload();
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -60,8 +61,8 @@ async def show(view: View) -> dict[str, Any]:
         "why": await view.card(("why", address), lambda: view.inspector.why(address), cost=3),
         "moments": sorted(_moments(job), key=lambda one: one.at),
         "longest": longest,
-        "arguments": _tree(view, job.payload),
-        "result": _tree(view, job.result),
+        "arguments": _tree(view, job.payload, job.payload_base64),
+        "result": _tree(view, job.result, job.result_base64),
         "headers": view.shared.redaction.apply(job.headers),
         "related": await view.card(("related", address), lambda: related_jobs(view, job), cost=3),
         "buttons": list(_buttons(State(job.state))),
@@ -76,10 +77,14 @@ async def show(view: View) -> dict[str, Any]:
 async def document(view: View) -> dict[str, Any]:
     """The arguments or the result in full, as text."""
     job, what = await read_job(view), view.part("what")
-    raw = {"arguments": job.payload, "result": job.result}.get(what)
+    kept = {
+        "arguments": (job.payload, job.payload_base64),
+        "result": (job.result, job.result_base64),
+    }
+    raw = _raw(*kept.get(what, (None, None)))
     if raw is None:
-        raise NotFoundError(f"This job has no {what:.20} in JSON.")
-    return {"title": what, "job": job, "text": json_text(bytes(raw), view.shared.redaction)}
+        raise NotFoundError(f"This job has no {what:.20}.")
+    return {"title": what, "job": job, "text": json_text(raw, view.shared.redaction)}
 
 
 async def read_job(view: View) -> JobView:
@@ -92,8 +97,16 @@ async def read_job(view: View) -> JobView:
     return found[0]
 
 
-def _tree(view: View, raw: Any) -> TreeNode | None:
-    return None if raw is None else json_tree(bytes(raw), view.shared.redaction)
+def _tree(view: View, raw: Any, base64: str | None) -> TreeNode | None:
+    kept = _raw(raw, base64)
+    return None if kept is None else json_tree(kept, view.shared.redaction)
+
+
+def _raw(raw: Any, base64: str | None) -> bytes | None:
+    """The stored bytes. JSON that a strict reader refuses is a tree as well, in which names hide values."""
+    if raw is not None:
+        return bytes(raw)
+    return None if base64 is None else b64decode(base64)
 
 
 def _moments(job: JobView) -> Iterator[Moment]:
@@ -138,8 +151,8 @@ async def act_on_job(view: View) -> Response:
     if act is JobAct.MOVE and not view.may("operate", check_queue(given.get("to", ""))):
         return view.done(f"You have no right to operate {given['to']}.", _path(ref), failed=True)
     delay = _delay(given.get("delay") or "0s", view.now)
-    more = {name: text for name, text in given.items() if name != "delay"}
-    (change,) = await view.inspector.act(act, [ref], delay=delay, **more)
+    to, reason = given.get("to", ""), given.get("reason", "")
+    (change,) = await view.inspector.act(act, [ref], delay=delay, to=to, reason=reason)
     failed = change.outcome in ("refused", "missing")
     if not failed:
         await view.audit(f"jobs.{act.value}", f"{ref.queue}/{ref.id}", given)

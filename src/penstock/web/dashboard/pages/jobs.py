@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec.structs import replace
-
-from penstock.core.duration import milliseconds
 from penstock.core.errors import ConfigError
-from penstock.core.job import TERMINAL, Ref, State
-from penstock.inspector import JobRow, JobSearch, parse_state
-from penstock.stores.contract import JobFilter, JobOrder, TimeRange
+from penstock.core.job import TERMINAL, State
+from penstock.inspector import JobRow, JobSearch
+from penstock.stores.contract import JobFilter
+from penstock.web.access_tokens import Right
 from penstock.web.dashboard.cards import Card, card
+from penstock.web.dashboard.job_filters import (
+    FILTERS,
+    ORDERS,
+    allowed_filter,
+    filter_asked,
+    order_asked,
+    terms,
+)
 from penstock.web.dashboard.page import DashboardPage
+from penstock.web.dashboard.saved_views import clean_query, saved_views
 from penstock.web.dashboard.stream import totals
 from penstock.web.dashboard.view import View
 
-__all__ = ["PAGE", "JobList", "filter_asked", "list_jobs"]
+__all__ = ["PAGE", "JobList", "list_jobs", "number_asked"]
 
 _PAGE = 50
 #: A page is shown after this many seconds of searching, also if it is not full.
-_PATIENCE = 0.2
+_PATIENCE = 0.12
 #: Columns: name, heading, and whether it is shown without being asked for.
 COLUMNS = (
     ("task", "Task", True),
@@ -37,14 +45,17 @@ COLUMNS = (
     ("due", "Due", False),
     ("worker", "Worker", False),
 )
-_ORDERS = {
-    "newest": (JobOrder.ENQUEUED, True, "Newest first"),
-    "oldest": (JobOrder.ENQUEUED, False, "Oldest first"),
-    "due": (JobOrder.DUE, False, "Next due first"),
-    "ended": (JobOrder.ENDED, True, "Ended last first"),
-}
 SPANS = (("1h", "last hour"), ("24h", "last 24 hours"), ("7d", "last 7 days"))
-_TIMES = ("enqueued", "due", "ended")
+#: Parameters that have a field of their own in the form of filters.
+_FIELDS = ("text", "task", "since", "worker", "flow")
+_REVERSED = {"newest": "oldest", "oldest": "newest", "due": "due-last", "due-last": "due"}
+_REVERSED |= {"ended": "ended-first", "ended-first": "ended"}
+#: Acts on jobs in the bar of the list. With `direct`, script does it at once, because it can be undone.
+ACTS = (("retry", "Retry", True), ("run-now", "Run now", True), ("cancel", "Cancel", False))
+MORE_ACTS = (
+    *(("reschedule", "Reschedule"), ("move", "Move"), ("duplicate", "Duplicate")),
+    *(("discard", "Discard"), ("delete", "Delete")),
+)
 
 
 @dataclass
@@ -57,60 +68,65 @@ class JobList:
     total: int = 0
 
 
+@dataclass(frozen=True)
+class Chip:
+    """A part of the filter that a click takes away."""
+
+    says: str
+    without: str
+
+
 async def show(view: View) -> dict[str, Any]:
     queues = await view.queues()
     found: Card[JobList]
+    filter = JobFilter()
     try:
-        found = await card(list_jobs(view, filter_asked(view), [queue.name for queue in queues]))
+        filter = filter_asked(view)
+        found = await card(list_jobs(view, filter))
     except ConfigError as error:
         found = Card(error=str(error))
-    asked = view.all_asked("queue")
+    asked, without = view.all_asked("queue"), view.all_asked("not-queue")
+    counts = totals([q for q in queues if (not asked or q.name in asked) and q.name not in without])
+    order, views = order_asked(view), saved_views(view.request)
+    here = clean_query(view.request.url.query)
     return {
         "found": found,
-        "counts": totals([queue for queue in queues if not asked or queue.name in asked]),
+        "counts": counts,
+        "matching": _matching(filter, counts),
         "queue_names": [queue.name for queue in queues],
         "chosen_states": view.all_asked("state"),
+        "chips": list(_chips(view, filter)),
+        "kept": _kept(view),
         "columns": COLUMNS,
         "shown": _columns(view),
-        "orders": {name: says for name, (_, _, says) in _ORDERS.items()},
+        "orders": {name: says for name, (_, _, says) in ORDERS.items()},
+        "order": order,
+        "reversed": _REVERSED[order],
         "spans": SPANS,
         "when": _when,
-        "narrowed": any(view.asked(name) for name in ("task", "text", "worker", "header", "since", "flow")),
+        "searched": number_asked(view, "seen"),
+        "filtered": any(view.asked(name) for name in FILTERS),
+        "views": views,
+        "saved_as": next((one.name for one in views if one.query == here), ""),
+        "acts": ACTS,
+        "more_acts": MORE_ACTS,
+        "may_act": view.visitor.may_somewhere(Right.OPERATE),
     }
 
 
-def filter_asked(view: View) -> JobFilter:
-    """The filter in the query of a page. Raises ConfigError."""
-    ranges: dict[str, TimeRange] = {}
-    if since := view.asked("since"):
-        field_name = view.asked("time", "enqueued")
-        if field_name not in _TIMES:
-            raise ConfigError(f"time={field_name!r:.40} is none of {', '.join(_TIMES)}")
-        ranges[field_name] = TimeRange(since=view.now - milliseconds(since, what="since"))
-    filter = JobFilter(
-        queues=tuple(view.all_asked("queue")),
-        states=tuple(parse_state(text) for text in view.all_asked("state")),
-        task=view.asked("task") or None,
-        worker=view.asked("worker") or None,
-        flow=_flow(view.asked("flow")),
-        headers=dict(_header(text) for text in view.all_asked("header")),
-        text=view.asked("text"),
-    )
-    return replace(filter, **ranges)
-
-
-async def list_jobs(view: View, filter: JobFilter, visible: list[str]) -> JobList:
-    """A page of the jobs that match, of the queues that the visitor may read."""
-    if not view.may("read"):
-        chosen = [name for name in filter.queues or visible if name in visible]
-        if not chosen:
-            return JobList()
-        filter = replace(filter, queues=tuple(chosen))
-    order, descending, _ = _ORDERS.get(view.asked("order", "newest"), _ORDERS["newest"])
-    search = JobSearch(filter, order, descending)
+async def list_jobs(
+    view: View, filter: JobFilter, *, order: str | None = None, limit: int | None = _PAGE
+) -> JobList:
+    """A page of the jobs that match, of the queues that the visitor may read. None: without a limit."""
+    allowed = await allowed_filter(view, filter)
+    if allowed is None:
+        return JobList()
+    by, descending, _ = ORDERS[order or order_asked(view)]
     made, began = JobList(), time.monotonic()
     async with aclosing(
-        view.inspector.search(search, after=view.asked("after") or None, limit=_PAGE)
+        view.inspector.search(
+            JobSearch(allowed, by, descending), after=view.asked("after") or None, limit=limit
+        )
     ) as steps:
         async for step in steps:
             view.shared.reads.count(1)
@@ -121,26 +137,50 @@ async def list_jobs(view: View, filter: JobFilter, visible: list[str]) -> JobLis
     return made
 
 
+def number_asked(view: View, name: str) -> int:
+    """A number in the query that says how far a search came; 0 for what is none."""
+    text = view.asked(name)
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 15 else 0
+
+
+def _matching(filter: JobFilter, counts: dict[str, int]) -> int | None:
+    """The number of jobs that match, if the counters of the queues know it."""
+    if filter != JobFilter(filter.queues, filter.states):
+        return None
+    return sum(n for state, n in counts.items() if not filter.states or state in filter.states)
+
+
+def _chips(view: View, filter: JobFilter) -> Iterator[Chip]:
+    """What is filtered by without a field that shows it."""
+    for term in terms(view, filter):
+        if term.name in ("header", "not-task"):
+            rest = [value for value in view.all_asked(term.name) if value != term.value]
+            yield Chip(term.says, view.here(**{term.name: rest or None, "after": None, "seen": None}))
+        elif term.name == "until" or (term.name == "since" and view.asked("since") not in dict(SPANS)):
+            yield Chip(term.says, view.here(**{term.name: None, "before": None, "after": None, "seen": None}))
+    for name in ("not-queue", "not-state", "queue"):
+        values = view.all_asked(name)
+        for value in values if name != "queue" or len(values) > 1 else ():
+            rest = [one for one in values if one != value]
+            says = f"{name.replace('-', ' ')} {value}"
+            yield Chip(says, view.here(**{name: rest or None, "after": None, "seen": None}))
+
+
+def _kept(view: View) -> list[tuple[str, str]]:
+    """The parameters of the filter that its form has no field for."""
+    shown = (*_FIELDS, "order", "column", "after", "seen", "found")
+    several = len(view.all_asked("queue")) > 1
+    return [
+        (name, value)
+        for name, value in view.request.query_params.multi_items()
+        if value and name not in shown and (name != "queue" or several) and name in FILTERS
+    ]
+
+
 def _columns(view: View) -> list[str]:
     asked = view.all_asked("column")
     known = [name for name, _, _ in COLUMNS]
     return [name for name in known if name in asked] or [name for name, _, usual in COLUMNS if usual]
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise ConfigError(f"header={text!r:.60} is not of the form name=value")
-    return name, value
-
-
-def _flow(text: str) -> Ref | None:
-    if not text:
-        return None
-    queue, slash, id = text.rpartition("/")
-    if not slash:
-        raise ConfigError(f"flow={text!r:.60} is not of the form queue/id")
-    return Ref(queue, id)
 
 
 def _when(job: JobRow) -> tuple[str, str | None]:

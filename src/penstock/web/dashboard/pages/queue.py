@@ -15,6 +15,7 @@ from penstock.web.access_tokens import Right
 from penstock.web.dashboard.cards import card
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.queue_rows import queue_rows
+from penstock.web.dashboard.shared_reads import FRESH_STATISTICS
 from penstock.web.dashboard.statistics_charts import RANGES, depth_chart, range_asked, statistics_charts
 from penstock.web.dashboard.view import NotFoundError, View, segment
 
@@ -52,6 +53,7 @@ async def show(view: View) -> dict[str, Any]:
         "tasks": await view.card(
             ("tasks", queue.name, chosen.name),
             lambda: statistics.tasks(queue=queue.name, span=chosen.length),
+            fresh=FRESH_STATISTICS,
         ),
         "workers": workers,
         "serving": [w for w in workers.value or [] if queue.name in w.queues],
@@ -94,6 +96,7 @@ _SWITCHES = {
     "close": ("closed", "New jobs are refused."),
     "open": ("opened", ""),
 }
+_OPPOSITES = {"pause": "resume", "resume": "pause", "close": "open", "open": "close"}
 
 
 async def switch(view: View) -> Response:
@@ -104,7 +107,9 @@ async def switch(view: View) -> Response:
     said, more = _SWITCHES[act]
     await getattr(view.inspector, act)(queue.name)
     await view.audit(f"queue.{act}", queue.name)
-    return view.done(f"{queue.name} is {said}. {more}".strip(), f"/queues/{segment(queue.name)}")
+    path = f"/queues/{segment(queue.name)}"
+    undo = f"{path}/switch/{_OPPOSITES[act]}"
+    return view.done(f"{queue.name} is {said}. {more}".strip(), path, undo=undo)
 
 
 async def set_limits(view: View) -> Response:

@@ -8,6 +8,7 @@ from starlette.responses import RedirectResponse, Response
 
 from penstock.core.errors import ConfigError
 from penstock.web.dashboard.page import DashboardPage
+from penstock.web.dashboard.shared_reads import FRESH_STATISTICS
 from penstock.web.dashboard.view import View
 
 __all__ = ["PAGE"]
@@ -25,7 +26,9 @@ async def show(view: View) -> dict[str, Any] | Response:
         return RedirectResponse(view.queue_link(text), 303)
     if len(text) >= _SHORTEST_ID and (job := await _job(view, text)) is not None:
         return RedirectResponse(view.job_link(*job), 303)
-    tasks = await view.read("task names", lambda: view.inspector.statistics.tasks(span=86_400_000))
+    tasks = await view.read(
+        "last day", lambda: view.inspector.statistics.tasks(span=86_400_000), fresh=FRESH_STATISTICS
+    )
     if any(task.task == text and view.sees(task.queue) for task in tasks):
         return RedirectResponse(view.link("/jobs", task=text), 303)
     return RedirectResponse(view.link("/jobs", text=text), 303)

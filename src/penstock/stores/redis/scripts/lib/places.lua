@@ -206,7 +206,7 @@ function put(queue, id, job, over)
   if ended_state(state) then
     publish_end(queue, id, record)
     if job.flow then note_flow(queue, id, job, state) end
-    if job.steps and state ~= COMPLETED then parent_ended(queue, job) end
+    if job.steps then parent_ended(queue, job, state) end
     if job.batch and batches().is_batch(job) then batches().end_members(queue, id, job, over) end
   elseif job.expires then
     redis.call('ZADD', queue .. ':expiring', job.expires, order(job, id))
@@ -261,7 +261,7 @@ local function remove(queue, id, job, forgotten, keeps_key)
   if not stays and not (forgotten and key_outlives_job(job)) then free_key(queue, job) end
   redis.call('HDEL', queue .. ':jobs', id)
   if job.steps then
-    if not ended_state(job.state) then parent_ended(queue, job) end
+    parent_ended(queue, job, job.state)
     redis.call('DEL', steps_of(queue, job))
   end
   publish_end(queue, id, '')

@@ -126,13 +126,13 @@ local function steps_of(queue, job)
   return string.format('%s:steps/%.0f', queue, job.generation)
 end
 
--- A job has ended without completing: let advance_flows see to the open flows that it waits for (`p`, see flow_commit.lua).
-local function parent_ended(queue, job)
+-- A job has ended: let advance_flows see to the open flows that it waits for (`p`, see flow_commit.lua).
+local function parent_ended(queue, job, state)
   local ids, i, id = redis.call('HGET', steps_of(queue, job), OPEN_FLOWS) or '', 1, nil
   while i <= #ids do
     id, i = struct.unpack('<Bc0', ids, i)
     if redis.call('EXISTS', queue .. ':flow/' .. id) == 1 then
-      redis.call('HSET', queue .. ':flow/' .. id, 'p', '1')
+      redis.call('HSET', queue .. ':flow/' .. id, 'p', state == COMPLETED and 'c' or '1')
       redis.call('ZADD', queue .. ':flows/look', 0, id)
     end
   end

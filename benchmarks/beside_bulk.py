@@ -1,0 +1,237 @@
+"""The rate of a worker that drains a queue beside a bulk retry: `python -m benchmarks.beside_bulk`.
+
+The store has 100 000 dead jobs, and enough queued no-ops for the windows of each pair. A pair is a window in
+which one worker process drains alone, and one in which the same process also runs a bulk retry of the dead
+jobs, in turns as to which comes first. Retried jobs become available in a queue that the worker does not
+serve, so that they take nothing from its slots. Meanwhile a producer in another process enqueues jobs one by
+one. At the end one more bulk act retries the dead jobs that are left, while nothing else runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.compare import interval
+from benchmarks.ended import dead as died
+from benchmarks.ended import end_all
+from benchmarks.lock_waits import LockWaits
+from benchmarks.machine import describe, percentile
+from benchmarks.rig import Rig, Setup, new_runner
+from penstock.core.ids import mint
+from penstock.core.job import NewJob, State
+from penstock.inspector import BulkAct, BulkActs, BulkState, JobAct
+from penstock.stores.contract import JobFilter, Store
+
+_DEAD, _PROBE, _DRAINED = "dead", "probe", "default"
+_KINDS = 1_000
+_BATCH = 2_000
+#: Limits: the fall of the rate, the longest command of Redis and the longest wait for the write lock (ms).
+_MOST_FALL, _MOST_HELD, _MOST_WAIT = 0.05, 5.0, 100.0
+#: The worker's rate is steady this long (s) after it has begun.
+_SETTLING = 0.5
+ALONE, BESIDE = "alone", "beside"
+
+
+@click.command()
+@click.option("--store", type=click.Choice(["sqlite", "redis"]), default="sqlite", show_default=True)
+@click.option("--pairs", default=12, show_default=True)
+@click.option("--seconds", default=3.0, show_default=True, help="Length of each window.")
+@click.option("--dead", default=100_000, show_default=True, help="Number of dead jobs.")
+@click.option("--jobs", default=300_000, show_default=True, help="Queued no-ops at the start of each pair.")
+@click.option("--dir", "folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+def main(store: str, pairs: int, seconds: float, dead: int, jobs: int, folder: Path | None) -> None:
+    """Run the benchmark. Exit code 1: a limit was not kept, or a dead job was not retried."""
+    print(describe())
+    waits = LockWaits()
+    setup = Setup(store, "full" if store == "sqlite" else "")
+    with Rig(setup, folder or Path(tempfile.gettempdir())) as rig, new_runner() as runner:
+        faults = runner.run(_Run(rig, waits, seconds, dead, jobs).measure(pairs))
+    print("\n".join(f"FAULT: {fault}" for fault in faults) or "within all limits")
+    sys.exit(1 if faults else 0)
+
+
+class _Run:
+    def __init__(self, rig: Rig, waits: LockWaits, seconds: float, dead: int, jobs: int) -> None:
+        self._rig = rig
+        self._store: Store = rig.app.store
+        self._acts = BulkActs(self._store)
+        self._waits = waits
+        self._seconds, self._dead, self._jobs = seconds, dead, jobs
+        self._rates: dict[str, list[float]] = defaultdict(list)
+        self._calls: dict[str, list[float]] = defaultdict(list)
+        self._waited: dict[str, list[float]] = defaultdict(list)
+        self._commands: dict[str, list[float]] = defaultdict(list)
+        self._retried: list[int] = []
+        self._now = ""
+        self._over = threading.Event()
+
+    async def measure(self, pairs: int) -> list[str]:
+        await self._fill_dead()
+        producer = threading.Thread(target=self._produce)
+        with self._rig.workers():
+            await self._settings(paused=True)
+            producer.start()
+            try:
+                for n in range(pairs):
+                    await self._pair([ALONE, BESIDE] if n % 2 else [BESIDE, ALONE])
+            finally:
+                self._over.set()
+                producer.join()
+            await self._settings(paused=True)
+            took = await self._retry_the_rest()
+        return self._report(took) + await self._check()
+
+    # ── the parts of a pair ──
+
+    async def _pair(self, order: list[str]) -> None:
+        await self._settings(paused=True)
+        (queue,) = await self._store.queues([_DRAINED])
+        await asyncio.to_thread(self._rig.fill, self._jobs - queue.counts.get(State.AVAILABLE, 0))
+        await self._settings(paused=False)
+        before = self._rig.counters.total()
+        await asyncio.to_thread(self._rig.wait, before + 1)
+        await asyncio.sleep(_SETTLING)
+        for where in order:
+            bulk = await self._begin() if where == BESIDE else None
+            await self._window(where)
+            if bulk is not None:
+                await self._end(bulk)
+
+    async def _window(self, where: str) -> None:
+        self._reset_slow_log()
+        self._waits.waits.clear()
+        counters, self._now = self._rig.counters, where
+        done, began = counters.total(), time.perf_counter()
+        await asyncio.sleep(self._seconds)
+        done, took = counters.total() - done, time.perf_counter() - began
+        self._now = ""
+        self._rates[where].append(done / took)
+        self._waited[where] += self._waits.waits
+        self._commands[where] += self._slow_log()
+        (queue,) = await self._store.queues([_DRAINED])
+        if not queue.counts.get(State.AVAILABLE):
+            raise click.ClickException("the queue was empty before the end of a window: give more --jobs")
+
+    async def _begin(self) -> BulkAct:
+        """Start a bulk retry; returns when the worker has taken its first step."""
+        filter = JobFilter(queues=(_DEAD,), states=(State.DEAD,))
+        bulk = await self._acts.start(JobAct.RETRY, filter, by="benchmark")
+        while not (now := await self._get(bulk)).changed:
+            await asyncio.sleep(0.02)
+        return now
+
+    async def _end(self, bulk: BulkAct) -> None:
+        now = await self._get(bulk)
+        if now.state is not BulkState.RUNNING:
+            raise click.ClickException("the bulk act ended within a window: give more --dead")
+        self._retried.append(now.done - bulk.done)
+        await self._acts.abort(bulk.id, by="benchmark")
+
+    async def _retry_the_rest(self) -> float:
+        began, bulk = time.perf_counter(), await self._begin()
+        while (bulk := await self._get(bulk)).state is BulkState.RUNNING:
+            await asyncio.sleep(0.1)
+        return bulk.done / (time.perf_counter() - began)
+
+    async def _get(self, bulk: BulkAct) -> BulkAct:
+        found = await self._acts.get(bulk.id)
+        assert found is not None
+        return found
+
+    async def _settings(self, *, paused: bool) -> None:
+        await self._store.settings(_DRAINED, paused=paused)
+
+    async def _fill_dead(self) -> None:
+        for n in range(0, self._dead, _BATCH):
+            await self._store.enqueue([self._job(_DEAD, k) for k in range(n, min(n + _BATCH, self._dead))])
+        await end_all(self._store, [_DEAD], lambda n, _: died(n % _KINDS))
+
+    def _job(self, queue: str, n: int) -> NewJob:
+        return NewJob(mint(), "noop", f'[[],{{"note":"{n:07d}{"x" * 80}"}}]'.encode(), queue)
+
+    # ── what else is measured ──
+
+    def _produce(self) -> None:
+        """Enqueue one job after the other, at random intervals, and time each call."""
+        dice, n = random.Random(1), 0
+        while not self._over.wait(dice.uniform(0.02, 0.06)):
+            where, began, n = self._now, time.perf_counter(), n + 1
+            self._store.sync.enqueue([self._job(_PROBE, n)])
+            if where and where == self._now:
+                self._calls[where].append((time.perf_counter() - began) * 1000)
+
+    def _reset_slow_log(self) -> None:
+        if self._rig.server is not None:
+            with self._rig.server.client() as client:
+                client.config_set("slowlog-log-slower-than", 500)
+                client.config_set("slowlog-max-len", 100_000)
+                client.slowlog_reset()
+
+    def _slow_log(self) -> list[float]:
+        """The commands of half a millisecond or more since the reset (ms)."""
+        if self._rig.server is None:
+            return []
+        with self._rig.server.client() as client:
+            entries: list[dict[str, Any]] = client.slowlog_get(100_000)
+        return [entry["duration"] / 1000 for entry in entries]
+
+    # ── the report ──
+
+    def _report(self, took: float) -> list[str]:
+        ratios = [b / a for a, b in zip(self._rates[ALONE], self._rates[BESIDE], strict=True)]
+        low, ratio, high = interval(ratios)
+        alone, beside = (statistics.median(self._rates[where]) for where in (ALONE, BESIDE))
+        pace = statistics.median(self._retried) / self._seconds
+        print(
+            f"{self._rig.setup.name}: {alone:,.0f} jobs/s alone, {beside:,.0f} beside a bulk retry; median "
+            f"ratio of {len(ratios)} pairs {ratio:.3f}, 95 % interval {low:.3f} to {high:.3f}"
+        )
+        print(f"bulk retry: {pace:,.0f} jobs/s beside the drain, {took:,.0f} jobs/s without it")
+        faults = [f"the rate falls by up to {1 - low:.1%}"] if 1 - low > _MOST_FALL else []
+        _say("an enqueue by another process", self._calls)
+        if self._rig.server is not None:
+            _say("Redis, commands of 0.5 ms and more", self._commands)
+            faults += _over("a command of Redis took", self._commands, _MOST_HELD)
+        else:
+            _say("waits of the other process for the write lock", self._waited)
+            faults += _over("a writer waited", self._waited, _MOST_WAIT)
+        return faults
+
+    async def _check(self) -> list[str]:
+        (queue,) = await self._store.queues([_DEAD])
+        retried, left = queue.counts.get(State.AVAILABLE, 0), queue.counts.get(State.DEAD, 0)
+        print(f"{retried:,} of {self._dead:,} dead jobs were retried")
+        return [f"{left:,} jobs are still dead"] if left or retried != self._dead else []
+
+
+def _say(what: str, found: dict[str, list[float]]) -> None:
+    parts = []
+    for where in (ALONE, BESIDE):
+        values = found[where]
+        with suppress(ValueError):
+            parts.append(
+                f"{where} {len(values):,}, p50 {percentile(values, 50):.2f} ms, "
+                f"p99 {percentile(values, 99):.2f} ms, longest {max(values):.1f} ms"
+            )
+    print(f"{what}: {'; '.join(parts) or 'none'}")
+
+
+def _over(what: str, found: dict[str, list[float]], most: float) -> list[str]:
+    longest, alone = (max(found[where], default=0.0) for where in (BESIDE, ALONE))
+    return [f"{what} {longest:.1f} ms (alone: {alone:.1f})"] if longest > most else []
+
+
+if __name__ == "__main__":
+    main()

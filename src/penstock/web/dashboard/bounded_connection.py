@@ -1,0 +1,75 @@
+"""A connection of uvicorn with bounds on the head of a request and on clients that do not read.
+
+Uvicorn reads a head of any size for any time, and waits for ever for a client that does not read its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import TimerHandle
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+__all__ = ["BoundedConnection"]
+
+#: The longest head of a request (bytes): the request line and all headers.
+_LONGEST_HEAD = 64 * 1024
+#: Seconds in which a new connection sends a head, and in which a begun head has to be complete.
+_PATIENCE = 20.0
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """Closes its connection if a head is too large or too late, or if an answer is not read."""
+
+    _in_head = True
+    _size = 0
+    _late: TimerHandle | None = None
+    _unread = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._begin_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_head()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._size += len(data)
+        super().data_received(data)
+        if self._in_head and self._size > _LONGEST_HEAD and not self.transport.is_closing():
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        self._begin_head()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._end_head()
+        super().on_headers_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection. One that still has to read is given time while it reads."""
+        unread = self.transport.get_write_buffer_size()
+        if unread and not self.transport.is_closing() and unread != self._unread:
+            self._unread = unread
+            handle = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+            self.timeout_keep_alive_task = handle
+        elif unread:
+            self.transport.abort()
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _begin_head(self) -> None:
+        self._in_head, self._size = True, 0
+        if self._late is None:
+            self._late = self.loop.call_later(_PATIENCE, self.transport.abort)
+
+    def _end_head(self) -> None:
+        self._in_head = False
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
