@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.app.outcome import error_of
+from penstock.client.job_call import JobCall
 from penstock.core.clock import ManualClock
 from penstock.core.error_groups import group_id, normalised
 from penstock.core.ids import mint, mint_token
@@ -37,7 +38,7 @@ _JSON = b'"done"'
 #: Where the code of the sample is, as tracebacks have it.
 _HERE = str(Path(__file__).parent)
 
-Call = Callable[[int], Any]
+Call = Callable[[int], JobCall[Any]]
 
 
 @dataclass(frozen=True)
@@ -151,10 +152,9 @@ class _Past:
         if ends:
             await self._report(queue, task, fetched.jobs, moves, ran)
 
-    def _call(self, call: Any) -> NewJob:
+    def _call(self, call: JobCall[Any]) -> NewJob:
         """The job of a call, with an id of that time."""
-        made: NewJob = call.new()
-        digits = f"{self._clock.now():012x}"
+        digits, made = f"{self._clock.now():012x}", call.new()
         return replace(made, id=f"{digits[:8]}-{digits[8:]}{mint()[13:]}")
 
     def _move(self, kind: _Kind, job: Job) -> Transition:

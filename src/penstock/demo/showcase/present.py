@@ -10,7 +10,7 @@ from penstock.demo.showcase import shop
 from penstock.inspector import Inspector
 from penstock.inspector.audit import AuditLog
 from penstock.stores.contract import Store
-from penstock.workflows import chain, chord, group
+from penstock.workflows import chord
 
 __all__ = ["fill_store"]
 
@@ -37,13 +37,13 @@ async def _enqueue_jobs() -> None:
         shop.index_products.job(shop.Product(f"sku-{n}", f"Kettle {n}", Decimal("39.90"))) for n in range(37)
     ]
     hooks = [shop.call_webhook.job("https://flaky.example/hook", {"order": n}) for n in range(12)]
-    charges = [
+    unique = [
         shop.charge_card.using(delay="2h", unique_key=f"order-{n}", headers={"customer": f"c{n}"}).job(
             n, Decimal("19.99"), shop.Currency.SEK, "tok"
         )
         for n in range(3)
     ]
-    await app.aenqueue_many([*late, *imports, *same_product, *products, *hooks, *charges])
+    await app.aenqueue_many([*late, *imports, *same_product, *products, *hooks, *unique])
     for n in range(34):
         await app.aenqueue_raw("exports", b'{"customer": %d, "format": "csv"}' % n, "exports.write")
     for n in range(3):
@@ -54,13 +54,16 @@ async def _enqueue_flows() -> None:
     for order in (7001, 7002, 7003):
         await shop.fulfil_order.using(id=f"order-{order}").aenqueue(order, ["kettle", "cup"])
     regions = ["north", "south", "east", "west", "coast", "islands"]
-    await chord(shop.count_sales.map(regions), then=shop.write_report).aenqueue(name="sales of the week")
+    await chord([shop.count_sales.job(one) for one in regions], then=shop.write_report).aenqueue(
+        name="sales of the week"
+    )
     await chord(
-        group(chain(shop.count_sales.job(f"{one} {n}")) for one in regions for n in range(8)),
+        [shop.count_sales.job(f"{one} {n}") for one in regions for n in range(8)],
         then=shop.write_report.using(priority=3),
     ).aenqueue(name="sales of the year")
     await chord(
-        shop.count_sales.using(max_attempts=1).map(["north", "atlantis"]), then=shop.write_report
+        [shop.count_sales.using(max_attempts=1).job(one) for one in ("north", "atlantis")],
+        then=shop.write_report,
     ).aenqueue(name="sales of lost places")
 
 

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 from penstock.demo.showcase import shop
 
@@ -14,6 +14,7 @@ __all__ = ["go_on"]
 
 #: Jobs per step, and seconds between two steps.
 _JOBS, _EVERY = (1, 3), 1.5
+_LANGUAGES: tuple[Literal["en", "de", "fr"], ...] = ("en", "de", "fr")
 
 
 async def go_on(seed: int = 7) -> None:
@@ -28,7 +29,7 @@ async def go_on(seed: int = 7) -> None:
 def _call(luck: random.Random, n: int) -> Any:
     match luck.randrange(12):
         case 0 | 1 | 2 | 3:
-            lang: Any = luck.choice(["en", "de", "fr"])
+            lang = luck.choice(_LANGUAGES)
             return shop.send_receipt.job(
                 n, f"c{n}@example.org" if luck.random() < 0.98 else f"customer {n}", lang
             )
