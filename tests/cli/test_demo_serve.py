@@ -17,6 +17,7 @@ import pytest
 from penstock.core.job import State
 from penstock.demo.showcase.shop import QUEUES
 from penstock.stores.connect import connect
+from penstock.stores.contract import WorkerInfo
 from tests.cli.conftest import Cli
 
 
@@ -34,9 +35,10 @@ def test_it_serves_jobs_in_all_states_and_leaves_nothing_behind(tmp_path: Path) 
         client.close()
         store = connect(facts["url"])
         counts: set[str] = set()
-        while not {"running", "suspended", "retryable", "parked"} <= counts:  # until the workers have started
+        workers: list[WorkerInfo] = []
+        while len(workers) < 2 or not {"running", "suspended", "retryable", "parked"} <= counts:
             counts = {state for queue in store.sync.queues() for state, n in queue.counts.items() if n}
-        workers = asyncio.run(store.workers())
+            workers = asyncio.run(store.workers())
         store.close()
     finally:
         demo.send_signal(signal.SIGTERM)
