@@ -28,7 +28,11 @@ def path_of(path: str, id: str) -> str:
     parts["ticket"] = "none"
     for name, value in parts.items():
         path = path.replace(f"{{{name}}}", value)
-    return path.replace("switch/retry", "switch/pause").replace("w1/act/retry", "w1/act/quiet")
+    return (
+        path.replace("switch/retry", "switch/pause")
+        .replace("intake/retry", "intake/open")
+        .replace("w1/act/retry", "w1/act/quiet")
+    )
 
 
 def enqueued(app: App) -> str:

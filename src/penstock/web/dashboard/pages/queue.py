@@ -10,8 +10,7 @@ from penstock.core.duration import format_ms
 from penstock.core.errors import ConfigError
 from penstock.core.limit_layers import LIMIT_NAMES
 from penstock.core.limits import LimitChange, OnFull
-from penstock.inspector import QueueView
-from penstock.web.access_tokens import Right
+from penstock.inspector import QueueView, right_of
 from penstock.web.dashboard.cards import card
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.queue_rows import queue_rows
@@ -90,25 +89,30 @@ def _shown(name: str, value: Any) -> str:
 
 # ── acts ─────────────────────────────────────────────────────────────────────────────────────────
 
-_SWITCHES = {
-    "pause": ("paused", "Running jobs continue."),
-    "resume": ("resumed", ""),
-    "close": ("closed", "New jobs are refused."),
-    "open": ("opened", ""),
-}
+_STARTS = {"pause": ("paused", "Running jobs continue."), "resume": ("resumed", "")}
+_INTAKE = {"close": ("closed", "New jobs are refused."), "open": ("opened", "")}
 _OPPOSITES = {"pause": "resume", "resume": "pause", "close": "open", "open": "close"}
 
 
-async def switch(view: View) -> Response:
-    """Pause, resume, close or open a queue."""
+async def switch_starts(view: View) -> Response:
+    """Pause or resume a queue."""
+    return await _switch(view, "switch", _STARTS)
+
+
+async def switch_intake(view: View) -> Response:
+    """Close or open a queue."""
+    return await _switch(view, "intake", _INTAKE)
+
+
+async def _switch(view: View, kind: str, acts: dict[str, tuple[str, str]]) -> Response:
     act, queue = view.part("act"), await _queue(view)
-    if act not in _SWITCHES:
-        raise NotFoundError(f"Nobody can {act} a queue.")
-    said, more = _SWITCHES[act]
+    if act not in acts:
+        raise NotFoundError(f"Nobody can {act} a queue here.")
+    said, more = acts[act]
     await getattr(view.inspector, act)(queue.name)
     await view.audit(f"queue.{act}", queue.name)
     path = f"/queues/{segment(queue.name)}"
-    undo = f"{path}/switch/{_OPPOSITES[act]}"
+    undo = f"{path}/{kind}/{_OPPOSITES[act]}"
     return view.done(f"{queue.name} is {said}. {more}".strip(), path, undo=undo)
 
 
@@ -173,8 +177,9 @@ def _value(name: str, text: str) -> Any:
 
 PAGE = DashboardPage(name="queue", path="/queues/{queue}", title="Queue", show=show)
 ACTS = (
-    DashboardAct(path="/queues/{queue}/limits", do=set_limits, right=Right.OPERATE),
-    DashboardAct(path="/queues/{queue}/reset", do=reset, right=Right.OPERATE),
-    DashboardAct(path="/queues/{queue}/throttle", do=throttle, right=Right.OPERATE),
-    DashboardAct(path="/queues/{queue}/switch/{act}", do=switch, right=Right.OPERATE),
+    DashboardAct(path="/queues/{queue}/limits", do=set_limits, right=right_of("set_limits")),
+    DashboardAct(path="/queues/{queue}/reset", do=reset, right=right_of("reset_limits")),
+    DashboardAct(path="/queues/{queue}/throttle", do=throttle, right=right_of("set_limits")),
+    DashboardAct(path="/queues/{queue}/switch/{act}", do=switch_starts, right=right_of("pause")),
+    DashboardAct(path="/queues/{queue}/intake/{act}", do=switch_intake, right=right_of("close")),
 )
