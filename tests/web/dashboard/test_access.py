@@ -82,9 +82,10 @@ def test_a_wrong_token_opens_nothing(
 ) -> None:
     site = new_site()
     secret = site.token("shop", *scopes)
-    answer = site.post(site.client, "/login", "/login", token=given or secret)
+    answer = site.post(site.client, "/login", "/login", token=given or secret, next="/jobs?state=dead")
     assert answer.status_code == 401
     assert says in answer.text
+    assert 'name="next" value="/jobs?state=dead"' in answer.text  # where the right token leads
     assert site.client.get("/").status_code == 303
 
 

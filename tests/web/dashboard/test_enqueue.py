@@ -135,6 +135,10 @@ def test_an_operator_of_some_queues_enqueues_into_these_only(art: Site) -> None:
     assert "no right to operate rush" in client.get(location).text
     viewer = art.logged_in(art.token("bob", "read"))
     assert 'href="/enqueue"' not in viewer.get("/").text
+    of_all = art.logged_in(art.token("eve", "operate"))
+    for page in ("/tasks", "/tasks/paint"):
+        assert 'href="/enqueue?task=paint"' in of_all.get(page).text
+        assert "/enqueue" not in viewer.get(page).text
     assert "<form" not in viewer.get("/enqueue?task=paint").text.partition("<main")[2]
 
 

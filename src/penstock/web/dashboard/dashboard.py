@@ -245,14 +245,15 @@ class Dashboard:
         return RedirectResponse(view.link("/login", next=view.here() if view.path != "/" else None), 303)
 
     async def _login_page(self, request: Request) -> Response:
-        return await self._show_login(request, "", 200)
+        next = self._of(request, Visitor("", ())).asked("next")
+        return await self._show_login(request, "", 200, next)
 
-    async def _show_login(self, request: Request, error: str, status: int) -> Response:
+    async def _show_login(self, request: Request, error: str, status: int, next: str) -> Response:
         if not self._identification.by_token:
             raise NotFoundError("Log in where this dashboard is mounted.")
         view = self._of(request, Visitor("", ()))
         known = bool(await self._identification.tokens.all())
-        values = {"error": error, "known": known, "next": view.asked("next"), "refresh": "never"}
+        values = {"error": error, "known": known, "next": next, "refresh": "never"}
         return HTMLResponse(self._render("login.html", view, values), status)
 
     async def _login(self, request: Request) -> Response:
@@ -263,7 +264,7 @@ class Dashboard:
         if not isinstance(found, AccessToken):
             if self._tries.too_many(request.client.host if request.client else ""):
                 raise FormError(429, "too many wrong logins: wait a minute")
-            return await self._show_login(request, found, 401)
+            return await self._show_login(request, found, 401, form.get("next"))
         request.state.cookie = new_cookie()  # nobody can have set it before
         await self._identification.sessions.begin(request.state.cookie, found)
         base = str(request.scope.get("root_path", "")).rstrip("/")

@@ -21,7 +21,7 @@ from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.task_form import ArgumentField, argument_fields, brief, fill_from_form
 from penstock.web.dashboard.view import NotFoundError, View, segment
 
-__all__ = ["ACTS", "PAGE"]
+__all__ = ["ACTS", "PAGE", "offered_tasks"]
 
 #: Seconds in which the store has to take the job; a full queue may let its producers wait.
 _PATIENCE = 10.0
@@ -110,6 +110,11 @@ def _tasks(view: View) -> dict[str, Task[..., Any]]:
         return {}
     app.import_tasks()
     return dict(sorted(app.tasks.items()))
+
+
+def offered_tasks(view: View) -> dict[str, Task[..., Any]]:
+    """The tasks, by name, whose forms the visitor is offered."""
+    return _tasks(view) if view.visitor.may_somewhere(Right.OPERATE) else {}
 
 
 def _option_fields(task: Task[..., Any]) -> list[OptionField]:

@@ -8,6 +8,7 @@ from penstock.core.job import State
 from penstock.web.access_tokens import Right
 from penstock.web.dashboard.cards import Card, card
 from penstock.web.dashboard.page import DashboardPage
+from penstock.web.dashboard.pages.enqueue import offered_tasks
 from penstock.web.dashboard.pages.errors import error_lines
 from penstock.web.dashboard.pages.tasks import failed_share, ordered, seen_tasks
 from penstock.web.dashboard.statistics_charts import RANGES, range_asked, statistics_charts
@@ -27,6 +28,7 @@ async def show(view: View) -> dict[str, Any]:
     return {
         "title": name,
         "task": name,
+        "offered": name in offered_tasks(view),
         "states_shown": [state.value for state in _STATES],
         "ranges": RANGES,
         "chosen": chosen,

@@ -9,6 +9,7 @@ from penstock.inspector import TaskStatsView
 from penstock.web.access_tokens import Right
 from penstock.web.dashboard.cards import Card, card
 from penstock.web.dashboard.page import DashboardPage
+from penstock.web.dashboard.pages.enqueue import offered_tasks
 from penstock.web.dashboard.statistics_charts import RANGES, range_asked
 from penstock.web.dashboard.view import View
 
@@ -48,6 +49,7 @@ async def show(view: View) -> dict[str, Any]:
         "most": max([one.processed for one in shown], default=0) or 1,
         "share": failed_share,
         "part": view.asked("name"),
+        "offered": offered_tasks(view),
         "idle": await card(_idle(view, found.value or [])) if not part else Card(value=[]),
     }
 
