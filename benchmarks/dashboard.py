@@ -5,13 +5,15 @@
     python -m benchmarks.dashboard pages   sqlite:////tmp/million.db
     python -m benchmarks.dashboard reads   sqlite:////tmp/million.db
     python -m benchmarks.dashboard workers sqlite:////tmp/fresh.db --pairs 12
+    python -m benchmarks.dashboard flow    sqlite:////tmp/fresh.db
 
 `history` adds statistics of 24 hours with 1 000 kinds of errors, workers and periodic entries. `pages`
 follows links until it knows an address of each page of the table, and measures each without the answers that
 pages share. `reads` opens ten dashboards that refresh themselves while queues change, and counts the verbs of
 the store that are called. `workers` measures a worker with and without ten open dashboards, which
 `penstock serve` serves, in pairs: its rate, and the CPU of the worker, the dashboard's process and Redis
-together, which can be measured on a busy machine, too.
+together, which can be measured on a busy machine, too. `flow` enqueues a group of 10 000 members, lets half
+of them complete, and measures its pages.
 """
 
 from __future__ import annotations
@@ -43,12 +45,15 @@ from penstock.stores.connect import connect
 from penstock.stores.contract import ErrorCount, StatsReport, Store, TaskCount, WorkerInfo
 from penstock.web.dashboard import Dashboard
 from penstock.web.dashboard.pages import PAGES
+from penstock.workflows import chord
 
 __all__ = ["main"]
 
 _OPEN = 10
 _ASKED = 30
 _MOST_LINKS = 12
+#: Members of the group of `flow`.
+_MEMBERS = 10_000
 #: Seconds before reads are counted: all dashboards are open then.
 _WARM = 2.0
 #: Addresses of the list of jobs that links do not lead to.
@@ -67,7 +72,7 @@ _LISTS = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dashboard", description=__doc__)
-    parser.add_argument("act", choices=["history", "pages", "reads", "workers"])
+    parser.add_argument("act", choices=["history", "pages", "reads", "workers", "flow"])
     parser.add_argument("url")
     parser.add_argument("--pairs", type=int, default=12, help="pairs of runs of `workers` (default 12)")
     parser.add_argument(
@@ -79,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         asyncio.run(_add_history(given.url))
     elif given.act == "workers":
         _measure_workers(given.url, given.pairs, given.jobs)
+    elif given.act == "flow":
+        asyncio.run(_measure_flow(given.url))
     else:
         store = connect(given.url)
         try:
@@ -165,9 +172,13 @@ def _verbs(store: Store) -> list[str]:
 async def _measure_pages(store: Store) -> None:
     asked = Asked(store)
     addresses = await _addresses(asked)
-    print(f"{store.url}: {len(addresses)} addresses, {_ASKED} requests each", flush=True)
+    await _measure(asked, [*addresses, *_LISTS])
+
+
+async def _measure(asked: Asked, paths: Sequence[str]) -> None:
+    print(f"{asked.dashboard.url}: {len(paths)} addresses, {_ASKED} requests each", flush=True)
     worst = 0.0
-    for path in [*addresses, *_LISTS]:
+    for path in paths:
         times, before = [], asked.verbs.total()
         for _ in range(_ASKED):
             asked.dashboard._shared.reads.clear()
@@ -183,6 +194,30 @@ async def _measure_pages(store: Store) -> None:
             flush=True,
         )
     print(f"worst p95: {worst:.1f} ms")
+
+
+async def _measure_flow(url: str) -> None:
+    """A group of 10 000 members, half of which have completed, and its body."""
+    app = App(url)
+
+    @app.task(queue="bench-flow")
+    async def member(n: int) -> int:
+        return n
+
+    @app.task(queue="bench-flow")
+    async def body(numbers: list[int]) -> int:
+        return len(numbers)
+
+    later = member.using(delay="1d")
+    jobs = [(member if n % 2 else later).job(n) for n in range(_MEMBERS)]
+    await chord(jobs, then=body).aenqueue(id=f"bench-{time.time_ns()}", name="bench")
+    await Worker(app, concurrency=100, burst=True).run()
+    asked = Asked(app.store)
+    _, _, text = await asked.get("/flows")
+    flow = re.findall(r'href="(/flows/bench-flow/[^"?#]+)"', text)[0]
+    parts = [f"{flow}?first={n}" for n in (_MEMBERS // 2, _MEMBERS - 100)]
+    await _measure(asked, ["/flows", "/flows?state=failed", flow, f"{flow}?open=5", *parts, "/batches"])
+    app.close()
 
 
 async def _addresses(asked: Asked) -> list[str]:
