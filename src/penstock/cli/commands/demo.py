@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.demo_display import display
 from penstock.cli.faults import Exit
-from penstock.cli.listening import interruptible
 from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, facts, note, say
 from penstock.config import mask_url
@@ -83,6 +81,8 @@ def command(
         from penstock.cli.demo_serving import serve_sample
 
         return serve_sample(workdir, port=port, opens=opens)
+    from penstock.cli.demo_display import display
+    from penstock.cli.listening import interruptible
     from penstock.demo.conductor import conduct
     from penstock.demo.survey import standard_library
 

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from penstock.cli.completing import complete_queue
-from penstock.cli.listening import address_of, listen_somewhere
 from penstock.cli.session import Command, Session, require_web
 from penstock.cli.show import emit, note
 
@@ -58,7 +57,7 @@ def command(
     listen_on: str | None,
     **knobs: Any,
 ) -> int:
-    """Run a worker and the dashboard, and restart at each change of the code.
+    """Run a worker and the dashboard; restart when code changes.
 
     For development. The process runs the jobs of all queues, enqueues periodic jobs and serves the dashboard.
     When a .py file below the working directory changes, running jobs may end within --drain-timeout, the
@@ -84,6 +83,8 @@ def command(
         return serve_dev(
             app, config, served, [socket.socket(fileno=int(n)) for n in listen_on.split(",")], host
         )
+    from penstock.cli.listening import address_of, listen_somewhere
+
     sockets = listen_somewhere(host, port)
     address = address_of(host, sockets[0])
     if session.json:

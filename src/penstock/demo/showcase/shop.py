@@ -68,7 +68,7 @@ async def send_receipt(
 
     A copy goes to the accounts department.
     """
-    await asyncio.sleep(random.uniform(0.02, 0.12))  # noqa: S311
+    await asyncio.sleep(random.uniform(0.02, 0.12))  # noqa: S311 (a demo, no secret)
     check_address(email)
     return f"receipt for order {order} ({lang}){' and copy' if copy else ''}"
 
@@ -81,15 +81,15 @@ def check_address(email: str) -> None:
 @app.task(name="shop.charge_card", queue="payments", max_attempts=3, retry="20s")
 async def charge_card(order: int, amount: Decimal, currency: Currency, card_token: str) -> dict[str, str]:
     """Charge the card of a customer."""
-    await asyncio.sleep(random.uniform(0.1, 0.6))  # noqa: S311
+    await asyncio.sleep(random.uniform(0.1, 0.6))  # noqa: S311 (a demo, no secret)
     ask_bank(order, amount, card_token)
     return {"payment": hashlib.sha256(card_token.encode()).hexdigest()[:12], "currency": currency.value}
 
 
 def ask_bank(order: int, amount: Decimal, card_token: str) -> None:
-    if card_token == "stolen":  # noqa: S105
+    if card_token == "stolen":  # noqa: S105 (a demo)
         raise CardDeclined(f"order {order}: the bank refuses {amount}")
-    if random.random() < _BAD_LUCK:  # noqa: S311
+    if random.random() < _BAD_LUCK:  # noqa: S311 (a demo, no secret)
         raise TimeoutError("the bank has not answered within 10 s")
 
 
@@ -98,7 +98,7 @@ def make_thumbnail(path: str, sizes: list[int]) -> list[str]:
     """Make small pictures of a large one."""
     for n, _ in enumerate(sizes):
         current_job().progress(n, of=len(sizes), note=path)
-        time.sleep(random.uniform(0.05, 0.2))  # noqa: S311
+        time.sleep(random.uniform(0.05, 0.2))  # noqa: S311 (a demo, no secret)
     if path.endswith(".tiff"):
         raise OSError(f"cannot identify image file '{path}'")
     return [f"{path}@{size}" for size in sizes]
@@ -130,12 +130,12 @@ def read_prices(text: str) -> object:
 @app.task(name="shop.call_webhook", queue="webhooks", max_attempts=8, retry=["30s", "2m", "10m", "1h"])
 async def call_webhook(url: str, body: dict[str, str | int]) -> int:
     """Tell a partner what has happened."""
-    await asyncio.sleep(random.uniform(0.03, 0.3))  # noqa: S311
+    await asyncio.sleep(random.uniform(0.03, 0.3))  # noqa: S311 (a demo, no secret)
     return post(url, len(body))
 
 
 def post(url: str, size: int) -> int:
-    if "flaky" in url or random.random() < _BAD_LUCK:  # noqa: S311
+    if "flaky" in url or random.random() < _BAD_LUCK:  # noqa: S311 (a demo, no secret)
         raise ConnectionError(f"[Errno 111] Connect call failed ('203.0.113.{size}', 443)")
     return 200
 
@@ -173,7 +173,7 @@ async def _hand_over(order: int) -> str:
 @app.task(name="shop.count_sales", queue="reports")
 async def count_sales(region: str) -> int:
     """Add up the sales of a region."""
-    await asyncio.sleep(random.uniform(0.1, 0.5))  # noqa: S311
+    await asyncio.sleep(random.uniform(0.1, 0.5))  # noqa: S311 (a demo, no secret)
     if region == "atlantis":
         raise LookupError("there is no region 'atlantis'")
     return len(region) * 1_000
