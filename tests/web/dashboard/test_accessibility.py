@@ -1,0 +1,107 @@
+"""Accessibility: axe finds no violation on any page of the dashboard of `penstock demo --serve`."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from starlette.routing import compile_path
+
+from penstock.web.dashboard.pages import PAGES
+
+#: Besides the pages of the table.
+FORMS = ["/login", "/enqueue?task=shop.charge_card", "/jobs?state=dead"]
+#: Where the links to pages with parts in their path are looked for. A failed job has more links than others.
+SEEDS = [
+    "/jobs?state=dead&queue=payments&order=oldest",
+    "/jobs/orders/order-7001/steps",
+    "/flows",
+    "/workers",
+    "/periodic",
+]
+#: Pages which no link of these leads to: of a bulk act, and the redirect of a search.
+NOT_LINKED = {"bulk_act", "search"}
+LOOKS: list[dict[str, Any]] = [
+    {"viewport": {"width": 1280, "height": 800}, "color_scheme": "light"},
+    {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark", "is_mobile": True, "has_touch": True},
+]
+#: Rules of the standards and of good practice; the second look repeats only those that depend on looks.
+RULES: list[dict[str, Any]] = [
+    {"resultTypes": ["violations"]},
+    {
+        "resultTypes": ["violations"],
+        "runOnly": ["color-contrast", "scrollable-region-focusable"],
+    },
+]
+
+
+@pytest.mark.slow
+@pytest.mark.system
+@pytest.mark.asyncio(loop_scope="session")
+async def test_axe_finds_no_violation_on_any_page(browser: Any) -> None:
+    found: set[str] = set()
+    with demo() as url:
+        paths = [*page_paths(url).values(), *FORMS]
+        for look, rules in zip(LOOKS, RULES, strict=True):
+            context = await browser.new_context(reduced_motion="reduce", **look)
+            page = await context.new_page()
+            for path in paths:
+                await page.goto(url + path)
+                answer = (await Axe().run(page, options=rules)).response
+                for one in answer["violations"]:
+                    nodes = [node["html"][:160] for node in one["nodes"][:3]]
+                    found.add(f"{path} {look['color_scheme']}: {one['id']}: {nodes}")
+            await context.close()
+    assert not found, "\n".join(sorted(found))
+
+
+@contextmanager
+def demo() -> Iterator[str]:
+    command = [sys.executable, "-m", "penstock", "demo", "--serve", "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())["dashboard"].rstrip("/")
+        finally:
+            process.terminate()
+
+
+def page_paths(url: str) -> dict[str, str]:
+    """The path of each page: its own, or the first link that leads to it."""
+    patterns = {page.name: compile_path(page.path)[0] for page in PAGES if page.name not in NOT_LINKED}
+    found = {page.name: page.path for page in PAGES if page.name in patterns and "{" not in page.path}
+    found["steps"] = SEEDS[1]
+    until_workers_run(url)
+    waiting = [*SEEDS, *found.values()]
+    for path in waiting:
+        if len(found) == len(patterns):
+            break
+        for link in links_of(url, path):
+            for name, pattern in patterns.items():
+                if name not in found and pattern.match(urlsplit(link).path):
+                    found[name] = link
+                    waiting.append(link)
+    assert patterns.keys() - found.keys() <= {"stacks"}  # it is linked once somebody has asked for the stacks
+    return found
+
+
+def until_workers_run(url: str) -> None:
+    for path in ("/workers", "/periodic"):  # the latter has the entries that a worker declares
+        while not any(link.startswith(f"{path}/") for link in links_of(url, path)):
+            time.sleep(0.2)
+
+
+def links_of(url: str, path: str) -> list[str]:
+    with urllib.request.urlopen(urljoin(url, path), timeout=30) as answer:
+        main = answer.read().decode().partition("<main")[2]
+    return [link.replace("&amp;", "&") for link in re.findall(r'href="(/[^"]*)"', main)]
