@@ -25,8 +25,8 @@ _ORDER: tuple[Level, ...] = ("bad", "warn", "note")
 _DAY = 86_400_000
 #: A ready job that waits longer than this (ms) is worth a look.
 _LONG_WAIT = 60_000
-#: A worker that was not seen for this long (ms) is late: it reports itself every few seconds.
-_LATE = 30_000
+#: A worker that was not seen for this long (s) is late: it reports itself every few seconds.
+_LATE = 30.0
 #: A queue has grown if its ready jobs are this many times as many, and more by this number.
 _GROWN, _GROWN_BY = 1.5, 20
 #: How far back (ms) a growing queue is compared.
@@ -151,11 +151,12 @@ def _slow(facts: Facts) -> Iterator[AttentionItem]:
 
 def _late(facts: Facts) -> Iterator[AttentionItem]:
     """Workers that do not report themselves any more."""
+    view = facts.view
     for worker in facts.workers:
-        seen = instant_of(worker.seen_at)
-        if seen is not None and facts.view.now - seen > _LATE:
-            says = f"worker on {worker.host} was last seen {ago(worker.seen_at, facts.view.now)}"
-            link = facts.view.worker_link(worker.id)
+        seen = view.may("read") or any(map(view.sees, worker.queues))
+        if seen and worker.silent > _LATE:
+            says = f"worker on {worker.host} was last seen {ago(worker.seen_at, view.now)}"
+            link = view.worker_link(worker.id)
             yield AttentionItem("bad", worker.id, says, link)
 
 

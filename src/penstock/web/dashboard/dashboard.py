@@ -33,7 +33,8 @@ from penstock.web.dashboard.rendering import Templates
 from penstock.web.dashboard.security import Guard
 from penstock.web.dashboard.sessions import new_cookie
 from penstock.web.dashboard.settings import DashboardSettings
-from penstock.web.dashboard.shared_reads import SharedReads
+from penstock.web.dashboard.shared_reads import REFRESHES, SharedReads
+from penstock.web.dashboard.store_time import StoreTime
 from penstock.web.dashboard.stream import EventStreams
 from penstock.web.dashboard.view import NotFoundError, Shared, View
 from penstock.web.dashboard.visitor import Visitor
@@ -77,10 +78,11 @@ class Dashboard:
             settings=settings,
             redaction=Redaction(settings.redact),
             reads=reads,
-            pulse=Pulse(inspector, settings.interval),
+            pulse=Pulse(inspector, settings.interval, reads.outdate),
             bulk_steps=BulkSteps(store, allowed=not settings.read_only),
         )
         self._identification = Identification(store, settings, login, lambda: reads.count(1))
+        self._clock = StoreTime(self._store_time)
         self._tries = LoginTries()
         self._streams = EventStreams(self._shared.pulse)
         self._templates = Templates()
@@ -95,7 +97,11 @@ class Dashboard:
 
     def running(self) -> AbstractContextManager[None]:
         """Remember the depths of queues and continue bulk acts while this block lasts, also when no page is
-        open."""
+        open.
+
+        For servers that call `close` when they stop, before they wait for open requests.
+        """
+        self._streams.are_closed = True
         self._shared.bulk_steps.wake()
         return self._shared.pulse.running()
 
@@ -134,6 +140,7 @@ class Dashboard:
     def _page(self, page: DashboardPage) -> Endpoint:
         async def answer(request: Request) -> Response:
             live = "x-penstock-live" in request.headers
+            REFRESHES.set(live)
             if live and not self._shared.reads.may_refresh():
                 return Response(status_code=204)
             view = await self._view(request)
@@ -217,7 +224,15 @@ class Dashboard:
 
     async def _view(self, request: Request) -> View | None:
         visitor = await self._identification.visitor(request, self._given(request))
-        return None if visitor is None else self._of(request, visitor)
+        if visitor is None:
+            return None
+        view = self._of(request, visitor)
+        view.now = await self._clock.now()
+        return view
+
+    async def _store_time(self) -> int:
+        self._shared.reads.count(1)
+        return await self._identification.tokens.now()
 
     def _of(self, request: Request, visitor: Visitor) -> View:
         return View(request, visitor, self._shared, self._session(request))

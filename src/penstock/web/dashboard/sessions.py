@@ -65,9 +65,13 @@ class Sessions:
         """Log out."""
         await self._stored.remove(_name(cookie))
 
-    async def visitor(self, cookie: str) -> Visitor | None:
-        """Who this cookie stands for; None if its session or token has ended."""
-        session = (await self._stored.all()).get(_name(cookie))
+    async def visitor(self, cookie: str, *, again: bool = False) -> Visitor | None:
+        """Who this cookie stands for; None if its session or token has ended.
+
+        `again`: ask the store anew, because another dashboard may have begun the session a moment ago.
+        """
+        sessions = await (self._stored.again() if again else self._stored.all())
+        session = sessions.get(_name(cookie))
         if session is None:
             return None
         now = await self.now()
