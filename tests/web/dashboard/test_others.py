@@ -172,3 +172,19 @@ def test_a_hidden_value_that_does_not_fit_any_more_stays_hidden() -> None:
     assert "hunter2" not in answer.text
     assert "which is hidden, does not fit" in answer.text
     app.store.close()
+
+
+# ── what others plant ────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_message_in_a_cookie_of_another_host_of_the_domain_is_not_shown(site: Site) -> None:
+    site.app.store.sync.enqueue([NewJob("j", "send", b"{}", "mail")])
+    site.client.get("/")
+    name = f"{site.dashboard._cookie}-said"
+    site.client.cookies.set(name, "done%7C%2Fqueues%2Fmail%2Fswitch%2Fpause%7CYou%20have%20won")
+    assert "You have won" not in site.client.get("/").text
+    site.client.cookies.delete(name)
+    site.post(site.client, "/queues/mail/switch/pause")
+    page = site.client.get("/").text
+    assert "mail is paused" in page
+    assert 'action="/queues/mail/switch/resume"' in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
@@ -31,7 +32,7 @@ from penstock.web.dashboard.pages import ACTS, PAGES
 from penstock.web.dashboard.pulse import Pulse
 from penstock.web.dashboard.rendering import Templates
 from penstock.web.dashboard.security import Guard
-from penstock.web.dashboard.sessions import new_cookie
+from penstock.web.dashboard.sessions import new_cookie, text_token
 from penstock.web.dashboard.settings import DashboardSettings
 from penstock.web.dashboard.shared_reads import REFRESHES, SharedReads
 from penstock.web.dashboard.store_time import StoreTime
@@ -153,7 +154,7 @@ class Dashboard:
             values = await page.show(view)
             if isinstance(values, Response):
                 return values
-            said = None if live else _said(request, self._said)
+            said = None if live else _said(request, self._said, view.cookie)
             html = self._render(f"pages/{page.name}.html", view, {"page": page, "flash": said, **values})
             answer = HTMLResponse(html)
             if said is not None:
@@ -243,7 +244,9 @@ class Dashboard:
         if (cookie := getattr(request.state, "cookie", None)) is not None:
             answer.set_cookie(self._cookie, cookie, **kept)
         if (flash := getattr(request.state, "flash", None)) is not None:
-            answer.set_cookie(self._said, quote("|".join(flash)[:300], safe=""), max_age=60, **kept)
+            text = "|".join(flash)[:300]
+            token = text_token(self._session(request), text)
+            answer.set_cookie(self._said, quote(f"{token}|{text}", safe=""), max_age=60, **kept)
 
     @property
     def _said(self) -> str:
@@ -360,9 +363,15 @@ def _cookie_path(request: Request) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/") or "/"
 
 
-def _said(request: Request, name: str) -> tuple[str, str, str] | None:
-    """What an act has said: its kind, the text, and the path of its undo."""
-    kind, _, rest = unquote(request.cookies.get(name, "")).partition("|")
+def _said(request: Request, name: str, cookie: str) -> tuple[str, str, str] | None:
+    """What an act has said: its kind, the text, and the path of its undo.
+
+    Other hosts of a domain can set cookies, so it needs the token of its session.
+    """
+    token, _, text = unquote(request.cookies.get(name, "")).partition("|")
+    if not hmac.compare_digest(token.encode("utf-8", "replace"), text_token(cookie, text).encode()):
+        return None
+    kind, _, rest = text.partition("|")
     undo, bar, says = rest.partition("|")
     undo = local_path(undo, "", "") if undo else ""
     return (kind, says, undo) if bar and kind in ("done", "failed") else None

@@ -19,7 +19,7 @@ from penstock.web.access_tokens import AccessToken, digest_of
 from penstock.web.dashboard.visitor import Visitor
 from penstock.web.document_cache import DocumentCache
 
-__all__ = ["Sessions", "form_token", "new_cookie"]
+__all__ = ["Sessions", "form_token", "new_cookie", "text_token"]
 
 _KIND = "dashboard-sessions"
 #: The most logins of one token; the one that would end first makes room.
@@ -105,6 +105,11 @@ def new_cookie() -> str:
 def form_token(cookie: str) -> str:
     """The token that the forms of this session carry. Only who has the cookie can compute it."""
     return hashlib.sha256(b"form:" + cookie.encode()).hexdigest()[:40]
+
+
+def text_token(cookie: str, text: str) -> str:
+    """Proves that a text in another cookie is from a request of this session."""
+    return hashlib.sha256(f"text:{cookie}:{text}".encode("utf-8", "replace")).hexdigest()[:40]
 
 
 def _name(cookie: str) -> str:
