@@ -30,23 +30,24 @@ from penstock.stores.contract import (
 )
 from penstock.stores.worker_commands import BULK_ACTS, read_document
 
-__all__ = ["BulkAct", "BulkActs", "BulkState", "is_everything", "pause_after_step"]
+__all__ = ["MOST_PACE", "PACE", "BulkAct", "BulkActs", "BulkState", "is_everything"]
 
-#: The most jobs that one step changes.
-_STEP = 200
+#: The most jobs that one step changes, so that no script of Redis takes 5 ms.
+_STEP = 100
+#: How many jobs a bulk act changes in a second unless its caller says. At this pace it takes about 3 % of the
+#: time of a Redis server, of the lock of an SQLite file, or of a worker process (benchmarks/beside_bulk.py).
+PACE = 500
+#: The highest pace.
+MOST_PACE = 100_000
 #: How long (ms) a process holds a bulk act after each of its steps.
 _HELD = 15_000
 #: How long (ms) an ended bulk act is kept.
 _KEPT = 7 * 86_400_000
 _PAGE = 200
-#: A step is followed by a pause of this many times its length: an act takes at most 5 % of a worker's time.
-_PAUSES = 19.0
 #: How many reasons for which jobs were skipped are counted, and how many of these jobs are named.
 _REASONS, _NAMED = 12, 10
 #: Where further reasons are counted.
 _OTHER = "other reasons"
-#: The longest pause (s): shorter than `_HELD`, so that no other process takes the act over.
-_LONGEST_PAUSE = 5.0
 
 
 class BulkState(enum.StrEnum):
@@ -65,7 +66,7 @@ class BulkAct(msgspec.Struct, frozen=True, kw_only=True):
 
     - `filter`: the jobs, of which those count that were enqueued before `created_at`.
     - `delay` (ms), `to`, `reason`: arguments of RESCHEDULE, MOVE and DISCARD.
-    - `by`: who started it. `limit`: the most jobs.
+    - `by`: who started it. `limit`: the most jobs. `pace`: the most jobs per second.
     - `total`: about how many jobs the search looks at; `seen`: how many it has looked at.
     - `done`, `asked`, `refused`, `missing`: the jobs by outcome (see `Change`). If the process of a step
       died, its jobs may be missing here.
@@ -81,6 +82,7 @@ class BulkAct(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     by: str = ""
     limit: int | None = None
+    pace: int = PACE
     created_at: int = 0
     ended_at: int | None = None
     state: BulkState = BulkState.RUNNING
@@ -132,11 +134,15 @@ class BulkActs:
         to: str = "",
         reason: str = "",
         limit: int | None = None,
+        pace: int = PACE,
     ) -> BulkAct:
-        """Start an act on all jobs that match; workers run it, and so may the caller (`run`).
+        """Start an act on all jobs that match; workers run it, and so may the caller (`PacedSteps`).
 
-        Raises ConfigError for a filter that matches every job, and while one with the same filter runs.
+        `limit`: the most jobs. `pace`: the most jobs per second. Raises ConfigError for a filter that matches
+        every job, for a pace out of range, and while one with the same filter runs.
         """
+        if not 1 <= pace <= MOST_PACE:
+            raise ConfigError(f"the pace {pace} is out of range: give 1 to {MOST_PACE:,} jobs per second")
         filter = check_search(filter, JobOrder.ENQUEUED)
         if act is JobAct.MOVE:
             check_queue(to)
@@ -153,6 +159,7 @@ class BulkActs:
             reason=reason,
             by=by,
             limit=limit,
+            pace=pace,
             created_at=now,
             total=await jobs_to_pass(self._store, filter),
         )
@@ -307,12 +314,6 @@ def is_everything(act: JobAct, filter: JobFilter) -> bool:
     if replace(filter, states=()) != JobFilter():
         return False
     return not filter.states or set(filter.states) >= set(every_state(act))
-
-
-def pause_after_step(seconds: float, stepped: BulkAct | None) -> float:
-    """Seconds to pause after a step that took `seconds`; none if the act has ended."""
-    over = stepped is not None and stepped.state is not BulkState.RUNNING
-    return 0.0 if over else min(_LONGEST_PAUSE, seconds * _PAUSES)
 
 
 def _before(range: TimeRange, instant: int) -> TimeRange:
