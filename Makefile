@@ -45,9 +45,10 @@ lint: $(VENV)/.ready-to-develop ## Ruff: rules and format
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check . || { echo "Not formatted. Run: $(BIN)/ruff format ." >&2; exit 1; }
 
-types: $(VENV)/.ready-to-develop ## Mypy (strict) and basedpyright over src
+types: $(VENV)/.ready-to-develop ## Mypy (strict) and basedpyright over src, TypeScript over the dashboard's scripts
 	@$(BIN)/mypy
 	@$(BIN)/basedpyright
+	@$(BIN)/python -m tools.script_types
 
 # tests/test_dependencies.py looks at what can be seen offline; known vulnerabilities are in a database elsewhere.
 audit: $(VENV)/.ready-to-develop ## Known vulnerabilities of what we depend on (asks the network)

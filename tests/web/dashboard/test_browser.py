@@ -97,6 +97,11 @@ async def test_the_keyboard_and_a_phone_reach_each_page(opened: Opened) -> None:
             async with page.expect_navigation(url=opened.url + one.path):
                 await page.keyboard.press("g")
                 await page.keyboard.press(one.key)
+    (task,) = opened.app.tasks.values()
+    await opened.app.aenqueue_many([task.job("ann") for _ in range(60)])
+    await page.goto(opened.url + "/jobs")
+    await page.keyboard.press("n")
+    await page.wait_for_url("**/jobs?after=*")
     await page.set_viewport_size({"width": 375, "height": 740})
     await page.get_by_text("More", exact=True).click()
     await page.locator(".rest a", has_text="Health").click()

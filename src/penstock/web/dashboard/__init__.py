@@ -11,7 +11,7 @@
 | `view.py` | one request: what pages use to read, link and change |
 | `pulse.py`, `stream.py`, `shared_reads.py` | one read of the store for all open pages, as events |
 | `rendering.py`, `templates/` | Jinja templates; `parts.html` has the macros of the design |
-| `assets.py`, `assets/` | style sheet and scripts, without a build step |
+| `assets.py`, `assets/` | style sheet and scripts, without a build step; `make types` checks their JSDoc |
 | `cards.py` | parts of a page that fail alone |
 | `queue_rows.py`, `worker_rows.py` | rows of tables that several pages have |
 | `job_filters.py`, `saved_views.py` | filters of jobs as addresses, and names for them |

@@ -1,4 +1,5 @@
 // Copies ids and links. Over plain http there is no clipboard, so a selection is copied.
+import { findAll } from "./elements.js";
 
 /** @param {string} text @returns {Promise<boolean>} */
 export async function copyText(text) {
@@ -15,17 +16,17 @@ export async function copyText(text) {
   area.select();
   const done = document.execCommand("copy");
   area.remove();
-  focused?.focus?.({ preventScroll: true });
+  if (focused instanceof HTMLElement) focused.focus({ preventScroll: true });
   return done;
 }
 
 export function startCopy() {
-  for (const button of document.querySelectorAll("button.copy")) {
+  for (const button of findAll(HTMLButtonElement, "button.copy")) {
     button.hidden = false;
     const label = button.textContent;
     button.addEventListener("click", async () => {
-      const done = await copyText("copyLink" in button.dataset ? location.href : button.dataset.copy);
-      if (!done && button.previousElementSibling) getSelection().selectAllChildren(button.previousElementSibling);
+      const done = await copyText("copyLink" in button.dataset ? location.href : (button.dataset.copy ?? ""));
+      if (!done && button.previousElementSibling) getSelection()?.selectAllChildren(button.previousElementSibling);
       button.textContent = done ? "Copied" : "Press Ctrl+C";
       setTimeout(() => (button.textContent = label), 2000);
     });

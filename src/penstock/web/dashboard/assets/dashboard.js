@@ -1,5 +1,6 @@
 // What pages can do besides: everything works without this script.
 import { startCopy } from "./copy.js";
+import { closest, findAll, openMenus } from "./elements.js";
 import { startFlows } from "./flows.js";
 import { startKeys } from "./keys.js";
 import { startList } from "./list.js";
@@ -27,30 +28,30 @@ function startTheme() {
 /** A click anywhere in a row opens its link, unless text is selected. */
 function startRows() {
   document.addEventListener("click", (event) => {
-    const row = event.target.closest?.("tr[data-href]");
-    if (!row || event.target.closest("a, button, input, label") || String(getSelection())) return;
-    if (event.ctrlKey || event.metaKey) window.open(row.dataset.href, "_blank", "noopener");
-    else location.assign(row.dataset.href);
+    const href = closest(HTMLTableRowElement, "tr[data-href]", event)?.dataset.href;
+    if (!href || closest(Element, "a, button, input, label", event) || String(getSelection())) return;
+    if (event.ctrlKey || event.metaKey) window.open(href, "_blank", "noopener");
+    else location.assign(href);
   });
 }
 
 /** Forms leave fields that are empty out of the address, so that links stay short. */
 function startForms() {
-  for (const form of document.querySelectorAll("form.filters, form.filter")) {
+  for (const form of findAll(HTMLFormElement, "form.filters, form.filter")) {
     form.addEventListener("formdata", ({ formData }) => {
       for (const [name, value] of [...formData]) {
         if (!value || (name === "order" && value === "newest")) formData.delete(name);
       }
-      const boxes = [...form.querySelectorAll('input[name="column"]')];
+      const boxes = findAll(HTMLInputElement, 'input[name="column"]', form);
       if (boxes.every((box) => box.checked === "usual" in box.dataset)) formData.delete("column");
     });
     form.addEventListener("change", (event) => {
-      if (event.target.matches("select")) form.requestSubmit();
+      if (event.target instanceof HTMLSelectElement) form.requestSubmit();
     });
   }
   document.addEventListener("click", (event) => {
-    for (const open of document.querySelectorAll("details.sure[open], details.columns[open]")) {
-      if (!open.contains(event.target)) open.open = false;
+    for (const open of openMenus()) {
+      if (event.target instanceof Node && !open.contains(event.target)) open.open = false;
     }
   });
 }

@@ -10,12 +10,12 @@ export function keepPlace(part, left, top) {
 function startJson() {
   document.addEventListener("input", (event) => {
     const field = event.target;
-    if (!field.matches?.("textarea[data-json]")) return;
+    if (!(field instanceof HTMLTextAreaElement) || !("json" in field.dataset)) return;
     let wrong = "";
     try {
       if (field.value.trim()) JSON.parse(field.value);
     } catch (error) {
-      wrong = `This is not JSON: ${error.message}`;
+      if (error instanceof SyntaxError) wrong = `This is not JSON: ${error.message}`;
     }
     field.setCustomValidity(wrong);
   });

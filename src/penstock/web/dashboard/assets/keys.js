@@ -1,4 +1,6 @@
 // The keyboard: / searches, g and a letter opens a page, j and k move in a table, Enter opens, Escape closes.
+import { closest, find, openMenus } from "./elements.js";
+
 let prefix = 0;
 
 /** @param {number} by */
@@ -8,31 +10,32 @@ function move(by) {
   const now = rows.findIndex((row) => row.classList.contains("at"));
   rows[now]?.classList.remove("at");
   const row = rows[Math.min(rows.length - 1, Math.max(0, now + by))];
-  row.classList.add("at");
-  row.scrollIntoView({ block: "nearest" });
-  row.querySelector("a")?.focus({ preventScroll: true });
+  row?.classList.add("at");
+  row?.scrollIntoView({ block: "nearest" });
+  row?.querySelector("a")?.focus({ preventScroll: true });
 }
 
 export function startKeys() {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const field = event.target.closest?.("input, select, textarea");
+    const field = closest(HTMLElement, "input, select, textarea", event);
     if (event.key === "Escape") {
       field?.blur();
-      for (const open of document.querySelectorAll("details.sure[open], details.columns[open]")) open.open = false;
+      for (const open of openMenus()) open.open = false;
       return;
     }
     if (field) return;
+    const page = find(HTMLElement, `.side nav [data-key="${CSS.escape(event.key)}"]`);
     if (event.key === "/") {
       event.preventDefault();
       document.getElementById("q")?.focus();
     } else if (event.key === "g") {
       prefix = Date.now();
-    } else if (Date.now() - prefix < 1200 && document.querySelector(`.side nav [data-key="${CSS.escape(event.key)}"]`)) {
-      document.querySelector(`.side nav [data-key="${CSS.escape(event.key)}"]`).click();
+    } else if (page && Date.now() - prefix < 1200) {
+      page.click();
       prefix = 0;
     } else if (event.key === "j") move(1);
     else if (event.key === "k") move(-1);
-    else if (event.key === "n") document.querySelector('.pages [rel="next"]')?.click();
+    else if (event.key === "n") find(HTMLElement, 'main [data-key="n"]')?.click();
   });
 }

@@ -1,6 +1,7 @@
 // The list of jobs while it is open: rows are brought up to date in place. While somebody reads the list, no row
 // moves: new ones are counted, and come with a click or when the reader has left.
 import { isSame, sent, facts } from "./compare.js";
+import { find, findAll } from "./elements.js";
 import { refreshTimes } from "./times.js";
 
 /** A reader who has touched nothing for this long (ms) has left, if the pointer is elsewhere. */
@@ -12,10 +13,11 @@ const MOST = 200;
 let waiting = null;
 let touched = 0;
 
-const table = () => /** @type {HTMLTableElement | null} */ (document.querySelector("table[data-frozen]"));
-const news = () => /** @type {HTMLButtonElement | null} */ (document.querySelector("button.new"));
-/** @param {ParentNode} within @returns {HTMLTableRowElement[]} */
-const rowsOf = (within) => [...within.querySelectorAll("tr[data-row]")];
+/** @param {ParentNode} within */
+const table = (within = document) => find(HTMLTableElement, "table[data-frozen]", within);
+const news = () => find(HTMLButtonElement, "button.new");
+/** @param {ParentNode} within */
+const rowsOf = (within) => findAll(HTMLTableRowElement, "tr[data-row]", within);
 
 export function startList() {
   if (!document.querySelector("form.filters")) return;
@@ -50,7 +52,7 @@ function isRead(list) {
 export function updateRows(fresh) {
   if (!fresh.querySelector("form.filters")) return; // another page
   const list = table();
-  const other = fresh.querySelector("table[data-frozen]");
+  const other = table(fresh);
   if (!list && other) {
     const card = other.closest("section");
     const empty = document.querySelector("main .empty");
@@ -60,16 +62,19 @@ export function updateRows(fresh) {
   if (!list || fresh.querySelector("main > .failed")) return;
   const rows = other ? rowsOf(other) : [];
   const added = replaceChanged(list, rows);
-  const gone = markGone(list, rows, !other || !("more" in /** @type {HTMLElement} */ (other).dataset));
+  const gone = markGone(list, rows, !other || !("more" in other.dataset));
   waiting = added || gone ? rows : null;
   showCount(added);
   if (waiting && !isRead(list)) showWaiting();
-  const [which, count] = [document, fresh].map((one) => one.querySelector("#picked .which"));
+  const [which, count] = [document, fresh].map((one) => find(HTMLElement, "#picked .which", one));
   if (which && count) which.dataset.all = count.dataset.all;
   document.dispatchEvent(new Event("rows"));
 }
 
-/** Replace the rows that are there and differ; returns the number of those that are not. */
+/**
+ * Replace the rows that are there and differ; returns the number of those that are not.
+ * @param {HTMLTableElement} list  @param {HTMLTableRowElement[]} rows
+ */
 function replaceChanged(list, rows) {
   const there = new Map(rowsOf(list).map((row) => [row.dataset.row, row]));
   let added = 0;
@@ -88,11 +93,14 @@ function replaceChanged(list, rows) {
   return added;
 }
 
-/** Mark rows that are in the list no longer: of those at its end only if it is complete. */
+/**
+ * Mark rows that are in the list no longer: of those at its end only if it is complete.
+ * @param {HTMLTableElement} list  @param {HTMLTableRowElement[]} rows  @param {boolean} complete
+ */
 function markGone(list, rows, complete) {
   const now = new Set(rows.map((row) => row.dataset.row));
   const shown = rowsOf(list);
-  const last = shown.findLastIndex((row) => now.has(row.dataset.row));
+  const last = shown.map((row) => now.has(row.dataset.row)).lastIndexOf(true);
   let any = false;
   shown.forEach((row, n) => {
     const gone = !now.has(row.dataset.row) && (n < last || complete);
@@ -109,7 +117,7 @@ function showWaiting() {
   const now = waiting.map((row) => there.get(row.dataset.row) ?? imported(row));
   const names = new Set(now.map((row) => row.dataset.row));
   const rest = rowsOf(list).filter((row) => !names.has(row.dataset.row) && !row.classList.contains("gone"));
-  list.tBodies[0].replaceChildren(...[...now, ...rest].slice(0, Math.max(now.length, MOST)));
+  list.tBodies[0]?.replaceChildren(...[...now, ...rest].slice(0, Math.max(now.length, MOST)));
   waiting = null;
   showCount(0);
 }
@@ -137,7 +145,7 @@ export function appendRows(page) {
   if (!list) return 0;
   const there = new Set(rowsOf(list).map((row) => row.dataset.row));
   const more = rowsOf(page).filter((row) => !there.has(row.dataset.row));
-  list.tBodies[0].append(...more.map(imported));
+  list.tBodies[0]?.append(...more.map(imported));
   document.dispatchEvent(new Event("rows"));
   return there.size + more.length;
 }

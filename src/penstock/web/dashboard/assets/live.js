@@ -1,11 +1,12 @@
 // Keeps an open page true: one stream of events per browser, and parts of the page that replace themselves.
 import { facts, isSame, sent } from "./compare.js";
+import { find, findAll, openMenus } from "./elements.js";
 import { keepPlace } from "./flows.js";
 import { updateRows } from "./list.js";
 import { refreshTimes } from "./times.js";
 
 const root = document.documentElement;
-const base = root.dataset.base;
+const base = root.dataset.base ?? "";
 const channel = "BroadcastChannel" in window ? new BroadcastChannel(`penstock${base}`) : null;
 const paused = () => localStorage.getItem("penstock-paused") === "1";
 
@@ -15,10 +16,11 @@ let source = null;
 let giveUp = null;
 let asking = false;
 let missed = false;
+/** @type {HTMLButtonElement | null} */
 let button = null;
 
 export function startLive() {
-  button = document.querySelector("button.live");
+  button = find(HTMLButtonElement, "button.live");
   if (!button || root.dataset.refresh === "never" || !document.querySelector(".side nav")) return;
   button.hidden = false;
   show();
@@ -38,6 +40,7 @@ export function startLive() {
 }
 
 function show() {
+  if (!button) return;
   button.setAttribute("aria-pressed", String(!paused()));
   button.textContent = paused() ? "paused" : "live";
 }
@@ -64,9 +67,9 @@ function open() {
     channel?.postMessage(state);
     onState(state);
   });
-  source.addEventListener("open", () => button.classList.remove("lost"));
+  source.addEventListener("open", () => button?.classList.remove("lost"));
   source.addEventListener("error", () => {
-    button.classList.add("lost");
+    button?.classList.add("lost");
     // an answer that is no stream, for example of a server that starts, ends the browser's own attempts
     if (source?.readyState === EventSource.CLOSED) setTimeout(reopen, 5000, source);
   });
@@ -89,7 +92,7 @@ function close() {
 
 /** @param {{changed: boolean, totals: Record<string, number>, error: boolean}} state */
 function onState(state) {
-  button.classList.toggle("lost", state.error);
+  button?.classList.toggle("lost", state.error);
   if (document.hidden || paused()) return;
   if (state.changed || missed || root.dataset.refresh === "always") refresh();
 }
@@ -120,9 +123,8 @@ function refresh() {
 
 /** Whether somebody reads, selects or fills in something that a refresh would disturb. */
 function isRead() {
-  const active = document.activeElement;
-  if (active?.closest?.("main form") || document.querySelector("details.sure[open], details.columns[open]")) return true;
-  if ([...document.querySelectorAll("main textarea")].some((one) => one.value !== one.defaultValue)) return true;
+  if (document.activeElement?.closest("main form") || openMenus().length) return true;
+  if (findAll(HTMLTextAreaElement, "main textarea").some((one) => one.value !== one.defaultValue)) return true;
   const selection = getSelection();
   return Boolean(selection && !selection.isCollapsed && document.querySelector("main")?.contains(selection.anchorNode));
 }
@@ -150,7 +152,7 @@ function replaceParts(fresh) {
   updateRows(fresh);
 }
 
-/** A part that was not there before, for example the first error, comes to its place. */
+/** A part that was not there before, for example the first error, comes to its place. @param {Element} made */
 function insertAfterNeighbour(made) {
   let before = made.previousElementSibling;
   while (before && !(before.id && document.getElementById(before.id))) before = before.previousElementSibling;
@@ -158,10 +160,10 @@ function insertAfterNeighbour(made) {
   if (anchor) anchor.after(document.importNode(made, true));
 }
 
-/** Details that the reader has opened or closed stay so. */
+/** Details that the reader has opened or closed stay so. @param {Element} old  @param {Element} made */
 function keepOpen(old, made) {
   const were = old.querySelectorAll("details");
   made.querySelectorAll("details").forEach((one, n) => {
-    if (were[n]) one.open = were[n].open;
+    one.open = were[n]?.open ?? one.open;
   });
 }

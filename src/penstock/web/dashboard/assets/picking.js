@@ -2,10 +2,11 @@
 import { fetchPage } from "./fetch_page.js";
 import { sent } from "./compare.js";
 import { copyText } from "./copy.js";
+import { closest, find, findAll, isTyping } from "./elements.js";
 import { updateRows } from "./list.js";
 import { toast } from "./toast.js";
 
-/** Acts that are done at once: in which state they leave a job, and the states of jobs that can be given back. */
+/** Acts that are done at once: in which state they leave a job, and the states of jobs that can be given back. @type {Record<string, [string, string[]]>} */
 const DIRECT = {
   retry: ["available", ["dead", "cancelled"]],
   "run-now": ["available", ["scheduled", "retryable"]],
@@ -13,15 +14,14 @@ const DIRECT = {
 
 /** @type {HTMLInputElement | null} */
 let last = null;
-const form = () => /** @type {HTMLFormElement | null} */ (document.getElementById("picked"));
-/** @returns {HTMLInputElement[]} */
-const boxes = () => [...document.querySelectorAll("#jobs td.pick input")];
+const form = () => find(HTMLFormElement, "#picked");
+const boxes = () => findAll(HTMLInputElement, "#jobs td.pick input");
 const picked = () => boxes().filter((box) => box.checked);
 
 export function startPicking() {
   if (!document.querySelector("form.filters")) return;
   document.addEventListener("click", (event) => {
-    const box = event.target.closest?.("#jobs .pick input");
+    const box = closest(HTMLInputElement, "#jobs .pick input", event);
     if (!box) return;
     if (box.classList.contains("all")) for (const one of boxes()) one.checked = box.checked;
     else pick(box, event.shiftKey);
@@ -31,17 +31,17 @@ export function startPicking() {
   document.addEventListener("submit", onSubmit);
   document.addEventListener("rows", show);
   document.addEventListener("click", (event) => {
-    if (event.target.closest?.("[data-pick-none]")) none();
-    const copy = event.target.closest?.("[data-copy-picked]");
-    if (copy) copyText(picked().map((box) => box.value).join("\n")).then((done) => toast(done ? "Copied." : "The browser does not let this page copy."));
+    if (closest(Element, "[data-pick-none]", event)) none();
+    if (!closest(Element, "[data-copy-picked]", event)) return;
+    copyText(picked().map((box) => box.value).join("\n")).then((done) => toast(done ? "Copied." : "The browser does not let this page copy."));
   });
   show();
 }
 
-/** A box was changed; with Shift, all from the last one to it follow. */
+/** A box was changed; with Shift, all from the last one to it follow. @param {HTMLInputElement} box  @param {boolean} range */
 function pick(box, range) {
   const all = boxes();
-  const [from, to] = [all.indexOf(last), all.indexOf(box)];
+  const [from, to] = [last ? all.indexOf(last) : -1, all.indexOf(box)];
   if (range && from >= 0) {
     for (const one of all.slice(Math.min(from, to), Math.max(from, to) + 1)) one.checked = box.checked;
     getSelection()?.removeAllRanges();
@@ -57,13 +57,13 @@ function none() {
 /** @param {KeyboardEvent} event */
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.target.closest?.("select, textarea, input:not([type=checkbox])")) return;
+  if (isTyping(event)) return;
   if (event.key === "Escape") {
     document.querySelector("tr.at")?.classList.remove("at");
     return none();
   }
   if (event.key.toLowerCase() !== "x") return;
-  const box = document.querySelector("tr.at td.pick input");
+  const box = find(HTMLInputElement, "tr.at td.pick input");
   if (!box) return;
   box.checked = event.shiftKey || !box.checked;
   pick(box, event.shiftKey);
@@ -75,36 +75,36 @@ function show() {
   const bar = form();
   if (!bar) return;
   const [n, all] = [picked().length, boxes().length];
-  const which = bar.querySelector(".which");
-  which.textContent = n ? `${n} selected` : which.dataset.all;
+  const which = find(HTMLElement, ".which", bar);
+  if (which) which.textContent = n ? `${n} selected` : (which.dataset.all ?? "");
   bar.classList.toggle("some", n > 0);
-  for (const one of bar.querySelectorAll("[data-copy-picked], [data-pick-none]")) one.hidden = !n;
-  const head = document.querySelector("#jobs .all");
+  for (const one of findAll(HTMLElement, "[data-copy-picked], [data-pick-none]", bar)) one.hidden = !n;
+  const head = find(HTMLInputElement, "#jobs .all");
   if (!head) return;
   head.hidden = false;
   head.checked = n > 0 && n === all;
   head.indeterminate = n > 0 && n < all;
 }
 
-/** Acts on selected jobs that take nothing away are done at once; others lead to a page that asks. */
+/** Acts on selected jobs that take nothing away are done at once; others lead to a page that asks. @param {SubmitEvent} event */
 async function onSubmit(event) {
   const bar = form();
-  if (event.target !== bar) return;
-  const act = event.submitter?.value;
-  const rows = picked().map((box) => box.closest("tr"));
+  if (!bar || event.target !== bar) return;
+  const act = event.submitter instanceof HTMLButtonElement ? event.submitter.value : "";
+  const rows = picked().map((box) => box.closest("tr")).filter((row) => row !== null);
   const [state, from] = DIRECT[act] ?? ["", []];
-  if (!rows.length || !rows.every((row) => from.includes(row.dataset.state))) return;
+  if (!rows.length || !rows.every((row) => from.includes(row.dataset.state ?? ""))) return;
   event.preventDefault();
   const fields = new URLSearchParams(picked().map((box) => ["job", box.value]));
   fields.set("act", act);
-  fields.set("back", bar.dataset.back);
-  fields.set("form_token", document.querySelector("input[name=form_token]").value);
+  fields.set("back", bar.dataset.back ?? "");
+  fields.set("form_token", find(HTMLInputElement, "input[name=form_token]")?.value ?? "");
   const before = rows.map((row) => showState(row, state));
   none();
   const answer = await fetchPage(bar.action, fields);
   rows.forEach((row, n) => {
     row.classList.remove("busy");
-    if (!answer) row.querySelector(".is")?.replaceChildren(...before[n]);
+    if (!answer) row.querySelector(".is")?.replaceChildren(...(before[n] ?? []));
     sent.delete(row); // it is not as the server sent it
   });
   if (!answer) return toast("No answer: nothing may have been changed.", true);
@@ -112,14 +112,14 @@ async function onSubmit(event) {
   toast(answer.querySelector(".flash") ?? "Done.");
 }
 
-/** Show the state that a job is about to have; returns what was shown. */
+/** Show the state that a job is about to have; returns what was shown. @param {Element} row  @param {string} state */
 function showState(row, state) {
   const cell = row.querySelector(".is");
-  const was = [...cell.childNodes];
+  const was = [...(cell?.childNodes ?? [])];
   const shown = document.createElement("span");
   shown.className = `state s-${state}`;
   shown.textContent = state;
-  cell.replaceChildren(shown);
+  cell?.replaceChildren(shown);
   row.classList.add("busy");
   return was;
 }

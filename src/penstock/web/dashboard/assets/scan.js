@@ -1,4 +1,5 @@
 // A search that the server has answered in part goes on by itself, with its progress and a button that stops it.
+import { find } from "./elements.js";
 import { fetchPage } from "./fetch_page.js";
 import { appendRows } from "./list.js";
 
@@ -7,13 +8,14 @@ const ENOUGH = 100;
 
 export function startScan() {
   const line = document.getElementById("scan");
-  const link = line?.querySelector("a[rel=next]");
-  if (!line || !link) return;
+  const link = find(HTMLAnchorElement, "#scan a[rel=next]");
+  const text = line?.querySelector("span");
+  if (!line || !link || !text) return;
   const stop = document.createElement("button");
   stop.type = "button";
   stop.textContent = "Stop";
   link.before(stop);
-  const scan = new Scan(line, link, stop);
+  const scan = new Scan(line, link, stop, text);
   stop.addEventListener("click", () => scan.stop());
   link.addEventListener("click", (event) => {
     event.preventDefault();
@@ -24,12 +26,16 @@ export function startScan() {
 }
 
 class Scan {
-  constructor(line, link, stop) {
+  /**
+   * @param {HTMLElement} line  @param {HTMLAnchorElement} link  of the next page
+   * @param {HTMLButtonElement} stop  @param {HTMLElement} text
+   */
+  constructor(line, link, stop, text) {
     this.line = line;
     this.link = link;
     this.button = stop;
-    this.text = line.querySelector("span");
-    this.next = link.getAttribute("href");
+    this.text = text;
+    this.next = link.getAttribute("href") ?? "";
     this.counts = line.dataset.scan === "count";
     this.rows = document.querySelectorAll("#jobs tr[data-row]").length;
     this.running = false;
@@ -68,7 +74,6 @@ class Scan {
     if (this.next) this.link.setAttribute("href", this.next);
     const seen = Number(line?.dataset.seen ?? new URLSearchParams(this.next.split("?")[1]).get("seen") ?? 0);
     const total = Number(this.line.dataset.total);
-    this.seen = this.next ? seen : total;
     if (this.counts) this.count(page);
     else this.rows = appendRows(page);
     const verb = this.counts ? "Counted in" : "Searched";

@@ -1,4 +1,7 @@
 // Times stay relative while a page is open. The exact time, in the reader's own zone, is shown on hover.
+import { findAll } from "./elements.js";
+
+/** Below how many seconds a unit of how many is used. @type {[number, number, string][]} */
 const steps = [[60, 1, "s"], [3600, 60, "min"], [86400, 3600, "h"], [86400 * 60, 86400, "d"]];
 
 /** @param {number} seconds */
@@ -19,7 +22,7 @@ export function ago(at, now) {
 /** @param {ParentNode} within */
 export function refreshTimes(within = document) {
   const now = Date.now();
-  for (const one of within.querySelectorAll("time[datetime]")) {
+  for (const one of findAll(HTMLTimeElement, "time[datetime]", within)) {
     const at = Date.parse(one.dateTime);
     if (Number.isNaN(at)) continue;
     const text = ago(at, now);

@@ -1,4 +1,5 @@
 // Says what was done, for some seconds, with an undo where there is one. The key u undoes.
+import { findAll, isTyping } from "./elements.js";
 import { fetchPage } from "./fetch_page.js";
 import { updateRows } from "./list.js";
 
@@ -9,9 +10,8 @@ const UNDO = 55000;
 export function startToasts() {
   document.addEventListener("keydown", (event) => {
     if (event.key !== "u" || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target.closest?.("select, textarea, input:not([type=checkbox])")) return;
-    const undos = document.querySelectorAll("button.undo");
-    undos[undos.length - 1]?.click();
+    if (isTyping(event)) return;
+    findAll(HTMLButtonElement, "button.undo").at(-1)?.click();
   });
   const undo = document.querySelector("main .flash form");
   if (undo) setTimeout(() => undo.remove(), UNDO);
@@ -28,16 +28,21 @@ export function toast(said, failed = false) {
   made.removeAttribute("role"); // the place of toasts is the live region
   box.replaceChildren(made);
   made.querySelector("form")?.addEventListener("submit", undo);
-  const close = () => made.matches(":hover, :focus-within") ? setTimeout(close, 2000) : made.remove();
+  const close = () => {
+    if (made.matches(":hover, :focus-within")) setTimeout(close, 2000);
+    else made.remove();
+  };
   setTimeout(close, SHOWN);
 }
 
 /** @param {SubmitEvent} event */
 async function undo(event) {
   event.preventDefault();
-  const form = /** @type {HTMLFormElement} */ (event.target);
-  form.querySelector("button").disabled = true;
-  const answer = await fetchPage(form.action, new URLSearchParams([...new FormData(form)]));
+  const form = event.target;
+  if (!(form instanceof HTMLFormElement)) return;
+  for (const button of form.querySelectorAll("button")) button.disabled = true;
+  const fields = [...new FormData(form)].map(([name, value]) => [name, String(value)]);
+  const answer = await fetchPage(form.action, new URLSearchParams(fields));
   if (!answer) return toast("No answer: it may not have been undone.", true);
   updateRows(answer);
   toast(answer.querySelector(".flash") ?? "Undone.");
