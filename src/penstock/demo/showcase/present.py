@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from decimal import Decimal
 
 from penstock.core.job import State
 from penstock.core.limits import LimitChange
 from penstock.demo.showcase import shop
-from penstock.inspector import Inspector
+from penstock.inspector import Inspector, JobAct
 from penstock.inspector.audit import AuditLog
-from penstock.stores.contract import Store
+from penstock.inspector.bulk_acts import BulkActs
+from penstock.stores.contract import JobFilter, Store, TimeRange
 from penstock.workflows import chord
 
 __all__ = ["fill_store"]
 
 _OPERATOR, _NIGHT = "user:ann", "user:bob"
+#: Who does the steps of bulk acts; and how long ago (ms) the first of the mails to delay was enqueued.
+_PROCESS, _A_WHILE = "demo", 600_000
 
 
 async def fill_store(store: Store) -> None:
     """Add what is open now. The app of the shop has to use the same store."""
     await _enqueue_jobs()
     await _enqueue_flows()
+    await _change_many(Inspector(store).bulk)
     await _operate(store)
 
 
@@ -65,6 +70,26 @@ async def _enqueue_flows() -> None:
         [shop.count_sales.using(max_attempts=1).job(one) for one in ("north", "atlantis")],
         then=shop.write_report,
     ).aenqueue(name="sales of lost places")
+
+
+async def _change_many(bulk: BulkActs) -> None:
+    """Bulk acts: one is done, one has skipped jobs, one was aborted half-way."""
+    resets = JobFilter(queues=("webhooks",), states=(State.DEAD,), text="reset by peer")
+    await _step(bulk, (await bulk.start(JobAct.RETRY, resets, by=_NIGHT)).id)
+    since = time.time_ns() // 1_000_000 - _A_WHILE
+    mails = JobFilter(queues=("mail",), enqueued=TimeRange(since=since))
+    await _step(bulk, (await bulk.start(JobAct.RESCHEDULE, mails, delay=1_800_000, by=_OPERATOR)).id)
+    old = JobFilter(queues=("stock",), states=(State.COMPLETED,), task="shop.sync_stock")
+    id = (await bulk.start(JobAct.DELETE, old, by=_OPERATOR)).id
+    await _step(bulk, id, most=4)
+    await bulk.abort(id, by=_OPERATOR)
+
+
+async def _step(bulk: BulkActs, id: str, most: int = 100) -> None:
+    """Do the steps of a bulk act until its end, or `most` of them."""
+    for _ in range(most):
+        if await bulk.step(id, _PROCESS) is None:
+            return
 
 
 async def _operate(store: Store) -> None:

@@ -13,7 +13,7 @@ from penstock.demo.showcase import shop
 __all__ = ["go_on"]
 
 #: Jobs per step, and seconds between two steps.
-_JOBS, _EVERY = (1, 3), 1.5
+_JOBS, _EVERY = (1, 2), 2.0
 _LANGUAGES: tuple[Literal["en", "de", "fr"], ...] = ("en", "de", "fr")
 
 

@@ -98,12 +98,17 @@ def area_chart(
     *,
     by: Resolution,
     shown: Callable[[float], str],
+    instants: bool = False,
 ) -> Chart:
-    """Lines over their areas, which have gaps where nothing was measured."""
+    """Lines over their areas, which have gaps where nothing was measured.
+
+    Values are of periods, or of `instants`: then the line runs from edge to edge.
+    """
     columns = [[None if one is None else read(one) for _, one in values] for _, _, read in series]
     most = max((v for column in columns for v in column if v is not None), default=0.0)
     made = [
-        _line(name, colour, column, most) for (name, colour, _), column in zip(series, columns, strict=True)
+        _line(name, colour, column, most, instants)
+        for (name, colour, _), column in zip(series, columns, strict=True)
     ]
     says = []
     for n, (at, _) in enumerate(values):
@@ -116,7 +121,7 @@ def area_chart(
     for (name, colour, _), column in zip(series, columns, strict=True):
         latest = next((v for v in reversed(column) if v is not None), None)
         facts.append((name, colour, "–" if latest is None else shown(latest)))
-    return _chart(values, made, says, most, by, shown, facts)
+    return _chart(values, made, says, most, by, shown, facts, instants)
 
 
 def spark(numbers: Sequence[float]) -> str:
@@ -127,12 +132,13 @@ def spark(numbers: Sequence[float]) -> str:
     return "M" + "L".join(f"{n * step:.1f} {19 - v / most * 18:.1f}" for n, v in enumerate(numbers))
 
 
-def _line(name: str, colour: str, column: Sequence[float | None], most: float) -> Series:
+def _line(name: str, colour: str, column: Sequence[float | None], most: float, instants: bool) -> Series:
     path = area = ""
+    first = 0 if instants and len(column) > 1 else 5
     run: list[tuple[float, float]] = []
     for n, value in enumerate([*column, None]):
         if value is not None:
-            run.append((n * 10 + 5, _HIGH - value / (most or 1.0) * (_HIGH - _TOP)))
+            run.append((n * 10 + first, _HIGH - value / (most or 1.0) * (_HIGH - _TOP)))
         elif run:
             if len(run) == 1:  # a line of one point is not visible
                 run = [(run[0][0] - 4, run[0][1]), (run[0][0] + 4, run[0][1])]
@@ -151,11 +157,13 @@ def _chart(
     by: Resolution,
     shown: Callable[[float], str],
     facts: list[tuple[str, str, str]],
+    instants: bool = False,
 ) -> Chart:
-    marks = [Mark(n * 10, 10, text) for n, text in enumerate(says)]
+    edges = instants and len(values) > 1
+    marks = [Mark(n * 10 - 5 * edges, 10, text) for n, text in enumerate(says)]
     summary = "; ".join(f"{name} {text}" for name, _, text in facts)
     return Chart(
-        width=len(values) * 10,
+        width=(len(values) - edges) * 10,
         series=series,
         marks=marks,
         top=shown(most) if most else "",

@@ -129,7 +129,9 @@ def _moments(job: JobView) -> Iterator[Moment]:
         yield Moment(act.at, "act", f"{act.act} by {act.who}", facts)
     if job.ended_at is not None:
         ran = job.ran if job.state == State.COMPLETED.value else None
-        yield Moment(job.ended_at, job.state, job.state.capitalize(), job.reason or "", ran)
+        errors = [one.error for one in job.attempts[-1:]]  # the line before this one says it
+        why = "" if job.reason in errors else job.reason or ""
+        yield Moment(job.ended_at, job.state, job.state.capitalize(), why, ran)
 
 
 def _buttons(state: State) -> Iterator[ActButton]:
