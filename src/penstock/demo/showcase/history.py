@@ -60,7 +60,7 @@ class _Kind:
 
 
 def _fail_payment(job: Job) -> None:
-    given = json.loads(job.payload)
+    given = json.loads(job.spec.payload)
     shop.pay(given["order"], Decimal(given["amount"]), "stolen" if _digit(job) % 3 else "slow")
 
 

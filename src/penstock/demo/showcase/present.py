@@ -1,4 +1,4 @@
-"""What is open in the shop now: flows, delayed and parked jobs, a backlog, and what operators did."""
+"""What is open in the shop now: delayed and parked jobs, a backlog, flows, and what operators did."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.inspector.bulk_acts import BulkActs
 from penstock.stores.contract import JobFilter, Store, TimeRange
 from penstock.workflows import chord
 
-__all__ = ["fill_store"]
+__all__ = ["fill_store", "start_work"]
 
 _OPERATOR, _NIGHT = "user:ann", "user:bob"
 #: Who does the steps of bulk acts; and how long ago (ms) the first of the mails to delay was enqueued.
@@ -22,33 +22,38 @@ _PROCESS, _A_WHILE = "demo", 600_000
 
 
 async def fill_store(store: Store) -> None:
-    """Add what is open now. The app of the shop has to use the same store."""
-    await _enqueue_jobs()
-    await _enqueue_flows()
+    """Add what waits now, and what operators did. The app of the shop has to use the same store."""
+    await _enqueue_later()
     await _change_many(Inspector(store).bulk)
     await _operate(store)
 
 
-async def _enqueue_jobs() -> None:
-    app = shop.app
-    late = [shop.send_receipt.using(delay=f"{n}m").job(6000 + n, f"c{n}@example.org") for n in range(5, 45)]
+async def start_work() -> None:
+    """Add what runs now: jobs that fail, wait for each other or take minutes, and flows."""
     imports = [
         shop.import_catalogue.job("Nordic Tools", 2_400, 0.25),
         shop.import_catalogue.job("Kvarn & Co", 900, 0.4),
         shop.import_catalogue.using(priority=5).job("broken supplier", 40, 0.5),
     ]
     same_product = [shop.sync_stock.job("sku-7", 240.0), *(shop.sync_stock.job("sku-7") for _ in range(6))]
+    hooks = [shop.call_webhook.job("https://flaky.example/hook", {"order": n}) for n in range(12)]
+    await shop.app.aenqueue_many([*imports, *same_product, *hooks])
+    await _enqueue_flows()
+
+
+async def _enqueue_later() -> None:
+    app = shop.app
+    late = [shop.send_receipt.using(delay=f"{n}m").job(6000 + n, f"c{n}@example.org") for n in range(5, 45)]
     products = [
         shop.index_products.job(shop.Product(f"sku-{n}", f"Kettle {n}", Decimal("39.90"))) for n in range(37)
     ]
-    hooks = [shop.call_webhook.job("https://flaky.example/hook", {"order": n}) for n in range(12)]
     unique = [
         shop.charge_card.using(delay="2h", unique_key=f"order-{n}", headers={"customer": f"c{n}"}).job(
             n, Decimal("19.99"), shop.Currency.SEK, "tok"
         )
         for n in range(3)
     ]
-    await app.aenqueue_many([*late, *imports, *same_product, *products, *hooks, *unique])
+    await app.aenqueue_many([*late, *products, *unique])
     for n in range(34):
         await app.aenqueue_raw("exports", b'{"customer": %d, "format": "csv"}' % n, "exports.write")
     for n in range(3):
@@ -77,7 +82,7 @@ async def _change_many(bulk: BulkActs) -> None:
     resets = JobFilter(queues=("webhooks",), states=(State.DEAD,), text="reset by peer")
     await _step(bulk, (await bulk.start(JobAct.RETRY, resets, by=_NIGHT)).id)
     since = time.time_ns() // 1_000_000 - _A_WHILE
-    mails = JobFilter(queues=("mail",), enqueued=TimeRange(since=since))
+    mails = JobFilter(queues=("mail",), task="shop.send_receipt", enqueued=TimeRange(since=since))
     await _step(bulk, (await bulk.start(JobAct.RESCHEDULE, mails, delay=1_800_000, by=_OPERATOR)).id)
     old = JobFilter(queues=("stock",), states=(State.COMPLETED,), task="shop.sync_stock")
     id = (await bulk.start(JobAct.DELETE, old, by=_OPERATOR)).id

@@ -113,10 +113,10 @@ def _ask_bank(order: int, amount: Decimal, card_token: str) -> None:
 @app.task(name="shop.make_thumbnail", queue="images")
 def make_thumbnail(path: str, sizes: list[int]) -> list[str]:
     """Make small pictures of a large one."""
-    for n, _ in enumerate(sizes):
-        current_job().progress(n, of=len(sizes), note=path)
-        time.sleep(random.uniform(0.05, 0.2))  # noqa: S311 (a demo, no secret)
     read_picture(path)
+    for n, _ in enumerate(sizes, 1):
+        time.sleep(random.uniform(0.05, 0.2))  # noqa: S311 (a demo, no secret)
+        current_job().progress(n, of=len(sizes), note=path)
     return [f"{path}@{size}" for size in sizes]
 
 

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from penstock.demo.showcase import shop
+from penstock.demo.showcase.present import start_work
 
 __all__ = ["go_on"]
 
@@ -18,7 +19,10 @@ _LANGUAGES: tuple[Literal["en", "de", "fr"], ...] = ("en", "de", "fr")
 
 
 async def go_on(seed: int = 7) -> None:
-    """Enqueue jobs until cancelled."""
+    """Enqueue jobs until cancelled, from when workers run."""
+    while not await shop.app.store.workers():
+        await asyncio.sleep(0.1)
+    await start_work()
     luck = random.Random(seed)  # noqa: S311 (a sample, no secret)
     for number in itertools.count(9_000):
         calls = [_call(luck, number) for _ in range(luck.randint(*_JOBS))]

@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 #: Room above the highest value, so that its line is not cut.
 _TOP = 4.0
+#: An axis of instants that is shorter than this (ms) has seconds.
+_SOME_MINUTES = 600_000
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,7 @@ def _chart(
     instants: bool = False,
 ) -> Chart:
     edges = instants and len(values) > 1
+    seconds = edges and values[-1][0] - values[0][0] < _SOME_MINUTES
     marks = [Mark(n * 10 - 5 * edges, 10, text) for n, text in enumerate(says)]
     summary = "; ".join(f"{name} {text}" for name, _, text in facts)
     return Chart(
@@ -167,14 +170,16 @@ def _chart(
         series=series,
         marks=marks,
         top=shown(most) if most else "",
-        first=_clock(values[0][0], by) if values else "",
-        last=_clock(values[-1][0], by) if values else "",
+        first=_clock(values[0][0], by, seconds) if values else "",
+        last=_clock(values[-1][0], by, seconds) if values else "",
         says=summary,
         empty=not most,
         facts=facts,
     )
 
 
-def _clock(at: int, by: Resolution) -> str:
+def _clock(at: int, by: Resolution, seconds: bool = False) -> str:
     instant = datetime.fromtimestamp(at / 1000, UTC)
-    return f"{instant:%b %d}" if by is Resolution.DAY else f"{instant:%H:%M}"
+    if by is Resolution.DAY:
+        return f"{instant:%b %d}"
+    return f"{instant:%H:%M:%S}" if seconds else f"{instant:%H:%M}"
