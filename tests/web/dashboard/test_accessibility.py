@@ -99,7 +99,11 @@ def page_paths(url: str) -> dict[str, str]:
 
 
 def until_workers_run(url: str) -> None:
-    for path in ("/workers", "/periodic", "/flows"):  # entries are declared by workers, flows begin after them
+    for path in (
+        "/workers",
+        "/periodic",
+        "/flows",
+    ):  # entries are declared by workers, flows begin after them
         while not any(link.startswith(f"{path}/") for link in links_of(url, path)):
             time.sleep(0.2)
 

@@ -28,8 +28,11 @@ async def fill_store(store: Store) -> None:
     await _operate(store)
 
 
-async def start_work() -> None:
-    """Add what runs now: jobs that fail, wait for each other or take minutes, and flows."""
+async def start_work(store: Store) -> None:
+    """Add what runs now: jobs that fail, wait for each other or take minutes, a batch, flows, and retries."""
+    products = [
+        shop.index_products.job(shop.Product(f"sku-{n}", f"Kettle {n}", Decimal("39.90"))) for n in range(97)
+    ]
     imports = [
         shop.import_catalogue.job("Nordic Tools", 2_400, 0.25),
         shop.import_catalogue.job("Kvarn & Co", 900, 0.4),
@@ -37,23 +40,21 @@ async def start_work() -> None:
     ]
     same_product = [shop.sync_stock.job("sku-7", 240.0), *(shop.sync_stock.job("sku-7") for _ in range(6))]
     hooks = [shop.call_webhook.job("https://flaky.example/hook", {"order": n}) for n in range(12)]
-    await shop.app.aenqueue_many([*imports, *same_product, *hooks])
+    await shop.app.aenqueue_many([*products, *imports, *same_product, *hooks])
+    await _retry_dead(store)
     await _enqueue_flows()
 
 
 async def _enqueue_later() -> None:
     app = shop.app
     late = [shop.send_receipt.using(delay=f"{n}m").job(6000 + n, f"c{n}@example.org") for n in range(5, 45)]
-    products = [
-        shop.index_products.job(shop.Product(f"sku-{n}", f"Kettle {n}", Decimal("39.90"))) for n in range(37)
-    ]
     unique = [
         shop.charge_card.using(delay="2h", unique_key=f"order-{n}", headers={"customer": f"c{n}"}).job(
             n, Decimal("19.99"), shop.Currency.SEK, "tok"
         )
         for n in range(3)
     ]
-    await app.aenqueue_many([*late, *products, *unique])
+    await app.aenqueue_many([*late, *unique])
     for n in range(34):
         await app.aenqueue_raw("exports", b'{"customer": %d, "format": "csv"}' % n, "exports.write")
     for n in range(3):
@@ -78,13 +79,11 @@ async def _enqueue_flows() -> None:
 
 
 async def _change_many(bulk: BulkActs) -> None:
-    """Bulk acts: one is done, one has skipped jobs, one was aborted half-way."""
-    resets = JobFilter(queues=("webhooks",), states=(State.DEAD,), text="reset by peer")
-    await _step(bulk, (await bulk.start(JobAct.RETRY, resets, by=_NIGHT)).id)
+    """Bulk acts: one has skipped jobs, one was aborted half-way."""
     since = time.time_ns() // 1_000_000 - _A_WHILE
     mails = JobFilter(queues=("mail",), task="shop.send_receipt", enqueued=TimeRange(since=since))
     await _step(bulk, (await bulk.start(JobAct.RESCHEDULE, mails, delay=1_800_000, by=_OPERATOR)).id)
-    old = JobFilter(queues=("stock",), states=(State.COMPLETED,), task="shop.sync_stock")
+    old = JobFilter(queues=("images",), states=(State.COMPLETED,))
     id = (await bulk.start(JobAct.DELETE, old, by=_OPERATOR)).id
     await _step(bulk, id, most=4)
     await bulk.abort(id, by=_OPERATOR)
@@ -114,6 +113,12 @@ async def _operate(store: Store) -> None:
     refs = [job.ref for job in page.jobs]
     await inspector.cancel(refs)
     await log.write(_NIGHT, "jobs.cancel", [f"{ref.queue}/{ref.id}" for ref in refs], status=303)
+
+
+async def _retry_dead(store: Store) -> None:
+    inspector, log = Inspector(store), AuditLog(store)
+    resets = JobFilter(queues=("webhooks",), states=(State.DEAD,), text="reset by peer")
+    await _step(inspector.bulk, (await inspector.bulk.start(JobAct.RETRY, resets, by=_NIGHT)).id)
     dead = await store.list_jobs(queue="payments", state=State.DEAD, limit=2)
     refs = [job.ref for job in dead.jobs]
     await inspector.retry(refs)

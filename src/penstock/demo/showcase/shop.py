@@ -169,10 +169,11 @@ async def sync_stock(sku: str, seconds: float = 0.2) -> None:
     await asyncio.sleep(seconds)
 
 
-@app.task(name="shop.index_products", queue="search", batch=Batch(max_size=200, max_wait="20m"))
-async def index_products(products: list[Product]) -> None:
+@app.task(name="shop.index_products", queue="search", batch=Batch(max_size=60, max_wait="20m"))
+async def index_products(products: list[Product]) -> int:
     """Put products into the search index, many at once."""
     await asyncio.sleep(0.3)
+    return len(products)
 
 
 @app.task(name="shop.fulfil_order", queue="orders")

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from penstock.core.formats import size_text
 from penstock.core.job import TERMINAL, State
 from penstock.web.dashboard import charts
-from penstock.web.dashboard.formats import ago, compact, exact, plain_line, span
+from penstock.web.dashboard.formats import ago, brief, compact, exact, plain_line, span
 from penstock.web.dashboard.sessions import form_token
 from penstock.web.dashboard.tracebacks import folded
 from penstock.web.dashboard.view import View, segment
@@ -38,6 +38,7 @@ class Templates:
         )
         self._made.filters |= {
             "size": size_text,
+            "brief": brief,
             "span": span,
             "compact": compact,
             "line": plain_line,
