@@ -107,7 +107,7 @@ def test_secrets_are_hidden_and_numbers_are_exact(ran: Site) -> None:
 def test_a_queue_is_paused_limited_and_reset(ran: Site) -> None:
     client, path = ran.client, "/queues/mail"
     ran.post(client, f"{path}/switch/pause")
-    assert "mail</b> is paused" in client.get("/").text
+    assert "mail</b> <span>paused" in client.get("/").text
     ran.post(client, f"{path}/limits", path, max_running="7", was_max_running="", rate="100/min", was_rate="")
     (queue,) = asyncio.run(Inspector(ran.app.store).queues())
     assert (queue.limits.max_running, queue.limits.rate, queue.paused) == (7, "100/min", True)

@@ -91,7 +91,7 @@ def _unserved(facts: Facts) -> Iterator[AttentionItem]:
     for queue in facts.queues:
         ready = queue.counts.get(State.AVAILABLE.value, 0)
         if ready and queue.name not in served:
-            says = f"has {_jobs(ready)} ready and no worker"
+            says = f"{_jobs(ready)} ready and no worker"
             yield AttentionItem("bad", queue.name, says, facts.view.queue_link(queue.name))
 
 
@@ -103,7 +103,9 @@ def _dead(facts: Facts) -> Iterator[AttentionItem]:
             died[task.queue].append((task.dead, task.task))
     for queue, tasks in died.items():
         tasks.sort(reverse=True)
-        named = ", ".join(f"{name} ({n:,})" for n, name in tasks[:2]) + (" …" if len(tasks) > 2 else "")
+        several = len(tasks) > 1
+        named = ", ".join(f"{name} ({n:,})" if several else name for n, name in tasks[:2])
+        named += " …" if len(tasks) > 2 else ""
         says = f"{_jobs(sum(n for n, _ in tasks))} died in the last 24 hours: {named}"
         yield AttentionItem("bad", queue, says, facts.view.link("/jobs", queue=queue, state=State.DEAD.value))
 
@@ -123,12 +125,12 @@ def _stopped(facts: Facts) -> Iterator[AttentionItem]:
         ready, link = queue.counts.get(State.AVAILABLE.value, 0), facts.view.queue_link(queue.name)
         if queue.paused:
             waits = f", {_jobs(ready)} ready" if ready else ""
-            yield AttentionItem("warn" if ready else "note", queue.name, f"is paused{waits}", link)
+            yield AttentionItem("warn" if ready else "note", queue.name, f"paused{waits}", link)
         if queue.closed:
-            yield AttentionItem("note", queue.name, "is closed: new jobs are refused", link)
+            yield AttentionItem("note", queue.name, "closed: new jobs are refused", link)
         if queue.throttled_until is not None:
             until = ago(queue.throttled_until, facts.view.now)
-            yield AttentionItem("warn", queue.name, f"is throttled; it goes on {until}", link)
+            yield AttentionItem("warn", queue.name, f"throttled; continues {until}", link)
 
 
 def _slow(facts: Facts) -> Iterator[AttentionItem]:
@@ -140,7 +142,7 @@ def _slow(facts: Facts) -> Iterator[AttentionItem]:
         since = instant_of(queue.oldest_available_at)
         link = facts.view.queue_link(queue.name)
         if since is not None and facts.view.now - since > _LONG_WAIT:
-            says = f"its oldest ready job waits for {span((facts.view.now - since) // 1000)}"
+            says = f"the oldest ready job waits for {span((facts.view.now - since) // 1000)}"
             yield AttentionItem("warn", queue.name, says, link)
         if some_time_ago is None:
             continue

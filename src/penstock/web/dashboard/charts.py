@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 #: Room above the highest value, so that its line is not cut.
 _TOP = 4.0
+#: An axis of instants that is shorter than this (ms) has seconds.
+_SOME_MINUTES = 600_000
 
 
 @dataclass(frozen=True)
@@ -98,12 +100,17 @@ def area_chart(
     *,
     by: Resolution,
     shown: Callable[[float], str],
+    instants: bool = False,
 ) -> Chart:
-    """Lines over their areas, which have gaps where nothing was measured."""
+    """Lines over their areas, which have gaps where nothing was measured.
+
+    Values are of periods, or of `instants`: then the line runs from edge to edge.
+    """
     columns = [[None if one is None else read(one) for _, one in values] for _, _, read in series]
     most = max((v for column in columns for v in column if v is not None), default=0.0)
     made = [
-        _line(name, colour, column, most) for (name, colour, _), column in zip(series, columns, strict=True)
+        _line(name, colour, column, most, instants)
+        for (name, colour, _), column in zip(series, columns, strict=True)
     ]
     says = []
     for n, (at, _) in enumerate(values):
@@ -116,7 +123,7 @@ def area_chart(
     for (name, colour, _), column in zip(series, columns, strict=True):
         latest = next((v for v in reversed(column) if v is not None), None)
         facts.append((name, colour, "–" if latest is None else shown(latest)))
-    return _chart(values, made, says, most, by, shown, facts)
+    return _chart(values, made, says, most, by, shown, facts, instants)
 
 
 def spark(numbers: Sequence[float]) -> str:
@@ -127,12 +134,13 @@ def spark(numbers: Sequence[float]) -> str:
     return "M" + "L".join(f"{n * step:.1f} {19 - v / most * 18:.1f}" for n, v in enumerate(numbers))
 
 
-def _line(name: str, colour: str, column: Sequence[float | None], most: float) -> Series:
+def _line(name: str, colour: str, column: Sequence[float | None], most: float, instants: bool) -> Series:
     path = area = ""
+    first = 0 if instants and len(column) > 1 else 5
     run: list[tuple[float, float]] = []
     for n, value in enumerate([*column, None]):
         if value is not None:
-            run.append((n * 10 + 5, _HIGH - value / (most or 1.0) * (_HIGH - _TOP)))
+            run.append((n * 10 + first, _HIGH - value / (most or 1.0) * (_HIGH - _TOP)))
         elif run:
             if len(run) == 1:  # a line of one point is not visible
                 run = [(run[0][0] - 4, run[0][1]), (run[0][0] + 4, run[0][1])]
@@ -151,22 +159,27 @@ def _chart(
     by: Resolution,
     shown: Callable[[float], str],
     facts: list[tuple[str, str, str]],
+    instants: bool = False,
 ) -> Chart:
-    marks = [Mark(n * 10, 10, text) for n, text in enumerate(says)]
+    edges = instants and len(values) > 1
+    seconds = edges and values[-1][0] - values[0][0] < _SOME_MINUTES
+    marks = [Mark(n * 10 - 5 * edges, 10, text) for n, text in enumerate(says)]
     summary = "; ".join(f"{name} {text}" for name, _, text in facts)
     return Chart(
-        width=len(values) * 10,
+        width=(len(values) - edges) * 10,
         series=series,
         marks=marks,
         top=shown(most) if most else "",
-        first=_clock(values[0][0], by) if values else "",
-        last=_clock(values[-1][0], by) if values else "",
+        first=_clock(values[0][0], by, seconds) if values else "",
+        last=_clock(values[-1][0], by, seconds) if values else "",
         says=summary,
         empty=not most,
         facts=facts,
     )
 
 
-def _clock(at: int, by: Resolution) -> str:
+def _clock(at: int, by: Resolution, seconds: bool = False) -> str:
     instant = datetime.fromtimestamp(at / 1000, UTC)
-    return f"{instant:%b %d}" if by is Resolution.DAY else f"{instant:%H:%M}"
+    if by is Resolution.DAY:
+        return f"{instant:%b %d}"
+    return f"{instant:%H:%M:%S}" if seconds else f"{instant:%H:%M}"

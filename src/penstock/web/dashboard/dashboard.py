@@ -217,7 +217,10 @@ class Dashboard:
 
     async def _view(self, request: Request) -> View | None:
         visitor = await self._identification.visitor(request, self._given(request))
-        return None if visitor is None else self._of(request, visitor)
+        if visitor is None:
+            return None
+        request.state.visitor = visitor
+        return self._of(request, visitor)
 
     def _of(self, request: Request, visitor: Visitor) -> View:
         return View(request, visitor, self._shared, self._session(request))
@@ -312,7 +315,8 @@ class Dashboard:
 
     def _plain(self, request: Request, status: int, title: str, says: str) -> Response:
         """A message for somebody who may be unknown."""
-        return self._message(self._of(request, Visitor("", ())), status, title, says)
+        visitor = getattr(request.state, "visitor", Visitor("", ()))
+        return self._message(self._of(request, visitor), status, title, says)
 
     def _render(self, template: str, view: View, values: dict[str, Any]) -> bytes:
         theme = view.request.cookies.get("penstock-theme")

@@ -97,7 +97,7 @@ def depth_chart(view: View, queue: str | None = None) -> Chart:
     else:
         names = {name for name in set().union(*(one.ready for one in some)) if view.sees(name)}
     shown = [(one.at, float(sum(n for name, n in one.ready.items() if name in names))) for one in some]
-    return area_chart(shown, (("ready", "first", float),), by=Resolution.MINUTE, shown=compact)
+    return area_chart(shown, (("ready", "first", float),), by=Resolution.MINUTE, shown=compact, instants=True)
 
 
 def _succeeded(period: PeriodStatsView) -> float:
