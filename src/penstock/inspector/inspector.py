@@ -45,8 +45,9 @@ from penstock.inspector.requests import Change, parse_address
 from penstock.inspector.stats_inspector import StatsInspector
 from penstock.inspector.undo import UndoStep, undo, undo_step
 from penstock.inspector.worker_views import WorkerView, worker_view
-from penstock.stores.contract import Finding, PartitionInfo, Store, Timetable, WorkerInfo
+from penstock.stores.contract import Finding, JobFilter, PartitionInfo, Store, Timetable, WorkerInfo
 from penstock.stores.encrypted import unreadable_check
+from penstock.stores.job_matcher import JobMatcher
 from penstock.stores.worker_commands import BULK_ACTS, SHARED_ACTS, CommandChannel, SentCommand, parse_act
 
 __all__ = ["Inspector"]
@@ -101,6 +102,12 @@ class Inspector:
     async def rows(self, refs: Sequence[Ref]) -> list[JobRow | None]:
         """These jobs as in a list; None for one that does not exist."""
         return [None if job is None else job_row(job) for job in await self._store.get(refs)]
+
+    async def matching(self, filter: JobFilter, refs: Sequence[Ref]) -> list[JobRow]:
+        """Those of these jobs that match a filter, as in a list."""
+        matcher = JobMatcher(filter)
+        jobs = await self._store.get(refs)
+        return [job_row(job) for job in jobs if job is not None and matcher.matches(job)]
 
     async def refs(self, address: str) -> list[Ref]:
         """The jobs of an address: one for "queue/id", the jobs with that id in all queues for a bare id."""

@@ -68,7 +68,7 @@ async def attention(view: View) -> list[AttentionItem]:
     facts = Facts(
         view,
         queues=await view.queues(),
-        workers=await view.read("fleet", lambda: inspector.workers(jobs=0)),
+        workers=await view.read("fleet", lambda: inspector.workers(jobs=0), cost=2),
         parked=[p for p in await view.read("parked", inspector.parked, cost=2) if view.sees(p.queue)],
         last_day=[task for task in last_day if view.sees(task.queue)],
         depths=list(view.shared.pulse.depths),

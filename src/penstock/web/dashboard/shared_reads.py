@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from penstock.core.errors import PenstockError
 
-__all__ = ["FRESH", "FRESH_STATISTICS", "SharedReads"]
+__all__ = ["FRESH", "FRESH_FOUND", "FRESH_STATISTICS", "SharedReads"]
 
-#: For this long (s) an answer is used again, and one about statistics, which change by the minute.
-FRESH, FRESH_STATISTICS = 1.0, 10.0
+#: For this long (s) an answer is used again, one about statistics, which change by the minute, and the jobs
+#: that a long search has found.
+FRESH, FRESH_STATISTICS, FRESH_FOUND = 1.0, 10.0, 5.0
 _MOST_KEPT = 256
 #: Reads of the store per second for pages that refresh themselves, and how many may come at once.
 _PER_SECOND, _BURST = 4.0, 8.0

@@ -38,7 +38,7 @@ async def show(view: View) -> dict[str, Any]:
     queue = await _queue(view)
     chosen = range_asked(view)
     statistics = view.inspector.statistics
-    workers = await view.card("fleet", lambda: view.inspector.workers(jobs=0))
+    workers = await view.card("fleet", lambda: view.inspector.workers(jobs=0), cost=2)
     return {
         "title": queue.name,
         "queue": queue,

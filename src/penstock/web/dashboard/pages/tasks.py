@@ -74,7 +74,7 @@ async def _idle(view: View, active: Sequence[TaskStatsView]) -> list[str]:
     """Names of tasks that the app or a worker knows, and that had no attempt."""
     if not view.visitor.may(Right.READ):
         return []  # a worker's tasks may be of queues that the visitor may not see
-    workers = await view.read("fleet", lambda: view.inspector.workers(jobs=0))
+    workers = await view.read("fleet", lambda: view.inspector.workers(jobs=0), cost=2)
     known = {name for worker in workers for name in worker.tasks}
     known |= set(view.shared.app.tasks) if view.shared.app is not None else set()
     return sorted(known - {one.task for one in active})[:_MOST_IDLE]
