@@ -169,6 +169,18 @@ async def test_a_part_of_the_store_that_is_away(store: Store, monkeypatch: pytes
     assert await reasons(store, "a") == [("away", "this part of the store does not answer: no route")]
 
 
+async def test_a_job_whose_queue_is_deleted_at_this_moment(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add(store, new("a"))
+
+    async def queues(names: object) -> list[QueueInfo]:
+        return []
+
+    monkeypatch.setattr(store, "queues", queues)
+    assert await kinds(store, "a") == ["gone"]
+
+
 async def test_a_suspended_job_names_its_signal(store: Store) -> None:
     job = await running(store)
     await store.await_signals([SignalWait(job.lease, "packed", "packed", "7", LEASE)])

@@ -302,7 +302,7 @@ def bulk_row(bulk: BulkAct) -> dict[str, Any]:
     from penstock.core.formats import iso
 
     shown: dict[str, Any] = msgspec.to_builtins(bulk)
-    for name in ("after", "holder", "lease_until"):
+    for name in ("after", "holder", "lease_until", "reserved"):
         del shown[name]
     shown |= {"created_at": iso(bulk.created_at), "ended_at": iso(bulk.ended_at)}
     shown["limited"] = bulk.limit is not None and bulk.changed >= bulk.limit and bulk.after is not None

@@ -97,7 +97,10 @@ class _Question:
     # ── states ───────────────────────────────────────────────────────────────────────────────────
 
     async def _available(self) -> list[Reason]:
-        (info,) = await self._store.queues([self._job.queue])
+        infos = await self._store.queues([self._job.queue])
+        if not infos:
+            return [Reason("gone", "its queue has just been deleted")]
+        (info,) = infos
         if info.away:
             return [Reason("away", f"this part of the store does not answer: {info.away}")]
         workers = await self._serving()
