@@ -65,14 +65,20 @@ _ACTS = (
 _NEED_A_FILTER = ("cancel", "delete", "discard", "duplicate", "move")
 _OPTIONS: dict[str, list[click.Parameter]] = {
     "reschedule": [
-        click.Option(["--delay"], metavar="DURATION", default="0s", help="Time until they are due, e.g. 5m.")
+        click.Option(
+            ["--delay"], metavar="DURATION", default="0s", help="Time until the jobs are due, e.g. 5m."
+        )
     ],
     "discard": [
         click.Option(["--reason"], metavar="TEXT", default="", help="Reason that is kept with the jobs.")
     ],
     "move": [
         click.Option(
-            ["--to"], metavar="QUEUE", required=True, shell_complete=complete_queue, help="Their new queue."
+            ["--to"],
+            metavar="QUEUE",
+            required=True,
+            shell_complete=complete_queue,
+            help="New queue of the jobs.",
         )
     ],
 }
@@ -110,7 +116,7 @@ def _add(group: click.Group, act: _Act) -> None:
     @click.option(
         "--dry-run", is_flag=True, help="With --all: count the jobs that match, and change nothing."
     )
-    @click.option("--detach", is_flag=True, help="With --all: let the workers do it, and do not wait.")
+    @click.option("--detach", is_flag=True, help="With --all: leave the act to workers, and do not wait.")
     @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation of --all.")
     def command(
         addresses: tuple[str, ...],

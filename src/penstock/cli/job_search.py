@@ -73,9 +73,9 @@ _FILTERS = (
     click.option(
         "--since",
         metavar="TIME",
-        help="Earliest time: 2h (ago), +2h, or 2026-11-20T08:30:00Z. Of the enqueue, or of --by.",
+        help="Earliest time of the enqueue, or of --by: 2h (ago), +2h, or 2026-11-20T08:30:00Z.",
     ),
-    click.option("--until", metavar="TIME", help="Filter by times before this; as --since."),
+    click.option("--until", metavar="TIME", help="Latest time, in the same form as --since."),
 )
 
 _ORDERING = (
@@ -90,7 +90,9 @@ _ORDERING = (
         "--reverse", "-r", is_flag=True, help="Reverse the order.  [default: latest first; by due: earliest]"
     ),
     limit_option("jobs"),
-    click.option("--after", metavar="CURSOR", help="Continue at the cursor that the search before printed."),
+    click.option(
+        "--after", metavar="CURSOR", help="Continue at the cursor that the previous search printed."
+    ),
 )
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "DurableStepView",
     "StepsView",
     "WaitView",
+    "open_gathers",
     "read_steps",
     "read_waits",
 ]
@@ -113,6 +114,11 @@ async def read_waits(store: Store, refs: Sequence[Ref]) -> list[WaitView]:
         if job is not None and job.state is State.SUSPENDED:
             waits += _Reading(job, await store.steps(job.ref)).waits()
     return waits
+
+
+def open_gathers(job: Job, steps: Sequence[StoredStep]) -> list[list[Ref]]:
+    """The jobs of each gather of this job that has not ended."""
+    return list(_Reading(job, steps).gathers().values())
 
 
 class _Reading:

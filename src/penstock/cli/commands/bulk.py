@@ -1,4 +1,4 @@
-"""`penstock bulk`: see and abort acts on all jobs that match a filter."""
+"""`penstock bulk`: show and abort acts on all jobs that match a filter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["command"]
 
 @click.group("bulk")
 def command() -> None:
-    """See and abort bulk acts, as of `jobs retry --all`.
+    """Show and abort bulk acts: acts on all jobs that match a filter, e.g. `jobs retry --all`.
 
     A bulk act is kept in the store. If the process that started it ends, workers continue it.
     """
@@ -33,7 +33,7 @@ def command() -> None:
 
 @command.command("list", cls=Listing)
 def list_() -> None:
-    """List bulk acts that run, or have ended in the last 7 days."""
+    """List bulk acts that are running, or have ended in the last 7 days."""
     session = Session.current()
     acts = session.run(lambda inspector: inspector.bulk.all())
     if session.json:

@@ -55,7 +55,7 @@ __all__ = ["command"]
     "--port",
     type=click.IntRange(0, 65_535),
     default=None,
-    help="With --serve: its port.  [default: 8080, or the next free one]",
+    help="With --serve: port of the dashboard.  [default: 8080, or the next free port]",
 )
 @click.option("--open", "opens", is_flag=True, help="With --serve: open a browser.")
 def command(

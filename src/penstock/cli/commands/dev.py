@@ -26,7 +26,7 @@ _PATIENCE = 5.0
     "--port",
     type=click.IntRange(0, 65_535),
     default=None,
-    help="Its port; 0: any free one.  [default: 8080, or the next free one]",
+    help="Port of the dashboard; 0: any free port.  [default: 8080, or the next free port]",
 )
 @click.option(
     "--queues",

@@ -35,7 +35,7 @@ def command() -> None:
 
 @command.command("list", cls=Listing)
 @limit_option("flows")
-@click.option("--after", metavar="CURSOR", help="Continue a list: the `next` of the previous page.")
+@click.option("--after", metavar="CURSOR", help="Continue at the cursor that the previous list printed.")
 def list_(limit: int, after: str | None) -> None:
     """List flows, newest first."""
     session = Session.current()
@@ -120,9 +120,11 @@ def retry(addresses: Sequence[str], node: int | None) -> None:
 @command.command("signal", cls=Command)
 @click.argument("name")
 @click.option("--key", metavar="KEY", help="Key of the signal, such as the number of an order.")
-@click.option("--data", metavar="JSON", help="Data of the signal (default null).")
-@click.option("--flow", metavar="ID", help="Id of the job that receives it (default: any that waits).")
-@click.option("--keep", metavar="TIME", help="How long it is stored if no job waits (default 7d).")
+@click.option("--data", metavar="JSON", help="Data of the signal.  [default: null]")
+@click.option("--flow", metavar="ID", help="Id of the job that receives it.  [default: any job that waits]")
+@click.option(
+    "--keep", metavar="TIME", help="Time to store the signal while no job waits for it.  [default: 7d]"
+)
 def signal(name: str, key: str | None, data: str | None, flow: str | None, keep: str | None) -> None:
     """Send a signal to a job that waits for NAME, or store it."""
     import msgspec

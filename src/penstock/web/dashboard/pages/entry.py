@@ -58,7 +58,7 @@ async def switch(view: View) -> Response:
         entries = await (inspector.pause_entry if act == "pause" else inspector.resume_entry)(address)
         says, done = [f"{act}d" for _ in entries], bool(entries)
     else:
-        raise NotFoundError(f"Nobody can {act:.20} a periodic entry.")
+        raise NotFoundError(f"There is no act {act:.20} on a periodic entry.")
     if not says:
         return view.done(f"There is no periodic entry {view.id}.", "/periodic", failed=True)
     if done:

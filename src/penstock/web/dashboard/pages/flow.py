@@ -170,7 +170,7 @@ async def act_on_flow(view: View) -> Response:
     act, address = view.part("act"), _address(view)
     path = f"/flows/{segment(view.queue)}/{segment(view.id)}"
     if act not in ("cancel", "retry", "rerun"):
-        raise NotFoundError(f"Nobody can {act:.20} a flow.")
+        raise NotFoundError(f"There is no act {act:.20} on a flow.")
     if not view.may("operate"):  # its jobs may be in other queues
         hidden = sorted(
             one for one in await view.inspector.flows.queues(address) if not view.may("operate", one)

@@ -44,7 +44,7 @@ async def _page(view: View, chosen: list[str]) -> FlowPageView:
         states = tuple(FlowState(text) for text in chosen)
     except ValueError:
         known = ", ".join(state.value for state in FlowState)
-        raise ConfigError(f"state: give some of {known}") from None
+        raise ConfigError(f"state: choose from {known}") from None
     after = view.asked("after") or None
     read = view.inspector.flows.flows
     return await view.read(

@@ -107,7 +107,7 @@ async def switch_intake(view: View) -> Response:
 async def _switch(view: View, kind: str, acts: dict[str, tuple[str, str]]) -> Response:
     act, queue = view.part("act"), await _queue(view)
     if act not in acts:
-        raise NotFoundError(f"Nobody can {act} a queue here.")
+        raise NotFoundError(f"There is no act {act:.20} on a queue.")
     said, more = acts[act]
     await getattr(view.inspector, act)(queue.name)
     await view.audit(f"queue.{act}", queue.name)
