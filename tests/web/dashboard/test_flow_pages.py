@@ -145,6 +145,9 @@ def test_a_signal_is_sent_to_the_job_that_waits_for_it(site: Site, app: Any) -> 
     assert "waits for the signal <b><bdi>packed</bdi></b> with the key <b><bdi>7</bdi></b>" in (
         site.client.get("/flows").text
     )
+    job = site.client.get("/jobs/shop/o").text
+    assert "signal packed" in job
+    assert "wait!" not in job
     send = "/jobs/shop/o/signal"
     for data in ("{", "[1,", "NaN", "'x'"):
         assert "The data is not JSON, and nothing was sent" in _after(

@@ -129,6 +129,9 @@ def test_values_of_hidden_headers_are_hidden_in_bulk_acts(site: Site) -> None:
     for path in ("/bulk", f"/bulk/{bulk.id}"):
         assert "authorization=hidden" in site.client.get(path).text
         assert "hunter2" not in site.client.get(path).text
+    log = site.client.get("/audit").text
+    assert f'href="/bulk/{bulk.id}"' in log
+    assert "authorization=(7 characters)" in log
 
 
 def test_views_are_bounded_and_garbage_is_none(site: Site) -> None:

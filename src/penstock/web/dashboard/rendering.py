@@ -39,6 +39,7 @@ class Templates:
         self._made.filters |= {
             "size": size_text,
             "brief": brief,
+            "brief_address": lambda text: "/".join((*text.split("/")[:-1], brief(text.rpartition("/")[2]))),
             "span": span,
             "compact": compact,
             "line": plain_line,

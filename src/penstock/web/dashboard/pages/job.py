@@ -145,7 +145,8 @@ def _moments(job: JobView) -> Iterator[Moment]:
         ran = job.ran if job.state == State.COMPLETED.value else None
         errors = [one.error for one in job.attempts[-1:]]  # the line before this one says it
         why = "" if job.reason in errors else job.reason or ""
-        yield Moment(job.ended_at, job.state, job.state.capitalize(), why, ran)
+        at = max([job.ended_at, *(one.ended_at for one in job.attempts if one.ended_at)])  # by two clocks
+        yield Moment(at, job.state, job.state.capitalize(), why, ran)
 
 
 def _buttons(state: State) -> Iterator[ActButton]:
