@@ -151,3 +151,12 @@ def test_short_searches_stay_live(site: Site) -> None:
     asyncio.run(site.app.store.enqueue([NewJob("later", "send", queue="mail")]))
     page = site.client.get("/jobs?text=later", headers={"X-Penstock-Live": "1"})
     assert page.text.count("<tr data-row=") == 1
+
+
+def test_a_new_queue_has_its_page_at_once_and_wrong_names_cost_little(clock: Clock, site: Site) -> None:
+    assert site.client.get("/queues/fresh").status_code == 404
+    asyncio.run(site.app.store.enqueue([NewJob("one", "send", queue="fresh")]))
+    assert site.client.get("/queues/fresh").status_code == 200
+    verbs = count_verbs(site.app.store)  # the clock stands still
+    assert {site.client.get(f"/queues/none-{n}").status_code for n in range(30)} == {404}
+    assert verbs["queues"] <= 5

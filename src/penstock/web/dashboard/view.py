@@ -198,6 +198,13 @@ class View:
         read = self.inspector.queues
         return [q for q in await self.read("queues", read, cost=2) if self.sees(q.name)]
 
+    async def find_queue(self, name: str) -> QueueView | None:
+        """A queue that the visitor may read; None if there is none. A new one is not in the shared answer."""
+        found = next((queue for queue in await self.queues() if queue.name == name), None)
+        if found is None and self.shared.reads.forget("queues"):
+            found = next((queue for queue in await self.queues() if queue.name == name), None)
+        return found
+
     # ── changes ──────────────────────────────────────────────────────────────────────────────────
 
     async def audit(self, act: str, to: str | Sequence[str], facts: Mapping[str, str] | None = None) -> None:

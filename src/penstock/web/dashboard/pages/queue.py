@@ -61,7 +61,7 @@ async def show(view: View) -> dict[str, Any]:
 
 async def _queue(view: View) -> QueueView:
     name = view.queue
-    found = next((queue for queue in await view.queues() if queue.name == name), None)
+    found = await view.find_queue(name)
     if found is None:
         raise NotFoundError(f"There is no queue {name}. A queue appears with its first job.")
     return found
