@@ -24,6 +24,7 @@ from penstock.stores.contract import (
     FLOW_STEP,
     LONGEST_LOG,
     BatchInfo,
+    DepthPage,
     DocumentChange,
     DocumentPage,
     Due,
@@ -157,6 +158,8 @@ class VerbTable:
     add_stats: AsyncOperation[[Sequence[StatsReport]], list[bool]]
     read_stats: AsyncOperation[[Resolution, int, str | None, str | None], StatsPage]
     read_errors: AsyncOperation[[str | None, str | None], list[ErrorGroup]]
+    sample_depths: AsyncOperation[[], int]
+    read_depths: AsyncOperation[[Resolution, int, str | None], DepthPage]
     queue_sizes: AsyncOperation[[Sequence[str] | None], list[QueueSize]]
     # flowing
     put_flow: Operation[[NewFlow, Sequence[NewNode], bool], FlowInfo | None]
@@ -422,6 +425,12 @@ class StoreFacade:
 
     async def read_errors(self, *, queue: str | None = None, task: str | None = None) -> list[ErrorGroup]:
         return await self._verbs.read_errors.run(queue, task)
+
+    async def sample_depths(self) -> int:
+        return await self._verbs.sample_depths.run()
+
+    async def read_depths(self, resolution: Resolution, *, span: int, queue: str | None = None) -> DepthPage:
+        return await self._verbs.read_depths.run(resolution, span, queue)
 
     async def queue_sizes(self, names: Sequence[str] | None = None) -> list[QueueSize]:
         return await self._verbs.queue_sizes.run(names)

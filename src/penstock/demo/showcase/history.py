@@ -144,6 +144,7 @@ class _Past:
         queue = calls[0].queue
         await self.store.enqueue(calls)
         self._clock.advance(round(kind.waits * self._luck.uniform(0.5, 2)))
+        await self.store.sample_depths()
         worker, share = self._luck.choice(_WORKERS), Share(queue, 500, 500)
         fetched = await self.store.fetch([share], limit=500, lease=_LEASE, worker=worker, token=mint_token())
         self._clock.advance(ran := round(kind.runs * self._luck.uniform(0.6, 1.8)))

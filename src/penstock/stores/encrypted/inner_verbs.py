@@ -124,6 +124,10 @@ def verbs_of(store: Store) -> VerbTable:
             )
         ),
         read_errors=_InnerOperation(lambda queue, task: store.read_errors(queue=queue, task=task)),
+        sample_depths=_InnerOperation(store.sample_depths),
+        read_depths=_InnerOperation(
+            lambda resolution, span, queue: store.read_depths(resolution, span=span, queue=queue)
+        ),
         queue_sizes=_InnerOperation(store.queue_sizes),
         put_flow=_AskedBoth(
             lambda flow, nodes, start: store.put_flow(flow, nodes, start=start),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from penstock.inspector import PeriodStatsView
 from penstock.stores.contract import Resolution
 from penstock.web.dashboard.formats import instant_of
 
@@ -16,10 +15,16 @@ __all__ = ["Chart", "Mark", "Series", "area_chart", "bar_chart", "filled", "spar
 _HIGH = 100.0
 T = TypeVar("T")
 
+
+class _Period(Protocol):
+    @property
+    def at(self) -> str: ...
+
+
+P = TypeVar("P", bound=_Period)
+
 #: Room above the highest value, so that its line is not cut.
 _TOP = 4.0
-#: An axis of instants that is shorter than this (ms) has seconds.
-_SOME_MINUTES = 600_000
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,7 @@ class Chart:
     facts: list[tuple[str, str, str]] = field(default_factory=list)
 
 
-def filled(
-    periods: Sequence[PeriodStatsView], by: Resolution, count: int, now: int
-) -> list[tuple[int, PeriodStatsView | None]]:
+def filled(periods: Sequence[P], by: Resolution, count: int, now: int) -> list[tuple[int, P | None]]:
     """The last `count` periods, oldest first, each with its start (ms); None where nothing happened."""
     known = {(instant_of(one.at) or 0) // by.length: one for one in periods}
     last = max([now // by.length, *known])
@@ -100,17 +103,12 @@ def area_chart(
     *,
     by: Resolution,
     shown: Callable[[float], str],
-    instants: bool = False,
 ) -> Chart:
-    """Lines over their areas, which have gaps where nothing was measured.
-
-    Values are of periods, or of `instants`: then the line runs from edge to edge.
-    """
+    """Lines over their areas, which have gaps where nothing was measured."""
     columns = [[None if one is None else read(one) for _, one in values] for _, _, read in series]
     most = max((v for column in columns for v in column if v is not None), default=0.0)
     made = [
-        _line(name, colour, column, most, instants)
-        for (name, colour, _), column in zip(series, columns, strict=True)
+        _line(name, colour, column, most) for (name, colour, _), column in zip(series, columns, strict=True)
     ]
     says = []
     for n, (at, _) in enumerate(values):
@@ -123,7 +121,7 @@ def area_chart(
     for (name, colour, _), column in zip(series, columns, strict=True):
         latest = next((v for v in reversed(column) if v is not None), None)
         facts.append((name, colour, "–" if latest is None else shown(latest)))
-    return _chart(values, made, says, most, by, shown, facts, instants)
+    return _chart(values, made, says, most, by, shown, facts)
 
 
 def spark(numbers: Sequence[float]) -> str:
@@ -134,13 +132,12 @@ def spark(numbers: Sequence[float]) -> str:
     return "M" + "L".join(f"{n * step:.1f} {19 - v / most * 18:.1f}" for n, v in enumerate(numbers))
 
 
-def _line(name: str, colour: str, column: Sequence[float | None], most: float, instants: bool) -> Series:
+def _line(name: str, colour: str, column: Sequence[float | None], most: float) -> Series:
     path = area = ""
-    first = 0 if instants and len(column) > 1 else 5
     run: list[tuple[float, float]] = []
     for n, value in enumerate([*column, None]):
         if value is not None:
-            run.append((n * 10 + first, _HIGH - value / (most or 1.0) * (_HIGH - _TOP)))
+            run.append((n * 10 + 5, _HIGH - value / (most or 1.0) * (_HIGH - _TOP)))
         elif run:
             if len(run) == 1:  # a line of one point is not visible
                 run = [(run[0][0] - 4, run[0][1]), (run[0][0] + 4, run[0][1])]
@@ -159,27 +156,22 @@ def _chart(
     by: Resolution,
     shown: Callable[[float], str],
     facts: list[tuple[str, str, str]],
-    instants: bool = False,
 ) -> Chart:
-    edges = instants and len(values) > 1
-    seconds = edges and values[-1][0] - values[0][0] < _SOME_MINUTES
-    marks = [Mark(n * 10 - 5 * edges, 10, text) for n, text in enumerate(says)]
+    marks = [Mark(n * 10, 10, text) for n, text in enumerate(says)]
     summary = "; ".join(f"{name} {text}" for name, _, text in facts)
     return Chart(
-        width=(len(values) - edges) * 10,
+        width=len(values) * 10,
         series=series,
         marks=marks,
         top=shown(most) if most else "",
-        first=_clock(values[0][0], by, seconds) if values else "",
-        last=_clock(values[-1][0], by, seconds) if values else "",
+        first=_clock(values[0][0], by) if values else "",
+        last=_clock(values[-1][0], by) if values else "",
         says=summary,
         empty=not most,
         facts=facts,
     )
 
 
-def _clock(at: int, by: Resolution, seconds: bool = False) -> str:
+def _clock(at: int, by: Resolution) -> str:
     instant = datetime.fromtimestamp(at / 1000, UTC)
-    if by is Resolution.DAY:
-        return f"{instant:%b %d}"
-    return f"{instant:%H:%M:%S}" if seconds else f"{instant:%H:%M}"
+    return f"{instant:%b %d}" if by is Resolution.DAY else f"{instant:%H:%M}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -21,6 +21,7 @@ from penstock.stores.contract import Store
 from penstock.web.access_tokens import AccessToken, digest_of
 from penstock.web.dashboard.assets import Assets
 from penstock.web.dashboard.bulk_steps import BulkSteps
+from penstock.web.dashboard.depth_samples import sampling
 from penstock.web.dashboard.formats import plain_line
 from penstock.web.dashboard.forms import FormError, local_path, read_form
 from penstock.web.dashboard.identification import Identification, Login
@@ -93,11 +94,14 @@ class Dashboard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._asgi(scope, receive, send)
 
-    def running(self) -> AbstractContextManager[None]:
-        """Remember the depths of queues and continue bulk acts while this block lasts, also when no page is
-        open."""
-        self._shared.bulk_steps.wake()
-        return self._shared.pulse.running()
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Sample the depths of queues and continue bulk acts while this block lasts, also without an open
+        page."""
+        shared = self._shared
+        shared.bulk_steps.wake()
+        with sampling(shared.store, allowed=not shared.settings.read_only), shared.pulse.running():
+            yield
 
     def close(self) -> None:
         """End the event streams, and leave bulk acts to others: the server stops."""

@@ -11,11 +11,12 @@ from penstock.core.errors import ConfigError
 from penstock.core.limit_layers import LIMIT_NAMES
 from penstock.core.limits import LimitChange, OnFull
 from penstock.inspector import QueueView, right_of
+from penstock.web.dashboard.activity_charts import activity_charts
 from penstock.web.dashboard.cards import card
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.queue_rows import queue_rows
 from penstock.web.dashboard.shared_reads import FRESH_STATISTICS
-from penstock.web.dashboard.statistics_charts import RANGES, depth_chart, range_asked, statistics_charts
+from penstock.web.dashboard.statistics_charts import RANGES, range_asked
 from penstock.web.dashboard.view import NotFoundError, View, segment
 
 __all__ = ["ACTS", "PAGE"]
@@ -47,8 +48,7 @@ async def show(view: View) -> dict[str, Any]:
         "on_full": [rule.value for rule in OnFull],
         "ranges": RANGES,
         "chosen": chosen,
-        "charts": await card(statistics_charts(view, chosen, queue=queue.name)),
-        "depth": depth_chart(view, queue.name),
+        "charts": await card(activity_charts(view, chosen, queue=queue.name)),
         "tasks": await view.card(
             ("tasks", queue.name, chosen.name),
             lambda: statistics.tasks(queue=queue.name, span=chosen.length),
