@@ -103,6 +103,6 @@ async def test_the_keyboard_and_a_phone_reach_each_page(opened: Opened) -> None:
     await page.keyboard.press("n")
     await page.wait_for_url("**/jobs?after=*")
     await page.set_viewport_size({"width": 375, "height": 740})
-    await page.get_by_text("More", exact=True).click()
+    await page.locator(".rest summary").click()
     await page.locator(".rest a", has_text="Health").click()
     await page.wait_for_url(opened.url + "/health")

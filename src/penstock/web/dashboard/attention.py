@@ -24,8 +24,8 @@ _ORDER: tuple[Level, ...] = ("bad", "warn", "note")
 _DAY = 86_400_000
 #: A ready job that waits longer than this (ms) is worth a look.
 _LONG_WAIT = 60_000
-#: A worker that was not seen for this long (ms) is late: it reports itself every few seconds.
-_LATE = 30_000
+#: A worker that was not seen for this long (s) is late: it reports itself every few seconds.
+_LATE = 30.0
 #: A queue grows if its ready jobs are this many times the mean of the last ten minutes (ms), and more by this
 #: number. A steady growth is twice as far from where it began as from its mean.
 _GROWN, _GROWN_BY, _GROWTH = 1.25, 20, 600_000
@@ -152,11 +152,12 @@ def _slow(facts: Facts) -> Iterator[AttentionItem]:
 
 def _late(facts: Facts) -> Iterator[AttentionItem]:
     """Workers that do not report themselves any more."""
+    view = facts.view
     for worker in facts.workers:
-        seen = instant_of(worker.seen_at)
-        if seen is not None and facts.view.now - seen > _LATE:
-            says = f"worker on {worker.host} was last seen {ago(worker.seen_at, facts.view.now)}"
-            link = facts.view.worker_link(worker.id)
+        seen = view.may("read") or any(map(view.sees, worker.queues))
+        if seen and worker.silent > _LATE:
+            says = f"worker on {worker.host} was last seen {ago(worker.seen_at, view.now)}"
+            link = view.worker_link(worker.id)
             yield AttentionItem("bad", worker.id, says, link)
 
 

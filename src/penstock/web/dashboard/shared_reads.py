@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from penstock.core.errors import PenstockError
 
-__all__ = ["FRESH", "FRESH_FOUND", "FRESH_STATISTICS", "SharedReads"]
+__all__ = ["FRESH", "FRESH_FOUND", "FRESH_STATISTICS", "REFRESHES", "SharedReads"]
 
 #: For this long (s) an answer is used again, one about statistics, which change by the minute, and the jobs
 #: that a long search has found.
@@ -21,6 +22,9 @@ _MOST_KEPT = 256
 _PER_SECOND, _BURST = 4.0, 8.0
 #: The same for answers that are read again because something was not in them.
 _MISSES_PER_SECOND, _MISSES = 1.0, 5.0
+
+#: Whether the request in progress is that of a page that refreshes itself.
+REFRESHES: ContextVar[bool] = ContextVar("refreshes", default=False)
 
 T = TypeVar("T")
 
@@ -57,7 +61,8 @@ class SharedReads:
     """Keeps answers for a second. Pages that refresh themselves get no more than 4 reads a second in all."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
+        #: Until when an answer is used, the answer, and whether it is used for a second only.
+        self._kept: OrderedDict[Hashable, tuple[float, Any, bool]] = OrderedDict()
         self._pending: dict[Hashable, _PendingRead] = {}
         self._cleared = 0
         self._allowed = _Allowance(_PER_SECOND, _BURST)
@@ -103,9 +108,14 @@ class SharedReads:
             raise
 
     def count(self, reads: int) -> None:
-        """Count reads of the store that are not shared."""
+        """Count reads of the store that are not shared.
+
+        Those for pages that somebody opens are no part of the bound: open pages would stand still while many
+        people look around.
+        """
         self.reads += reads
-        self._allowed.spend(reads)
+        if REFRESHES.get():
+            self._allowed.spend(reads)
 
     def may_refresh(self) -> bool:
         """Whether a page may refresh itself now, or has to wait for its next turn."""
@@ -124,14 +134,20 @@ class SharedReads:
         self._kept.clear()
         self._cleared += 1
 
+    def outdate(self) -> None:
+        """Forget what is used again for a second: it is older than a change that open pages are told of."""
+        for key in [one for one, (_, _, brief) in self._kept.items() if brief]:
+            del self._kept[key]
+        self._cleared += 1
+
     def _known(self, key: Hashable) -> tuple[Any] | None:
-        until, answer = self._kept.get(key, (0.0, None))
+        until, answer, _ = self._kept.get(key, (0.0, None, False))
         return (answer,) if time.monotonic() < until else None
 
     def _keep(self, key: Hashable, answer: Any, fresh: float) -> None:
         now = time.monotonic()
-        for old in [one for one, (until, _) in self._kept.items() if until <= now]:
+        for old in [one for one, (until, _, _) in self._kept.items() if until <= now]:
             del self._kept[old]
-        self._kept[key] = (now + fresh, answer)
+        self._kept[key] = (now + fresh, answer, fresh <= FRESH)
         while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)

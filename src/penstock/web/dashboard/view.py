@@ -60,7 +60,8 @@ class Shared:
 class View:
     """One request of a known visitor.
 
-    `cookie`: the value of the session cookie. `away`: the error of a store that did not answer.
+    `cookie`: the value of the session cookie. `now`: the store's clock (ms). `away`: the error of a store
+    that did not answer. `version`: of the queues when the request began.
     """
 
     request: Request
@@ -70,6 +71,10 @@ class View:
     form: Form = field(default_factory=Form)
     now: int = field(default_factory=now_ms)
     away: StoreUnavailable | None = None
+    version: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.version = self.shared.pulse.version
 
     # ── the question ─────────────────────────────────────────────────────────────────────────────
 

@@ -17,10 +17,11 @@ from penstock.core.ids import check_queue
 from penstock.core.job import QUEUED, TERMINAL, Ref, State
 from penstock.inspector import JobAct, JobView
 from penstock.web.access_tokens import Right
+from penstock.web.dashboard.cards import Card
 from penstock.web.dashboard.formats import brief, instant_of
 from penstock.web.dashboard.json_tree import TreeNode, json_text, json_tree
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
-from penstock.web.dashboard.related import related_jobs
+from penstock.web.dashboard.related import RelatedJob, related_jobs
 from penstock.web.dashboard.undo_tickets import act_with_undo
 from penstock.web.dashboard.view import NotFoundError, View, segment
 
@@ -67,7 +68,7 @@ async def show(view: View) -> dict[str, Any]:
         "arguments": _tree(view, job.payload, job.payload_base64),
         "result": _tree(view, job.result, job.result_base64),
         "headers": view.shared.redaction.apply(job.headers),
-        "related": await view.card(("related", address), lambda: related_jobs(view, job), cost=3),
+        "related": await _related(view, job, address),
         "buttons": list(_buttons(State(job.state))),
         "queued": State(job.state) in QUEUED,
         "discardable": State(job.state) in QUEUED | {State.SUSPENDED},
@@ -75,6 +76,11 @@ async def show(view: View) -> dict[str, Any]:
         "deletable": State(job.state) is not State.RUNNING,
         "running": job.state == State.RUNNING.value,
     }
+
+
+async def _related(view: View, job: JobView, address: str) -> Card[list[RelatedJob]]:
+    found = await view.card(("related", address), lambda: related_jobs(view, job), cost=3)
+    return Card([one for one in found.value or [] if view.sees(one.queue)], found.error)
 
 
 async def document(view: View) -> dict[str, Any]:
