@@ -38,7 +38,7 @@ def command(queue: str | None, task: str | None, limit: int) -> None:
         spare=("FIRST",),
     )
     if groups:
-        note(f"the latest job with the first error: penstock jobs show {groups[0].queue}/{groups[0].job}")
+        note(f"the latest job of the first line: penstock jobs show {groups[0].queue}/{groups[0].job}")
 
 
 def _text(kind: str, message: str) -> str:
