@@ -59,7 +59,7 @@ def command(days: int, queue: str | None, task: str | None, since: str, by: str 
 
     Then show the attempts of each task in the last two hours, or since --since: how many ended, and the
     50th, 95th and 99th percentiles of the time until they were leased and of their run time, within 5 %.
-    They are kept per minute for 2 hours, per hour for 4 days and per day for 90 days.
+    Statistics of tasks are kept per minute for 2 hours, per hour for 4 days and per day for 90 days.
     """
     session, span = Session.current(), milliseconds(since, what="since")
     if sizes:
