@@ -52,10 +52,10 @@ _ACTS = (
          _UNFINISHED, "unfinished", "cancelled"),
     _Act("delete", "Delete jobs that are not running.",
          tuple(state for state in State if state is not State.RUNNING), "queued and ended", "deleted"),
-    _Act("duplicate", "Enqueue a copy of each job under a new id, without its unique key and its flow.",
+    _Act("duplicate", "Enqueue a copy of each job under a new id. A copy has no unique key and no flow.",
          (), "selected", "duplicated"),
-    _Act("discard", "Make queued jobs dead. Running ones are refused: cancel them.",
-         tuple(sorted(QUEUED | {State.SUSPENDED})), "queued", "discarded"),
+    _Act("discard", "Make queued or suspended jobs dead. Running ones are refused: cancel them.",
+         tuple(sorted(QUEUED | {State.SUSPENDED})), "queued or suspended", "discarded"),
     _Act("move", "Move queued jobs to another queue. They are due as before and keep their attempts.",
          tuple(sorted(QUEUED)), "queued", "moved"),
 )  # fmt: skip

@@ -351,7 +351,7 @@ def _all_there(page: SearchPage) -> SearchPage:
     """The page, if no queue is missing from it: a search that continues would pass their jobs over."""
     if page.away:
         names = ", ".join(page.away[:5])
-        raise StoreUnavailable(f"part of the store is away: {names}; name other queues to continue without it")
+        raise StoreUnavailable(f"part of the store is away: {names}; name other queues to go on without it")
     return page
 
 

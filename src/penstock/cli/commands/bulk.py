@@ -25,9 +25,10 @@ __all__ = ["command"]
 
 @click.group("bulk")
 def command() -> None:
-    """Show and abort bulk acts: acts on all jobs that match a filter, e.g. `jobs retry --all`.
+    """Show and abort bulk acts, such as `jobs retry --all`.
 
-    A bulk act is kept in the store. If the process that started it ends, workers continue it.
+    A bulk act changes all jobs that match a filter. It is kept in the store. If the process that started it
+    ends, workers continue it.
     """
 
 

@@ -34,7 +34,8 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
     "--redact",
     multiple=True,
     metavar="NAME",
-    help="Dashboard: hide the values of arguments with this name, e.g. '*iban*'. May be repeated; "
+    help="Dashboard: hide the values of arguments, results and headers with this name, e.g. '*iban*'. "
+    "May be repeated; "
     "passwords, secrets, tokens and keys are hidden by default.",
 )
 @click.option(

@@ -72,7 +72,7 @@ def command(
 
     Then show the attempts of each task in the last two hours, or since --since: how many ended, and the
     50th, 95th and 99th percentiles of the time until they were leased and of their run time, within 5 %.
-    They are kept per minute for 2 hours, per hour for 4 days and per day for 90 days.
+    Statistics of tasks are kept per minute for 2 hours, per hour for 4 days and per day for 90 days.
 
     With --depth, show the mean number of unfinished jobs of each queue, or by --by of all queues together,
     and the most available ones of one queue. A worker or dashboard counts them once a minute.
