@@ -17,6 +17,7 @@ _READ = (
         "search",
         "job",
         "rows",
+        "matching",
         "prepare_undo",
         "why",
         "refs",
