@@ -142,8 +142,9 @@ def _jobs(browser: Browser, url: str) -> dict[str, str]:
     """The page of a job of each state."""
     page, found = browser.new_page(), dict[str, str]()
     for state in State:
-        # the longest-running one is still running when its picture is taken
-        links = _links(page, url, f"/jobs?state={state.value}&order=oldest&column=task")
+        # an import is still running when its picture is taken
+        queue = "&queue=imports" if state is State.RUNNING else ""
+        links = _links(page, url, f"/jobs?state={state.value}&order=oldest&column=task{queue}")
         own = [link for link in links if link.startswith("/jobs/")]
         found |= {f"job-{state.value}": own[0]} if own else {}
     page.close()

@@ -33,14 +33,10 @@ async def start_work(store: Store) -> None:
     products = [
         shop.index_products.job(shop.Product(f"sku-{n}", f"Kettle {n}", Decimal("39.90"))) for n in range(97)
     ]
-    imports = [
-        shop.import_catalogue.job("Nordic Tools", 2_400, 0.25),
-        shop.import_catalogue.job("Kvarn & Co", 900, 0.4),
-        shop.import_catalogue.using(priority=5).job("broken supplier", 40, 0.5),
-    ]
+    broken = shop.import_catalogue.using(priority=5).job("broken supplier", 40, 0.5)
     same_product = [shop.sync_stock.job("sku-7", 240.0), *(shop.sync_stock.job("sku-7") for _ in range(6))]
     hooks = [shop.call_webhook.job("https://flaky.example/hook", {"order": n}) for n in range(12)]
-    await shop.app.aenqueue_many([*products, *imports, *same_product, *hooks])
+    await shop.app.aenqueue_many([*products, broken, *same_product, *hooks])
     await _retry_dead(store)
     await _enqueue_flows()
 
@@ -76,6 +72,14 @@ async def _enqueue_flows() -> None:
         [shop.count_sales.using(max_attempts=1).job(one) for one in ("north", "atlantis")],
         then=shop.write_report,
     ).aenqueue(name="sales of lost places")
+    await chord(
+        [
+            shop.import_catalogue.job("Nordic Tools", 2_400, 0.25),
+            shop.import_catalogue.job("Kvarn & Co", 900, 0.4),
+            shop.count_sales.job("north"),
+        ],
+        then=shop.write_report,
+    ).aenqueue(name="new catalogues")
 
 
 async def _change_many(bulk: BulkActs) -> None:
