@@ -159,7 +159,8 @@ class _Question:
         return [Reason("batch", "its batch starts next")]
 
     async def _suspended(self) -> list[Reason]:
-        waits = [step for step in await self._store.steps(self._job.ref) if step.value is None]
+        steps = await self._store.steps(self._job.ref, largest=0)
+        waits = [step for step in steps if step.value is None]
         found = []
         for step in waits:
             if step.signal is not None:
