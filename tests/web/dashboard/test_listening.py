@@ -135,6 +135,18 @@ async def test_slow_and_endless_requests_lose_their_connection(
         assert (await asyncio.to_thread(fetched, port, "/"))[0] == 200
 
 
+async def test_a_request_behind_an_event_stream_ends_the_connection(site: Site) -> None:
+    async with served(site, DashboardListener(port=0)) as port:
+        head = b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        ordered = await asyncio.to_thread(
+            sent, port, b"GET /login" + head + b"GET /events" + head + b"GET /" + head
+        )
+        assert ordered.count(b"HTTP/1.1 ") < 3
+        async with asyncio.timeout(SOON):
+            while site.dashboard._streams._open.total():
+                await asyncio.sleep(0)
+
+
 def sent(port: int, request: bytes, most: int = 1_000) -> bytes:
     """What comes back until the server closes the connection; nothing if it resets it."""
     with socket.create_connection(("127.0.0.1", port), timeout=SOON) as client:

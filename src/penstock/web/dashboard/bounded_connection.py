@@ -20,7 +20,11 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Closes its connection if a head is too large or too late, or if an answer is not read."""
+    """Closes its connection if a head is too large or too late, or if an answer is not read.
+
+    Also if a request follows that for an event stream, which has no end: uvicorn reads nothing more then, and
+    would not see that the client has gone.
+    """
 
     _in_head = True
     _size = 0
@@ -49,7 +53,11 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._end_head()
-        super().on_headers_complete()
+        before = self.cycle
+        if before is not None and not before.response_complete and before.scope["path"].endswith("/events"):
+            self.transport.abort()
+        else:
+            super().on_headers_complete()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection. One that still has to read is given time while it reads."""
