@@ -47,6 +47,7 @@ from penstock.inspector.undo import UndoStep, undo, undo_step
 from penstock.inspector.worker_views import WorkerView, worker_view
 from penstock.stores.contract import Finding, JobFilter, PartitionInfo, Store, Timetable, WorkerInfo
 from penstock.stores.encrypted import unreadable_check
+from penstock.stores.job_log import log_and_steps
 from penstock.stores.job_matcher import JobMatcher
 from penstock.stores.worker_commands import BULK_ACTS, SHARED_ACTS, CommandChannel, SentCommand, parse_act
 
@@ -89,7 +90,7 @@ class Inspector:
                 job,
                 await self._partition(job),
                 unreadable_check(self._store)(job),
-                await self._store.steps(job.ref),
+                await log_and_steps(self._store, job.ref),
                 await AuditLog(self._store).of_job(job.ref),
             )
             for job in await self._jobs_at(address)

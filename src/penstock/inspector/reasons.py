@@ -164,13 +164,13 @@ class _Question:
         return [Reason("batch", "its batch starts next")]
 
     async def _suspended(self) -> list[Reason]:
-        steps, found = await self._store.steps(self._job.ref), []
-        for step in steps:
+        found = []
+        for step in await self._store.steps(self._job.ref, largest=0):
             if step.value is None and step.signal is not None:
                 name, key = step.signal
                 with_key = f" with the key {key!r}" if key else ""
                 found.append(Reason("signal", f"its flow waits for the signal {name!r}{with_key}"))
-        found += [await self._gather(refs) for refs in open_gathers(self._job, steps)]
+        found += [await self._gather(refs) for refs in await open_gathers(self._store, self._job)]
         at = instant(self._job.run_at)
         says = f"its flow checks again at {at}" if found else f"its flow continues at {at}"
         return [*found, Reason("timer", says)]

@@ -171,7 +171,7 @@ class VerbTable:
     advance_flows: Operation[[int], int]
     # stepping
     record_steps: Operation[[Sequence[StepRecord]], list[RecordedStep]]
-    steps: Operation[[Ref], list[StoredStep]]
+    steps: Operation[[Ref, Sequence[str] | None, int | None], list[StoredStep]]
     await_signals: Operation[[Sequence[SignalWait]], list[RecordedStep]]
     send_signals: Operation[[Sequence[Signal]], list[SignalStatus]]
 
@@ -469,8 +469,10 @@ class StoreFacade:
     async def record_steps(self, records: Sequence[StepRecord]) -> list[RecordedStep]:
         return await self._verbs.record_steps.run(records)
 
-    async def steps(self, ref: Ref) -> list[StoredStep]:
-        return await self._verbs.steps.run(ref)
+    async def steps(
+        self, ref: Ref, *, names: Sequence[str] | None = None, largest: int | None = None
+    ) -> list[StoredStep]:
+        return await self._verbs.steps.run(ref, names, largest)
 
     async def await_signals(self, waits: Sequence[SignalWait]) -> list[RecordedStep]:
         return await self._verbs.await_signals.run(waits)
@@ -546,8 +548,10 @@ class SyncFacade:
     def record_steps(self, records: Sequence[StepRecord]) -> list[RecordedStep]:
         return self._verbs.record_steps.run_sync(records)
 
-    def steps(self, ref: Ref) -> list[StoredStep]:
-        return self._verbs.steps.run_sync(ref)
+    def steps(
+        self, ref: Ref, *, names: Sequence[str] | None = None, largest: int | None = None
+    ) -> list[StoredStep]:
+        return self._verbs.steps.run_sync(ref, names, largest)
 
     def await_signals(self, waits: Sequence[SignalWait]) -> list[RecordedStep]:
         return self._verbs.await_signals.run_sync(waits)

@@ -58,7 +58,7 @@ async def show(view: View) -> dict[str, Any] | Response:
     nodes = [*part.nodes, *part.behind]
     suspended = _suspended(view, nodes)
     waits = await view.card(
-        ("waits", *suspended), lambda: view.inspector.flows.waits(suspended), cost=len(suspended)
+        ("waits", *suspended), lambda: view.inspector.flows.waits(suspended), cost=1 + 2 * len(suspended)
     )
     texts = {(one.queue, one.id): _wait_text(one) for one in reversed(waits.value or [])}
 

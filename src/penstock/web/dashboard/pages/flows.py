@@ -62,7 +62,7 @@ async def _waiting(view: View) -> list[tuple[JobRow, list[WaitView]]]:
     jobs = await view.read(("suspended", seen), lambda: _first(view, search), cost=2)
     addresses = [f"{job.queue}/{job.id}" for job in jobs]
     read = view.inspector.flows.waits
-    waits = await view.read(("waits", *addresses), lambda: read(addresses), cost=1 + len(addresses))
+    waits = await view.read(("waits", *addresses), lambda: read(addresses), cost=1 + 2 * len(addresses))
     return [(job, [one for one in waits if (one.queue, one.id) == (job.queue, job.id)]) for job in jobs]
 
 

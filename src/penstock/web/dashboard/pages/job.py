@@ -28,7 +28,7 @@ from penstock.web.dashboard.view import NotFoundError, View, segment
 __all__ = ["ACTS", "DOCUMENT", "PAGE", "read_job"]
 
 #: Reads of the store for one job: itself, its partition, its steps, the audit log.
-_READS = 4
+_READS = 5
 #: The fields of the form of an act.
 _OF_ACTS = {JobAct.RESCHEDULE: ("delay",), JobAct.MOVE: ("to",), JobAct.DISCARD: ("reason",)}
 _DUE_LATER = (State.SCHEDULED, State.RETRYABLE)

@@ -22,8 +22,8 @@ from penstock.web.dashboard.view import NotFoundError, View, segment
 
 __all__ = ["ACTS", "PAGE"]
 
-#: Reads of the store: the job, its steps, jobs of a gather and their flow.
-_READS = 4
+#: Reads of the store: the job, its steps and values, jobs of a gather and their flow.
+_READS = 5
 #: Values of steps of one page, as nodes of their trees.
 _MOST_NODES = 60
 _SENT = {
