@@ -109,6 +109,8 @@ class DocumentCache(Generic[T]):
         after: str | None = None
         version: int | None = None
         while True:
+            if self._on_read is not None:
+                self._on_read()
             page = await self._store.documents(self._kind, after=after)
             version = page.version if version is None else version
             for document in page.documents:

@@ -150,6 +150,16 @@ def drip(port: int, request: bytes) -> None:
             except TimeoutError:
                 continue
         raise AssertionError("the server has not closed the connection")
+async def test_a_request_behind_an_event_stream_ends_the_connection(site: Site) -> None:
+    async with served(site, DashboardListener(port=0)) as port:
+        head = b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        ordered = await asyncio.to_thread(
+            sent, port, b"GET /login" + head + b"GET /events" + head + b"GET /" + head
+        )
+        assert ordered.count(b"HTTP/1.1 ") < 3
+        async with asyncio.timeout(SOON):
+            while site.dashboard._streams._open.total():
+                await asyncio.sleep(0)
 
 
 def sent(port: int, request: bytes, most: int = 1_000) -> bytes:

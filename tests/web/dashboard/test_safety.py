@@ -37,7 +37,7 @@ WRITES = frozenset(
         *("fetch", "settle", "extend", "promote", "reclaim", "put_flow", "add_to_flow", "change_flow"),
         *("tick", "advance_flows", "put_entries", "pause_entries", "delete_entries"),
         *("change_documents", "take_quota", "append_log", "record_steps", "await_signals"),
-        *("send_signals", "add_stats"),
+        *("send_signals", "add_stats", "sample_depths"),
     )
 )
 #: Values that cost time, overflow or leave their place if they are taken at their word.

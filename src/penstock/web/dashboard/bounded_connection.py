@@ -21,8 +21,12 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Closes its connection if a head is too large or too late, if a body goes on after its answer, or if an
-    answer is not read."""
+    """Closes its connection if a head is too large or too late, if a body continues after its answer, or if an
+    answer is not read.
+
+    Also if a request follows that for an event stream, which has no end: uvicorn reads nothing more then, and
+    would not see that the client has gone.
+    """
 
     _in_head, _in_body = True, False
     _size = 0
@@ -51,8 +55,12 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._end_head()
-        self._in_body = True
-        super().on_headers_complete()
+        before = self.cycle
+        if before is not None and not before.response_complete and before.scope["path"].endswith("/events"):
+            self.transport.abort()
+        else:
+            self._in_body = True
+            super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._in_body = False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -22,6 +22,7 @@ from penstock.stores.contract import Store
 from penstock.web.access_tokens import AccessToken, digest_of
 from penstock.web.dashboard.assets import Assets
 from penstock.web.dashboard.bulk_steps import BulkSteps
+from penstock.web.dashboard.depth_samples import sampling
 from penstock.web.dashboard.formats import plain_line
 from penstock.web.dashboard.forms import FormError, local_path, read_form
 from penstock.web.dashboard.identification import Identification, Login
@@ -96,15 +97,18 @@ class Dashboard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._asgi(scope, receive, send)
 
-    def running(self) -> AbstractContextManager[None]:
-        """Remember the depths of queues and continue bulk acts while this block lasts, also when no page is
-        open.
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Sample the depths of queues and continue bulk acts while this block lasts, also without an open
+        page.
 
         For servers that call `close` when they stop, before they wait for open requests.
         """
+        shared = self._shared
         self._streams.are_closed = True
-        self._shared.bulk_steps.wake()
-        return self._shared.pulse.running()
+        shared.bulk_steps.wake()
+        with sampling(shared.store, allowed=not shared.settings.read_only), shared.pulse.running():
+            yield
 
     def close(self) -> None:
         """End the event streams, and leave bulk acts to others: the server stops."""
@@ -227,6 +231,7 @@ class Dashboard:
         visitor = await self._identification.visitor(request, self._given(request))
         if visitor is None:
             return None
+        request.state.visitor = visitor
         view = self._of(request, visitor)
         view.now = await self._clock.now()
         return view
@@ -339,7 +344,8 @@ class Dashboard:
 
     def _plain(self, request: Request, status: int, title: str, says: str) -> Response:
         """A message for somebody who may be unknown."""
-        return self._message(self._of(request, Visitor("", ())), status, title, says)
+        visitor = getattr(request.state, "visitor", Visitor("", ()))
+        return self._message(self._of(request, visitor), status, title, says)
 
     def _render(self, template: str, view: View, values: dict[str, Any]) -> bytes:
         theme = view.request.cookies.get("penstock-theme")

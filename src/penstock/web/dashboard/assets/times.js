@@ -7,9 +7,9 @@ const steps = [[60, 1, "s"], [3600, 60, "min"], [86400, 3600, "h"], [86400 * 60,
 /** @param {number} seconds */
 function coarse(seconds) {
   for (const [below, size, unit] of steps) {
-    if (seconds < below) return `${Math.floor(seconds / size)} ${unit}`;
+    if (seconds < below) return `${Math.round(seconds / size)} ${unit}`;
   }
-  return seconds > 86400 * 730 ? `${(seconds / 86400 / 365.25).toFixed(1)} years` : `${Math.floor(seconds / 86400)} d`;
+  return seconds > 86400 * 730 ? `${(seconds / 86400 / 365.25).toFixed(1)} years` : `${Math.round(seconds / 86400)} d`;
 }
 
 /** @param {number} at  @param {number} now */

@@ -58,7 +58,7 @@ async def show(view: View) -> dict[str, Any] | Response:
     nodes = [*part.nodes, *part.behind]
     suspended = _suspended(view, nodes)
     waits = await view.card(
-        ("waits", *suspended), lambda: view.inspector.flows.waits(suspended), cost=len(suspended)
+        ("waits", *suspended), lambda: view.inspector.flows.waits(suspended), cost=1 + 2 * len(suspended)
     )
     texts = {(one.queue, one.id): _wait_text(one) for one in reversed(waits.value or [])}
 
@@ -184,7 +184,7 @@ async def act_on_flow(view: View) -> Response:
     act, address = view.part("act"), _address(view)
     path = f"/flows/{segment(view.queue)}/{segment(view.id)}"
     if act not in ("cancel", "retry", "rerun"):
-        raise NotFoundError(f"Nobody can {act:.20} a flow.")
+        raise NotFoundError(f"There is no act {act:.20} on a flow.")
     if not view.may("operate"):  # its jobs may be in other queues
         hidden = sorted(
             one for one in await view.inspector.flows.queues(address) if not view.may("operate", one)
