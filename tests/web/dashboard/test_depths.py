@@ -77,7 +77,7 @@ def test_a_queue_that_grows_needs_attention_also_after_a_restart(site: Site) -> 
     asyncio.run(fill(site.app, 24, "calm"))
     site.dashboard._shared.reads.clear()
     says = html.unescape(site.client.get("/").text)
-    assert "mail</b> grows: 31 jobs ready, 10 on average in the last 10 minutes" in says
+    assert "mail</b> <span>grows: 31 jobs ready, 10 on average in the last 10 minutes" in says
     assert "calm</b> grows" not in says
 
 
