@@ -17,7 +17,8 @@ from penstock.stores.contract import WorkerInfo
 from penstock.web.dashboard import Dashboard
 from penstock.web.dashboard.json_tree import Redaction, json_tree
 from penstock.workflows import chain
-from tests.web.dashboard.conftest import Site
+from tests.web.dashboard.conftest import Site, form_token
+from tests.web.dashboard.hostile import HtmlCheck
 from tests.web.dashboard.test_streams import Stream
 
 NewSite = Callable[..., Site]
@@ -188,3 +189,27 @@ def test_a_message_in_a_cookie_of_another_host_of_the_domain_is_not_shown(site: 
     page = site.client.get("/").text
     assert "mail is paused" in page
     assert 'action="/queues/mail/switch/resume"' in page
+
+
+# ── a login that has ended ───────────────────────────────────────────────────────────────────────
+
+
+def test_what_was_entered_is_not_lost_with_the_login(
+    new_site: NewSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.web.dashboard.identification._FRESH", 0.0)
+    site = new_site()
+    client = site.logged_in(site.token("ann", "operate"))
+    fields = {
+        "form_token": form_token(client, "/enqueue?task=x"),
+        "a.note": "a <long> letter",
+        "back": "/jobs",
+    }
+    asyncio.run(site.dashboard._identification.tokens.revoke("ann"))
+    answer = client.post("/enqueue", data=fields)
+    assert answer.status_code == 401
+    assert "a &lt;long&gt; letter" in answer.text
+    assert 'href="/login?next=%2Fjobs"' in answer.text
+    assert HtmlCheck.of(answer.text).faults == []
+    forged = site.new_client().post("/enqueue", data=fields)
+    assert (forged.status_code, "letter" in forged.text) == (403, False)

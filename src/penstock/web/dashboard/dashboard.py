@@ -171,7 +171,7 @@ class Dashboard:
         async def answer(request: Request) -> Response:
             view = await self._view(request)
             if view is None:
-                return self._to_login(request)
+                return await self._logged_out(request)
             view.form = await read_form(request, self._given(request))
             queue = view.queue if "{queue}" in act.path else "*"
             if not (view.visitor.may_somewhere(act.right) if act.somewhere else view.may(act.right, queue)):
@@ -266,6 +266,15 @@ class Dashboard:
             return self._plain(request, 401, "Logged out", "Log in again, and repeat this.")
         view = self._of(request, Visitor("", ()))
         return RedirectResponse(view.link("/login", next=view.here() if view.path != "/" else None), 303)
+
+    async def _logged_out(self, request: Request) -> Response:
+        """What somebody has entered is not done, but not lost either."""
+        if not self._identification.by_token:
+            return self._to_login(request)
+        form = await read_form(request, self._given(request))
+        view = self._of(request, Visitor("", ()))
+        values = {"entered": form.entered(), "next": local_path(form.get("back"), view.base, "")}
+        return HTMLResponse(self._render("logged_out.html", view, {**values, "title": "Logged out"}), 401)
 
     async def _login_page(self, request: Request) -> Response:
         next = self._of(request, Visitor("", ())).asked("next")
