@@ -161,6 +161,15 @@ def test_a_long_name_in_arguments_is_cut_as_a_long_text_is() -> None:
     assert len(found.children[0].name or "") < 5_000
 
 
+def test_a_header_leads_to_the_jobs_that_have_it_unless_it_is_hidden(site: Site) -> None:
+    headers = {"tenant": "a&b", "x-token": "hunter2", "a=b": "c"}
+    site.app.store.sync.enqueue([NewJob("j", "send", b"{}", "mail", headers=headers)])
+    page = site.client.get("/jobs/mail/j").text
+    assert page.count("/jobs?header=") == 1
+    (path,) = re.findall(r'href="(/jobs\?header=[^"]+)"', page)
+    assert 'data-row="mail/j"' in site.client.get(path).text
+
+
 def test_a_hidden_value_that_does_not_fit_any_more_stays_hidden() -> None:
     app = App("memory://")
 

@@ -68,6 +68,7 @@ async def show(view: View) -> dict[str, Any]:
         "arguments": _tree(view, job.payload, job.payload_base64),
         "result": _tree(view, job.result, job.result_base64),
         "headers": view.shared.redaction.apply(job.headers),
+        "linked": [name for name in job.headers if _is_filter(view, name)],
         "related": await _related(view, job, address),
         "buttons": list(_buttons(State(job.state))),
         "queued": State(job.state) in QUEUED,
@@ -76,6 +77,11 @@ async def show(view: View) -> dict[str, Any]:
         "deletable": State(job.state) is not State.RUNNING,
         "running": job.state == State.RUNNING.value,
     }
+
+
+def _is_filter(view: View, name: str) -> bool:
+    """Whether jobs can be filtered by a header of this name."""
+    return "=" not in name and not view.shared.redaction.hides(name)
 
 
 async def _related(view: View, job: JobView, address: str) -> Card[list[RelatedJob]]:
