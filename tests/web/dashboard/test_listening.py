@@ -150,6 +150,8 @@ def drip(port: int, request: bytes) -> None:
             except TimeoutError:
                 continue
         raise AssertionError("the server has not closed the connection")
+
+
 async def test_a_request_behind_an_event_stream_ends_the_connection(site: Site) -> None:
     async with served(site, DashboardListener(port=0)) as port:
         head = b" HTTP/1.1\r\nHost: localhost\r\n\r\n"

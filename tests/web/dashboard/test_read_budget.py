@@ -140,6 +140,9 @@ def test_a_search_that_is_kept_shows_what_became_of_its_jobs(app: App, clock: Cl
     assert found["j7"] == "dead"
     assert len(found) == 18
     assert not found.keys() & {"j17", "j27", "later"}
+    client = site.client
+    assert "later" in client.get("/jobs?text=order-7", headers={"X-Penstock-Part": "1"}).text
+    assert len(site.dashboard._shared.found_lists._lists) == 1  # parts of a search evict no open page
     assert "later" in rows(live=False)
     scopes[:] = ["read:other"]
     assert rows() == {}

@@ -21,8 +21,8 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Closes its connection if a head is too large or too late, if a body continues after its answer, or if
-    an answer is not read.
+    """Closes its connection if a head is too large or too late, if a body is still sent long after its
+    answer, or if an answer is not read.
 
     Also if a request follows that for an event stream, which has no end: uvicorn reads nothing more then, and
     would not see that the client has gone.

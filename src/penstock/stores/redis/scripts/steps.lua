@@ -19,8 +19,11 @@ end
 for i = 1, #found, 2 do
   local text, size = found[i + 1], 0
   if text then
-    local _, _, n, k, d = struct.unpack(STEP, text)
-    local head = STEP_HEAD + n + k + d + 1    -- with the "=" or "?" before the value
+    local head = #text    -- of a step that cannot be read
+    if #text > STEP_HEAD then
+      local _, _, n, k, d = struct.unpack(STEP, text)
+      head = STEP_HEAD + n + k + d + 1    -- with the "=" or "?" before the value
+    end
     if most and #text - head > most then
       size = #text - head
       text = string.sub(text, 1, head)

@@ -157,6 +157,8 @@ async def _found(view: View, filter: JobFilter) -> JobList:
         return JobList(await _read_again(view, filter, kept), kept.next, kept.seen, kept.total, kept=True)
     made = await list_jobs(view, filter)
     made.kept = made.steps > LIVE_STEPS
+    if "x-penstock-part" in view.request.headers:  # the next part of a search, for a page that is open
+        return made
     refs = tuple(Ref(job.queue, job.id) for job in made.jobs)
     found = FoundList(refs, made.next, made.seen, made.total)
     lists.put(key, found if made.kept else None)
