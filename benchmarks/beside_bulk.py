@@ -50,7 +50,7 @@ _MOST_FALL, _MOST_HELD, _MOST_WAIT = 0.05, 5.0, 100.0
 #: The worker's rate is steady this long (s) after it has begun.
 _SETTLING = 0.5
 #: No-ops per second of a window by which the rate is estimated before the first pair.
-_ESTIMATED_BY = 10_000
+_ESTIMATED_BY = 40_000
 #: A pair gets this many times the no-ops that it is expected to need.
 _MARGIN = 1.3
 ALONE, BESIDE = "alone", "beside"
@@ -120,13 +120,15 @@ class _Run:
     # ── the parts of a pair ──
 
     async def _estimate(self) -> int:
-        """The number of no-ops that a pair needs, by the rate of some."""
-        n = int(_ESTIMATED_BY * self._seconds)
-        await self._fill(n)
-        began = await self._started()
-        await asyncio.to_thread(self._rig.wait, n)
+        """The number of no-ops that a pair needs, by the rate of the second half of some."""
+        half = int(_ESTIMATED_BY * self._seconds / 2)
+        await self._fill(2 * half)
+        await self._settings(paused=False)
+        await asyncio.to_thread(self._rig.wait, half)
+        began = time.perf_counter()
+        await asyncio.to_thread(self._rig.wait, 2 * half)
         longest = 2 * _SETTLING + 4 * self._seconds  # three windows, and up to one before the second
-        return int(n / (time.perf_counter() - began) * longest * _MARGIN)
+        return int(half / (time.perf_counter() - began) * longest * _MARGIN)
 
     async def _fill(self, n: int) -> None:
         """Pause the queue, and enqueue no-ops until it has n."""
@@ -134,12 +136,11 @@ class _Run:
         (queue,) = await self._store.queues([_DRAINED])
         await asyncio.to_thread(self._rig.fill, n - queue.counts.get(State.AVAILABLE, 0))
 
-    async def _started(self) -> float:
-        """Resume the queue; returns the time at which the worker has run the first job."""
+    async def _start(self) -> None:
+        """Resume the queue, and wait until the worker has run the first job."""
         before = self._rig.counters.total()
         await self._settings(paused=False)
         await asyncio.to_thread(self._rig.wait, before + 1)
-        return time.perf_counter()
 
     async def _pair(self) -> None:
         await self._fill(self._needed)
@@ -153,7 +154,7 @@ class _Run:
             self._needed *= 2
 
     async def _windows(self) -> None:
-        await self._started()
+        await self._start()
         await asyncio.sleep(_SETTLING)
         before = await self._window(ALONE)
         bulk = await self._begin()

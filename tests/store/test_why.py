@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
 from penstock.core.clock import ManualClock
+from penstock.core.errors import StoreUnavailable
 from penstock.core.formats import instant
 from penstock.core.job import Job, Ref, State
 from penstock.core.limits import LimitChange, Rate
@@ -250,7 +253,9 @@ async def test_a_job_whose_queue_is_deleted_at_this_moment(
     assert await kinds(store, "a") == ["gone"]
 
 
-async def test_a_suspended_job_names_its_signal_and_its_gathered_jobs(store: Store) -> None:
+async def test_a_suspended_job_names_its_signal_and_its_gathered_jobs(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, two = await in_state(store, State.SCHEDULED), await in_state(store, State.COMPLETED)
     job = await running(store)
     await store.await_signals([SignalWait(job.lease, "packed", "packed", "7", LEASE)])
@@ -263,6 +268,15 @@ async def test_a_suspended_job_names_its_signal_and_its_gathered_jobs(store: Sto
         ("gather", f"its flow waits for a gather of 2 jobs: {one.id} (scheduled)"),
         ("timer", f"its flow checks again at {at}"),
     ]
+    get = store.get
+
+    async def away(refs: Sequence[Ref]) -> list[Job | None]:
+        if one.ref in refs:
+            raise StoreUnavailable("no route")
+        return await get(refs)
+
+    monkeypatch.setattr(store, "get", away)
+    assert (await reasons(store, job))[1] == ("gather", "its flow waits for a gather of 2 jobs")
 
 
 async def test_a_suspended_job_says_when_its_timer_ends(store: Store) -> None:

@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 import msgspec
 
+from penstock.core.errors import StoreUnavailable
 from penstock.core.formats import instant
 from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
 from penstock.core.text import counted
@@ -177,7 +178,10 @@ class _Question:
 
     async def _gather(self, refs: Sequence[Ref]) -> Reason:
         """Names only jobs of its own queue: others may be hidden from the one who asks."""
-        jobs = await self._store.get(refs[:_PAGE])
+        try:
+            jobs = await self._store.get(refs[:_PAGE])
+        except StoreUnavailable:
+            jobs = []  # part of the store is away: the other reasons are still true
         open_ = [job for job in jobs if job is not None and not job.ended]
         own = [f"{job.id} ({job.state.value})" for job in open_ if job.queue == self._job.queue][:_NAMED]
         more = " and others" if len(open_) > len(own) or len(refs) > _PAGE else ""
