@@ -1,12 +1,13 @@
 """The rate of a worker that drains a queue beside a bulk retry: `python -m benchmarks.beside_bulk`.
 
-The store has 100 000 dead jobs, and enough queued no-ops for the windows of each pair. A pair is a window in
+The store has 100 000 dead jobs, and enough queued no-ops for the windows of each pair: as many as the worker
+drains in that time, by its measured rate. A pair is a window in
 which one worker process also runs a bulk retry of the dead jobs, and the mean of the windows before and after
 it, in which the same process drains alone: a machine that becomes slower or faster changes both. Retried jobs
 become available in a queue that the worker does not serve, so that they take nothing from its slots. In the
 meantime a producer in another process enqueues jobs one by one. The CPU time per job is compared as well,
 because other programs on the machine change it less than the rate. At the end one more bulk act retries the
-dead jobs that are left, while nothing else runs.
+dead jobs that are left, as fast as it may, while nothing else runs.
 """
 
 from __future__ import annotations
@@ -35,24 +36,40 @@ from benchmarks.rig import Rig, Running, Setup, new_runner
 from penstock.core.ids import mint
 from penstock.core.job import NewJob, State
 from penstock.inspector import BulkAct, BulkActs, BulkState, JobAct
+from penstock.inspector.bulk_acts import MOST_PACE, PACE
 from penstock.stores.contract import JobFilter, Store
+from penstock.stores.redis.script_loader import SCRIPTS
 
 _DEAD, _PROBE, _DRAINED = "dead", "probe", "default"
 _KINDS = 1_000
+#: The scripts that a bulk retry calls, and a drain does not.
+_OF_BULK = ("search", "retry", "change_documents")
 _BATCH = 2_000
 #: Limits: the fall of the rate, the longest command of Redis and the longest wait for the write lock (ms).
 _MOST_FALL, _MOST_HELD, _MOST_WAIT = 0.05, 5.0, 100.0
 #: The worker's rate is steady this long (s) after it has begun.
 _SETTLING = 0.5
+#: No-ops per second of a window by which the rate is estimated before the first pair.
+_ESTIMATED_BY = 40_000
+#: A pair gets this many times the no-ops that it is expected to need.
+_MARGIN = 1.3
 ALONE, BESIDE = "alone", "beside"
 
 
+class _Empty(Exception):  # not shown to users
+    """The queue was empty before the end of a window."""
+
+
 @click.command()
-@click.option("--store", type=click.Choice(["sqlite", "redis"]), default="sqlite", show_default=True)
+@click.option(
+    "--store", type=click.Choice(["sqlite", "redis", "memory"]), default="sqlite", show_default=True
+)
 @click.option("--pairs", default=12, show_default=True)
 @click.option("--seconds", default=3.0, show_default=True, help="Length of each window.")
 @click.option("--dead", default=100_000, show_default=True, help="Number of dead jobs.")
-@click.option("--jobs", default=500_000, show_default=True, help="Queued no-ops at the start of each pair.")
+@click.option(
+    "--jobs", default=0, help="Queued no-ops at the start of each pair (default: as the rate needs)."
+)
 @click.option("--dir", "folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def main(store: str, pairs: int, seconds: float, dead: int, jobs: int, folder: Path | None) -> None:
     """Run the benchmark. Exit code 1: a limit was not kept, or a dead job was not retried."""
@@ -72,7 +89,8 @@ class _Run:
         self._store: Store = rig.app.store
         self._acts = BulkActs(self._store)
         self._waits = waits
-        self._seconds, self._dead, self._jobs = seconds, dead, jobs
+        self._seconds, self._dead = seconds, dead
+        self._given, self._needed = jobs, 0
         self._rates: dict[str, list[float]] = defaultdict(list)
         self._cpu: dict[str, list[float]] = defaultdict(list)
         self._calls: dict[str, list[float]] = defaultdict(list)
@@ -87,10 +105,10 @@ class _Run:
         await self._fill_dead()
         producer = threading.Thread(target=self._produce)
         with self._rig.workers() as self._worker:
-            await self._settings(paused=True)
+            self._needed = self._given or await self._estimate()
             producer.start()
             try:
-                for _ in range(pairs):
+                while len(self._retried) < pairs:
                     await self._pair()
             finally:
                 self._over.set()
@@ -101,19 +119,51 @@ class _Run:
 
     # ── the parts of a pair ──
 
-    async def _pair(self) -> None:
+    async def _estimate(self) -> int:
+        """The number of no-ops that a pair needs, by the rate of the second half of some."""
+        half = int(_ESTIMATED_BY * self._seconds / 2)
+        await self._fill(2 * half)
+        await self._settings(paused=False)
+        await asyncio.to_thread(self._rig.wait, half)
+        began = time.perf_counter()
+        await asyncio.to_thread(self._rig.wait, 2 * half)
+        longest = 2 * _SETTLING + 4 * self._seconds  # three windows, and up to one before the second
+        return int(half / (time.perf_counter() - began) * longest * _MARGIN)
+
+    async def _fill(self, n: int) -> None:
+        """Pause the queue, and enqueue no-ops until it has n."""
         await self._settings(paused=True)
         (queue,) = await self._store.queues([_DRAINED])
-        await asyncio.to_thread(self._rig.fill, self._jobs - queue.counts.get(State.AVAILABLE, 0))
-        await self._settings(paused=False)
+        await asyncio.to_thread(self._rig.fill, n - queue.counts.get(State.AVAILABLE, 0))
+
+    async def _start(self) -> None:
+        """Resume the queue, and wait until the worker has run the first job."""
         before = self._rig.counters.total()
+        await self._settings(paused=False)
         await asyncio.to_thread(self._rig.wait, before + 1)
+
+    async def _pair(self) -> None:
+        await self._fill(self._needed)
+        try:
+            await self._windows()
+        except _Empty:
+            few = f"{self._needed:,} jobs were too few for the windows of a pair"
+            if self._given:
+                raise click.ClickException(f"{few}: give more --jobs") from None
+            print(f"{few}: again with twice as many", file=sys.stderr, flush=True)
+            self._needed *= 2
+
+    async def _windows(self) -> None:
+        await self._start()
         await asyncio.sleep(_SETTLING)
         before = await self._window(ALONE)
         bulk = await self._begin()
-        beside = await self._window(BESIDE)
-        await self._end(bulk)
+        try:
+            beside = await self._window(BESIDE)
+        finally:
+            retried = await self._end(bulk)
         after = await self._window(ALONE)
+        self._retried.append(retried)
         alone = [statistics.mean(both) for both in zip(before, after, strict=True)]
         for found, *values in zip((self._rates, self._cpu), alone, beside, strict=True):
             for where, value in zip((ALONE, BESIDE), values, strict=True):
@@ -130,31 +180,32 @@ class _Run:
         done, took = counters.total() - done, time.perf_counter() - began
         self._now = ""
         cpu = self._used() - cpu
-        self._waited[where] += self._waits.waits
-        self._commands[where] += self._slow_log()
         (queue,) = await self._store.queues([_DRAINED])
         if not queue.counts.get(State.AVAILABLE):
-            raise click.ClickException("the queue was empty before the end of a window: give more --jobs")
+            raise _Empty
+        self._waited[where] += self._waits.waits
+        self._commands[where] += self._slow_log()
         return done / took, cpu / max(1, done) * 1e6
 
-    async def _begin(self) -> BulkAct:
+    async def _begin(self, pace: int = PACE) -> BulkAct:
         """Start a bulk retry; returns some time after the worker's first step, within a step or a pause."""
         filter = JobFilter(queues=(_DEAD,), states=(State.DEAD,))
-        bulk = await self._acts.start(JobAct.RETRY, filter, by="benchmark")
+        bulk = await self._acts.start(JobAct.RETRY, filter, by="benchmark", pace=pace)
         while not (await self._get(bulk)).changed:
             await asyncio.sleep(0.02)
         await asyncio.sleep(random.uniform(0, self._seconds))
         return await self._get(bulk)
 
-    async def _end(self, bulk: BulkAct) -> None:
+    async def _end(self, bulk: BulkAct) -> int:
+        """Abort the bulk retry; returns the number of jobs that it has retried since `bulk`."""
         now = await self._get(bulk)
         if now.state is not BulkState.RUNNING:
             raise click.ClickException("the bulk act ended within a window: give more --dead")
-        self._retried.append(now.done - bulk.done)
         await self._acts.abort(bulk.id, by="benchmark")
+        return now.done - bulk.done
 
     async def _retry_the_rest(self) -> float:
-        began, bulk = time.perf_counter(), await self._begin()
+        began, bulk = time.perf_counter(), await self._begin(MOST_PACE)
         while (bulk := await self._get(bulk)).state is BulkState.RUNNING:
             await asyncio.sleep(0.1)
         return bulk.done / (time.perf_counter() - began)
@@ -188,7 +239,8 @@ class _Run:
 
     def _used(self) -> float:
         """CPU seconds of the worker and of Redis."""
-        return self._worker.cpu() + (0.0 if self._rig.server is None else self._rig.server.cpu())
+        worker = time.process_time() if self._worker.leader is None else self._worker.cpu()
+        return worker + (0.0 if self._rig.server is None else self._rig.server.cpu())
 
     def _reset_slow_log(self) -> None:
         if self._rig.server is not None:
@@ -198,12 +250,13 @@ class _Run:
                 client.slowlog_reset()
 
     def _slow_log(self) -> list[float]:
-        """The commands of half a millisecond or more since the reset (ms)."""
+        """The calls by a bulk act that took half a millisecond or more since the reset (ms)."""
         if self._rig.server is None:
             return []
         with self._rig.server.client() as client:
             entries: list[dict[str, Any]] = client.slowlog_get(100_000)
-        return [entry["duration"] / 1000 for entry in entries]
+        scripts = tuple(f"EVALSHA {SCRIPTS[name].sha}".encode() for name in _OF_BULK)
+        return [entry["duration"] / 1000 for entry in entries if entry["command"].startswith(scripts)]
 
     # ── the report ──
 
@@ -212,12 +265,12 @@ class _Run:
         low = _compare("jobs/s", self._rates)
         _compare("µs of CPU per job, worker and Redis", self._cpu)
         pace = statistics.mean(self._retried) / self._seconds
-        print(f"bulk retry: {pace:,.0f} jobs/s beside the drain, {took:,.0f} jobs/s without it")
+        print(f"bulk retry: {pace:,.0f} jobs/s beside the drain, {took:,.0f} jobs/s at most when alone")
         faults = [f"the rate falls by up to {1 - low:.1%}"] if 1 - low > _MOST_FALL else []
         _say("an enqueue by another process", self._calls)
         if self._rig.server is not None:
-            _say("Redis, commands of 0.5 ms and more", self._commands)
-            faults += _over("a command of Redis took", self._commands, _MOST_HELD)
+            _say("scripts of the bulk retry in Redis, of 0.5 ms and more", self._commands)
+            faults += _over("a script of the bulk retry took", self._commands, _MOST_HELD)
         else:
             _say("waits of the other process for the write lock", self._waited)
             faults += _over("a writer waited", self._waited, _MOST_WAIT)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
 
-from benchmarks import dashboard
+from benchmarks import beside_bulk, dashboard
 from benchmarks.foreign.programs import PROGRAMS, Missing, Place
 from benchmarks.measures import Lab
 from benchmarks.measures.features import FEATURES
@@ -183,6 +185,28 @@ def test_fairness_finds_nothing_lost_nothing_twice_and_a_sound_file(tmp_path: Pa
     assert "integrity_check: ok" in ran.stdout, ran.stdout + ran.stderr
     assert "lost 0, twice 0, unknown 0" in ran.stdout
     assert not [fault for fault in faults if "fair share" not in fault]
+
+
+def test_a_drain_is_measured_beside_a_bulk_retry_that_retries_every_dead_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside_bulk, "LockWaits", lambda: SimpleNamespace(waits=[]))  # it patches classes
+    monkeypatch.setattr(beside_bulk, "_SETTLING", 0.05)
+    usual = signal.getsignal(signal.SIGTERM)
+    sizes = ("--store", "memory", "--pairs", "1", "--seconds", "0.1", "--dead", "2000")
+    try:
+        with pytest.raises(SystemExit) as ended:
+            beside_bulk.main([*sizes, "--dir", str(tmp_path)])
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+    said = capsys.readouterr().out
+    assert re.search(r"^jobs/s: [\d,.]+ alone, [\d,.]+ beside a bulk retry", said, re.MULTILINE), said
+    assert "2,000 of 2,000 dead jobs were retried" in said
+    faults = [line for line in said.splitlines() if line.startswith("FAULT")]
+    assert ended.value.code == (1 if faults else 0)
+    # how far the rate falls is for a quiet machine to say
+    assert not [fault for fault in faults if "the rate falls" not in fault]
+    assert not list(tmp_path.iterdir()), "it left something behind"
 
 
 def test_limits_are_never_exceeded_by_two_processes() -> None:

@@ -77,7 +77,7 @@ NOT_IN_THE_LEDGER = {
     *("entries", "put_entries", "pause_entries", "delete_entries"),
     *("record_steps", "steps", "await_signals", "send_signals"),
     *("documents", "document_versions", "change_documents", "append_log", "read_log", "take_quota"),
-    *("add_stats", "read_stats", "read_errors", "queue_sizes"),
+    *("add_stats", "read_stats", "read_errors", "sample_depths", "read_depths", "queue_sizes"),
     *("put_flow", "add_to_flow", "get_flows", "flow_nodes", "list_flows", "change_flow", "advance_flows"),
 }
 NOT_IN_THE_LEDGER_SYNC = {

@@ -1,7 +1,8 @@
 """Pictures of every page of the dashboard, from the data of `penstock demo --serve`.
 
 `python -m tools.screenshots [--out DIR] [--only NAME...]` opens each page of the page table, light and dark,
-on a desktop and on a phone. A page with parts in its path is opened where a link of another page leads to it.
+on a desktop and on a phone; the page of a job for each state. A page with parts in its path is opened where a
+link of another page leads to it. Pages that are wider than the screen are named, and the status is 1 then.
 The pictures of docs/images are made too, unless only some pages are asked for.
 """
 
@@ -23,6 +24,7 @@ from urllib.parse import urljoin, urlsplit
 from playwright.sync_api import Browser, Page, sync_playwright
 from starlette.routing import compile_path
 
+from penstock.core.job import State
 from penstock.web.dashboard.pages import PAGES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,7 +38,13 @@ EXTRA = {
     "login": "/login",
     "enqueue-form": "/enqueue?task=shop.charge_card",
     "jobs-dead": "/jobs?state=dead",
+    "jobs-none": "/jobs?text=nothing+has+this",
+    "change": "/jobs/change?act=retry&state=dead&queue=webhooks",
+    "schedule": "/periodic?cron=*/10+9-17+*+*+MON-FRI&tz=Europe/Berlin",
+    "missing": "/jobs/payments/none",
 }
+#: Pages on which a button is pressed first.
+PRESSED = {"stacks": "Ask for stacks"}
 #: Where links to pages with parts in their path are looked for first: a failed job shows more than others.
 SEEDS = (
     "/jobs?state=dead&queue=payments&order=oldest",
@@ -46,6 +54,9 @@ SEEDS = (
     "/queues",
     "/enqueue",
 )
+#: Whether a page is wider than the screen, or a table on a phone has to be scrolled sideways.
+WIDE = """() => [document.documentElement, ...document.querySelectorAll(".scroll")].some(
+    (one) => one.scrollWidth > one.clientWidth && !(innerWidth > 760 && one.matches(".scroll")))"""
 #: The pictures of the documentation: file, page, theme, size.
 SHOWN = (
     ("overview.png", "overview", "light", "desktop"),
@@ -66,13 +77,16 @@ def main(words: Sequence[str]) -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright, _served(given.url, given.wait) as url:
         browser = playwright.chromium.launch(executable_path=_chromium(), args=["--no-sandbox"])
-        places = {**_places(browser, url), **EXTRA}
+        places = {**_places(browser, url), **_jobs(browser, url), **EXTRA}
         chosen = {name: path for name, path in places.items() if not given.only or name in given.only}
+        wide = []
         for theme in THEMES:
             for size in SIZES:
-                _photograph(browser, url, chosen, theme, size, given.out)
+                wide += _photograph(browser, url, chosen, theme, size, given.out)
         browser.close()
-    return 0 if given.only else _publish(given.out)
+    for says in wide:
+        print(f"wider than the screen: {says}", file=sys.stderr)
+    return (0 if given.only else _publish(given.out)) or bool(wide)
 
 
 @contextmanager
@@ -116,10 +130,25 @@ def _places(browser: Browser, url: str) -> dict[str, str]:
                 if name not in found and pattern.match(urlsplit(link).path):
                     found[name] = link
                     waiting.append(link)
+    if "worker" in found:
+        found["stacks"] = f"{found['worker']}/stacks"
     page.close()
     for name in sorted(patterns.keys() - found.keys()):
         print(f"no link leads to the page {name!r}", file=sys.stderr)
     return {page.name: found[page.name] for page in PAGES if page.name in found}
+
+
+def _jobs(browser: Browser, url: str) -> dict[str, str]:
+    """The page of a job of each state."""
+    page, found = browser.new_page(), dict[str, str]()
+    for state in State:
+        # an import is still running when its picture is taken
+        queue = "&queue=imports" if state is State.RUNNING else ""
+        links = _links(page, url, f"/jobs?state={state.value}&order=oldest&column=task{queue}")
+        own = [link for link in links if link.startswith("/jobs/")]
+        found |= {f"job-{state.value}": own[0]} if own else {}
+    page.close()
+    return found
 
 
 def _links(page: Page, url: str, path: str) -> list[str]:
@@ -133,7 +162,10 @@ def _links(page: Page, url: str, path: str) -> list[str]:
 # ── pictures ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _photograph(browser: Browser, url: str, places: dict[str, str], theme: str, size: str, out: Path) -> None:
+def _photograph(
+    browser: Browser, url: str, places: dict[str, str], theme: str, size: str, out: Path
+) -> list[str]:
+    """Take the pictures; return the names of those that are wider than the screen."""
     width, height = SIZES[size]
     more: dict[str, Any] = {"is_mobile": True, "has_touch": True} if size == "phone" else {}
     context = browser.new_context(
@@ -141,14 +173,19 @@ def _photograph(browser: Browser, url: str, places: dict[str, str], theme: str, 
         color_scheme="dark" if theme == "dark" else "light",
         **more,
     )
-    page = context.new_page()
+    page, wide = context.new_page(), []
     for name, path in places.items():
         page.goto(url + path)
+        if name in PRESSED:
+            page.get_by_role("button", name=PRESSED[name]).click()
         page.wait_for_timeout(300)
+        if page.evaluate(WIDE):
+            wide.append(f"{name} {theme} {size}")
         file = out / f"{name}-{theme}-{size}.png"
         page.screenshot(path=file, full_page=True)
         page.screenshot(path=out / "first" / file.name)
     context.close()
+    return wide
 
 
 def _publish(out: Path) -> int:

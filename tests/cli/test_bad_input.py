@@ -47,7 +47,7 @@ MISTYPED = [
     (2, "jobs show x/y/z", "queue='x/y' cannot be a queue's name"),
     (2, "jobs retry", "no jobs given: name jobs by id, or select them with --all"),
     (2, "jobs retry a --all", "ids and --all exclude each other"),
-    (2, "jobs retry --queue mail", "filters, --limit, --dry-run and --detach need --all"),
+    (2, "jobs retry --queue mail", "filters, --limit, --pace, --dry-run and --detach need --all"),
     (2, "enqueue tasks:app", "no task: name one after the app"),
     (2, f"enqueue {GREET} more", "unexpected argument 'more': put the JSON into quotes"),
     (2, f"enqueue {GREET} --delay 1s --run-at 2099-01-01T00:00:00Z", "--delay and --run-at both set when"),

@@ -32,6 +32,7 @@ def test_a_batch_is_made_a_batch_by_hand(penstock, store):
         "default/a.batch: available\n"
     )
     (job,) = penstock.json("jobs", "show", "a.batch")["jobs"]
+    assert [act["act"] for act in job["acts"]] == ["batches.flush"]
     assert (job["members"], job["batch_key"], job["payload"]) == (["a", "b"], "customer-7", [[1, 1]])
     assert "a, b" in penstock.ok("jobs", "show", "a.batch")
     assert penstock.json("jobs", "show", "a")["jobs"][0]["batch"] == "a.batch"

@@ -46,7 +46,7 @@ def test_it_serves_jobs_in_all_states_and_leaves_nothing_behind(tmp_path: Path) 
     assert demo.returncode == 0
     assert counts == {state.value for state in State}
     assert "shop.charge_card" in page
-    assert re.search(r"exports</b> (is paused|has 34)", page)
+    assert re.search(r"exports</b> <span>(paused, 34|34 jobs ready)", page)
     assert len(workers) == 2
     assert {queue for worker in workers for queue in worker.queues} == set(QUEUES)
     assert not [worker for worker in workers if Path(f"/proc/{worker.pid}").exists()]

@@ -97,7 +97,7 @@ def test_code_is_changed_broken_and_mended_while_jobs_run_and_pages_are_open(dev
     dev.app.enqueue_raw("default", b'{"name": "x"}', "tasks.never")
     assert dev.process.stdout is not None
     wait_for(dev.process.stdout, "never x")
-    dev.process.send_signal(signal.SIGINT)
+    dev.process.send_signal(signal.SIGHUP)  # its terminal is closed
     dev.logs("drains: 1 job(s) may run for up to 5s")
     dev.process.send_signal(signal.SIGINT)
     dev.logs("0 job(s) ended, 1 released")

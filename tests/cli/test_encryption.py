@@ -73,11 +73,16 @@ def test_the_settings_show_that_there_is_a_key_and_not_which(
     assert KEY not in said
 
 
-def test_an_encrypted_job_is_edited_and_moved_only_with_the_key(
+def test_acts_that_copy_or_change_what_an_encrypted_job_contains_need_the_key_and_others_do_not(
     penstock: Cli, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     id = job.partition("/")[2]
-    for words in (("edit", job, "--kwargs", '{"to": "bob"}'), ("move", job, "--to", "post")):
+    needs_key = (
+        ("edit", job, "--kwargs", '{"to": "bob"}'),
+        ("move", job, "--to", "post"),
+        ("duplicate", job),
+    )
+    for words in needs_key:
         result = penstock("jobs", *words)
         assert (result.exit_code, id_of(KEY) in result.stderr) == (1, True), result.stderr
     monkeypatch.setenv("PENSTOCK_KEY", KEY)
@@ -85,5 +90,14 @@ def test_an_encrypted_job_is_edited_and_moved_only_with_the_key(
     penstock.ok("jobs", "move", job, "--to", "post")
     (shown,) = penstock.json("jobs", "show", f"post/{id}")["jobs"]
     assert (shown["payload"], shown["closed"]) == ({"to": "bob"}, None)
+    penstock.ok("jobs", "duplicate", f"post/{id}")
     monkeypatch.delenv("PENSTOCK_KEY")
-    penstock.ok("jobs", "discard", f"post/{id}")
+    for words in (
+        ("discard",),
+        ("retry",),
+        ("reschedule", "--delay", "1h"),
+        ("run-now",),
+        ("cancel",),
+        ("delete",),
+    ):
+        penstock.ok("jobs", *words, f"post/{id}")

@@ -35,6 +35,9 @@ def test_a_flow_is_cancelled_and_retried(penstock, store):
     flow = stored(store)
     assert "cancelled" in penstock.ok("flows", "cancel", f"default/{flow.id}")
     assert "running (2 active, 2 waiting)" in penstock.ok("flows", "retry", f"default/{flow.id}")
+    penstock.says(3, "flows", "cancel", f"default/{flow.id}", "default/nothing")  # then it cancels neither
+    acts = [(one["act"], one["to"], one["facts"]) for one in penstock.json("audit")["entries"]]
+    assert acts == [("flows.retry", f"default/{flow.id}", {}), ("flows.cancel", f"default/{flow.id}", {})]
 
 
 def test_a_flow_runs_again_from_a_node(penstock, store):
@@ -43,6 +46,8 @@ def test_a_flow_runs_again_from_a_node(penstock, store):
     assert "no job that has run" in penstock.says(2, "flows", "retry", f"default/{flow.id}", "--from", "2")
     again = penstock.ok("flows", "retry", f"default/{flow.id}", "--from", "1")
     assert "running (2 active, 2 waiting)" in again
+    (entry, *_) = penstock.json("audit")["entries"]
+    assert (entry["act"], entry["facts"]) == ("flows.rerun", {"node": "1"})
 
 
 def test_a_flow_that_is_not_there_is_said(penstock, store):
@@ -51,6 +56,9 @@ def test_a_flow_that_is_not_there_is_said(penstock, store):
 
 def test_a_signal_is_sent(penstock, store):
     assert "stored" in penstock.ok("flows", "signal", "packed", "--key", "7", "--data", '{"parcels": 2}')
+    (entry,) = penstock.json("audit")["entries"]
+    facts = {"name": "packed", "key": "7", "data": "(14 characters)"}
+    assert (entry["act"], entry["facts"]) == ("flows.signal", facts)
     assert penstock.json("flows", "signal", "packed", "--key", "7") == {"status": "exists"}
     assert "has no '!' or '#'" in penstock.says(2, "flows", "signal", "a#b")
     assert "no JSON" in penstock.says(2, "flows", "signal", "packed", "--data", "{")

@@ -62,6 +62,28 @@ def test_statistics_are_shown_by_period(penstock, store):
     assert line.split()[1:5] == ["200", "4", "2", "2"]
 
 
+def test_the_depth_of_queues_is_shown(penstock, store):
+    assert "no samples in this time" in penstock("stats", "--depth").stderr
+    put(store, "a")
+    put(store, "b")
+    fetch(store)
+    put(store, "c", queue="mail", delay=60_000)
+    asyncio.run(store.sample_depths())
+    means = {"samples": 1, "available": 1.0, "running": 1.0, "later": 0.0, "peak": 1}
+    late = {"samples": 1, "available": 0.0, "running": 0.0, "later": 1.0, "peak": 0}
+    assert penstock.json("stats", "--depth")["depths"] == [
+        {"queue": "default", **means},
+        {"queue": "mail", **late},
+    ]
+    (hour,) = penstock.json("stats", "--depth", "--by", "hour")["depths"]
+    assert {name: hour[name] for name in means} == {**means, "later": 1.0}
+    heads, line = penstock.ok("stats", "--depth", "--by", "day", "-q", "mail").splitlines()
+    assert heads.split() == ["DAY", "AVAILABLE", "PEAK", "RUNNING", "LATER"]
+    assert line.split()[1:] == ["0", "0", "0", "1"]
+    assert penstock.ok("stats", "--depth").splitlines()[1].split() == ["default", "1", "1", "1", "0"]
+    assert "leave out --task" in penstock.says(2, "stats", "--depth", "--task", "t")
+
+
 def test_what_is_no_longer_kept_is_said(penstock, store):
     kept = {"minute": ("2h", "3h"), "hour": ("4d", "5d"), "day": ("90d", "100d")}
     for by, (all, more) in kept.items():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
 
 from penstock.core.job import NewJob
+from penstock.inspector import Inspector
 from tests.cli.conftest import Cli
 
 SECRET = re.compile(r"pst_[0-9A-Za-z]{40}")
@@ -118,6 +120,21 @@ def test_acts_of_commands_are_in_the_audit_log(penstock: Cli, store) -> None:
         ("periodic.pause", "tick", {}),
         ("jobs.cancel", "no-such/job", {}),
     ]
+
+
+def test_an_interrupted_act_is_in_the_audit_log(
+    penstock: Cli, store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.sync.enqueue([NewJob("a", "t")])
+
+    async def interrupted(*given: object) -> None:
+        raise asyncio.CancelledError  # as Ctrl-C does in the middle of a long purge
+
+    monkeypatch.setattr(Inspector, "purge", interrupted)
+    with pytest.raises(asyncio.CancelledError):
+        penstock("queues", "purge", "default", "--yes")
+    (entry,) = penstock.json("audit")["entries"]
+    assert (entry["act"], entry["to"], entry["facts"]["ended"]) == ("queue.purge", "default", "interrupted")
 
 
 def test_an_empty_store_has_no_tokens_and_no_acts(penstock: Cli, store) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from penstock.core.clock import ManualClock
-from penstock.core.errors import ConfigError
+from penstock.core.errors import ConfigError, StoreUnavailable
 from penstock.core.flow_member import FlowMember, Input
 from penstock.core.job import TERMINAL, Ref, State
 from penstock.inspector import BulkAct, BulkActs, BulkState, Inspector, JobAct
 from penstock.inspector import bulk_acts as module
 from penstock.inspector.audit import AuditLog
-from penstock.stores.contract import JobFilter, Store
+from penstock.stores.contract import JobFilter, SearchPage, Store
 from tests.store.facts import (
     DEAD,
     MINUTE,
@@ -97,6 +98,21 @@ async def test_another_process_continues_an_act_whose_process_died(store: Store,
     assert await run(store, bulk.id, holder="w1") is None
 
 
+async def test_another_process_continues_after_the_clock_was_set_back(
+    store: Store, clock: ManualClock
+) -> None:
+    await dead(store, 4)
+    clock.advance(MINUTE)
+    bulk = await BulkActs(store).start(JobAct.RETRY, ALL_DEAD, by="me")
+    await run(store, bulk.id, holder="w1", steps=1)
+    clock.set_wall(clock.now() - MINUTE)
+    free, _ = await BulkActs(store).next_free()
+    assert free is not None
+    ended = await run(store, free.id, holder="w2")
+    assert ended is not None
+    assert (ended.state, ended.done) == (BulkState.DONE, 4)
+
+
 async def test_two_processes_never_do_the_same_step(
     open_store: OpenStore, store: Store, clock: ManualClock
 ) -> None:
@@ -139,6 +155,75 @@ async def test_a_limit_is_kept(store: Store) -> None:
     ended = await run(store, bulk.id)
     assert ended is not None
     assert (ended.done, await counts(store)) == (5, {State.DEAD: 2})
+
+
+async def test_a_limit_is_kept_although_a_process_dies_before_it_has_noted_its_step(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await dead(store, 9)
+    bulk = await BulkActs(store).start(JobAct.DELETE, ALL_DEAD, by="me", limit=5)
+    acts = BulkActs(store)
+    await acts.step(bulk.id, "w1")
+    changed = acts._changed
+
+    async def die(*given: Any) -> BulkAct:
+        await changed(*given)
+        raise StoreUnavailable("killed")
+
+    monkeypatch.setattr(acts, "_changed", die)
+    with pytest.raises(StoreUnavailable):
+        await acts.step(bulk.id, "w1")
+    clock.advance(MINUTE)
+    ended = await run(store, bulk.id, holder="w2")
+    assert ended is not None
+    assert (ended.state, ended.done) == (BulkState.DONE, 2)
+    assert await counts(store) == {State.DEAD: 4}
+
+
+async def test_the_step_during_which_an_act_is_aborted_is_counted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await dead(store, 7)
+    acts = BulkActs(store)
+    bulk = await acts.start(JobAct.RETRY, ALL_DEAD, by="me")
+    await run(store, bulk.id, steps=2)
+    changed = acts._changed
+
+    async def aborted(*given: Any) -> BulkAct:
+        await BulkActs(store).abort(bulk.id, by="you")
+        return await changed(*given)
+
+    monkeypatch.setattr(acts, "_changed", aborted)
+    assert await acts.step(bulk.id, "w1") is None
+    ended = await acts.get(bulk.id)
+    assert ended is not None
+    assert (ended.state, ended.done, ended.ended_at is not None) == (BulkState.ABORTED, 6, True)
+    assert await acts.step(bulk.id, "w1") is None
+    assert (await counts(store))[State.DEAD] == 1
+
+
+async def test_no_job_is_passed_over_while_a_part_of_the_store_is_away(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await dead(store, 2)
+    acts = BulkActs(store)
+    bulk = await acts.start(JobAct.RETRY, ALL_DEAD, by="me")
+    await acts.step(bulk.id, "w1")
+    search = store.search_jobs
+
+    async def without_one(*given: Any, **options: Any) -> SearchPage:
+        return replace(await search(*given, **options), away=("mail",))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "search_jobs", without_one)
+        with pytest.raises(StoreUnavailable, match="part of the store is away: mail"):
+            await acts.step(bulk.id, "w1")
+        with pytest.raises(StoreUnavailable, match="mail"):
+            assert [n async for n in acts.dry_run(ALL_DEAD)]
+    assert await counts(store) == {State.DEAD: 2}
+    ended = await run(store, bulk.id)
+    assert ended is not None
+    assert (ended.state, ended.done) == (BulkState.DONE, 2)
 
 
 async def test_skipped_jobs_are_counted_by_reason_and_the_first_are_named(store: Store) -> None:

@@ -181,6 +181,25 @@ async def test_a_kind_is_bounded_and_expired_documents_make_room(store: Store, c
     assert (len(found), found[0], found[-1]) == (MOST_DOCUMENTS - 1, "00002", "more")
 
 
+async def test_expired_documents_leave_the_store(store: Store, clock: ManualClock) -> None:
+    """Not only when the kind is full: 10 000 may have 640 MB. A clock that is set back shows which stay."""
+    began = clock.now()
+    await put(store, "kept")
+    await put(store, "lasts", expires_in=DAY)
+    for n in range(5):
+        many = [DocumentChange(f"{n}/{m}", b"x", None, MINUTE) for m in range(100)]
+        await store.change_documents("tokens", many)
+        clock.advance(MINUTE)
+    await put(store, "new", expires_in=MINUTE)
+    await put(store, "lasts")
+    clock.set_wall(began)
+    found = await names(store)
+    assert {"kept", "lasts", "new"} <= set(found)
+    assert len(found) <= 203, "what is still there of 500 expired ones"
+    clock.set_wall(began + 2 * DAY)
+    assert await names(store) == ["kept", "lasts"]
+
+
 async def test_large_documents_are_listed(store: Store) -> None:
     for n in range(30):
         await put(store, f"{n:02}", b"x" * 48_000)

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 
 from penstock.core.clock import ManualClock
-from penstock.core.errors import ConfigError
+from penstock.core.errors import ConfigError, StoreUnavailable
 from penstock.core.job import QUEUED, TERMINAL, Job, NewJob, Ref, State
 from penstock.core.partition import Partition
 from penstock.core.unique import UniqueKey
-from penstock.inspector import Inspector
+from penstock.inspector import Inspector, JobAct
 from penstock.inspector.job_edits import version_of
 from penstock.stores.contract import EnqueueStatus, JobEdit, Store
-from tests.store.facts import PUT_BACK, add, counts, end, in_state, member, new, running, take, take_one, the
+from tests.store.facts import (
+    PUT_BACK,
+    SECOND,
+    OpenStore,
+    add,
+    counts,
+    end,
+    in_state,
+    member,
+    new,
+    running,
+    take,
+    take_one,
+    the,
+)
 
 
 def edited(job: Job, payload: bytes = b'[["new"]]', **facts: object) -> JobEdit:
@@ -103,6 +119,47 @@ async def test_a_job_is_retried_with_new_arguments_and_an_ended_one_by_a_copy(
     assert (old is not None) is (state in QUEUED | {State.COMPLETED})
     stale = await Inspector(store).edit_and_retry(again.ref, lambda one: one.spec, version=version_of(job))
     assert stale.outcome == "refused"
+
+
+async def test_of_two_retries_with_new_arguments_one_makes_a_copy(
+    open_store: OpenStore, store: Store
+) -> None:
+    job, operators = await in_state(store, State.DEAD), (Inspector(store), Inspector(open_store()))
+    both = await asyncio.gather(
+        *(one.edit_and_retry(job.ref, lambda seen: edited(seen).new) for one in operators)
+    )
+    assert sum(change.outcome == "done" for change in both) == 1, both
+    assert await counts(store) == {State.AVAILABLE: 1}
+
+
+async def test_a_retry_with_new_arguments_is_repeated_after_a_crash_without_a_second_copy(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await in_state(store, State.DEAD)
+
+    async def crash(refs: object) -> None:
+        raise StoreUnavailable("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "delete", crash)
+        with pytest.raises(StoreUnavailable):
+            await Inspector(store).edit_and_retry(job.ref, lambda seen: edited(seen).new)
+    again = await Inspector(store).edit_and_retry(job.ref, lambda seen: edited(seen).new)
+    (copy,) = (await store.list_jobs()).jobs
+    says = f"not retried: it was retried with other arguments before, as {copy.id}"
+    assert (again.outcome, again.says, copy.state) == ("refused", says, State.AVAILABLE)
+
+
+async def test_the_copy_of_an_expired_job_does_not_expire_at_once(store: Store, clock: ManualClock) -> None:
+    await add(store, new("a", expires_at=clock.now() + SECOND))
+    clock.advance(SECOND)
+    assert await take(store) == []
+    ref = Ref("default", "a")
+    assert (await the(store, ref)).state is State.CANCELLED
+    (copied,) = await Inspector(store).act(JobAct.DUPLICATE, [ref])
+    edit = await Inspector(store).edit_and_retry(ref, lambda seen: edited(seen).new)
+    assert (copied.outcome, edit.outcome) == ("done", "done")
+    assert len(await take(store, 9)) == 2
 
 
 async def test_a_running_job_is_not_retried_with_new_arguments(store: Store) -> None:

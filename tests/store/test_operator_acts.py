@@ -36,8 +36,8 @@ from tests.store.facts import (
 )
 from tests.store.flow_facts import advance, flow_of, nodes_of, put, ref_of
 
-#: The acts and arguments of a test, and edit, which is no act on many jobs.
-ACTS = [*JobAct, "edit"]
+#: All acts on jobs, and those that are of one job at a time.
+ACTS = [*JobAct, "edit", "edit and retry"]
 
 
 def with_new_arguments(job: Job) -> NewJob:
@@ -49,7 +49,8 @@ async def act(store: Store, act: JobAct | str, *refs: Ref) -> list[tuple[str, st
     if isinstance(act, JobAct):
         changes = await inspector.act(act, refs, delay=MINUTE, to="other")
     else:
-        changes = [await inspector.edit(ref, with_new_arguments) for ref in refs]
+        edit = inspector.edit if act == "edit" else inspector.edit_and_retry
+        changes = [await edit(ref, with_new_arguments) for ref in refs]
     return [(one.outcome, one.says) for one in changes]
 
 
@@ -79,7 +80,8 @@ async def test_a_worker_and_an_operator_never_both_get_the_job(
     of_the_job = [job for job in there if job.id == "one"]
     assert len(of_the_job) <= 1
     for job in leased:
-        assert job.spec.payload == (b'["new"]' if name == "edit" and outcome == "done" else b'["old"]')
+        edited = name in ("edit", "edit and retry") and outcome == "done"
+        assert job.spec.payload == (b'["new"]' if edited else b'["old"]')
 
 
 @pytest.mark.parametrize("name", ACTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from penstock.core.job import Lease, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.core.limits import LimitChange
 from penstock.core.partition import Partition
+from penstock.inspector import Inspector
 from penstock.stores.contract import (
     LARGEST_MEMORY,
     MOST_STEPS,
@@ -21,6 +23,7 @@ from penstock.stores.contract import (
     RecordStatus,
     Settled,
     Settlement,
+    SignalWait,
     StepRecord,
     Store,
     StoredStep,
@@ -336,3 +339,75 @@ async def test_a_flow_whose_last_attempt_is_lost_runs_once_more_to_be_undone(
     assert [error.message for error in dead.errors] == ["it died"] * 2
     assert dead.reason == "not undone, as its last run ended early: it died"
     assert failure_of((await remembered(store, job.ref))[FAILED]) == "it died"
+
+
+# ── a part of the steps ──
+
+
+async def test_a_part_of_the_steps_is_read_without_long_values(store: Store, clock: ManualClock) -> None:
+    await add(store, new("a"))
+    job = await take_one(store)
+    sizes = {"empty": 0, "ten": 10, "näme": 11, "long": 5_000}
+    for name, size in sizes.items():
+        clock.advance(SECOND)
+        assert await record(store, job.lease, name, b"v" * size) == STORED
+    await store.await_signals([SignalWait(job.lease, "wait", "paid", "7", LEASE)])
+    whole = await store.steps(job.ref)
+    assert await store.steps(job.ref, largest=5_000) == whole
+    some = await store.steps(job.ref, largest=10)
+    assert [(one.name, one.at, one.signal) for one in some] == [
+        (one.name, one.at, one.signal) for one in whole
+    ]
+    assert [one.value for one in some] == [b"", b"v" * 10, b"", b"", None]
+    listed = await store.steps(job.ref, largest=0)
+    assert [one.value for one in listed] == [b"", b"", b"", b"", None]
+    for found, size in zip(listed[:-1], sizes.values(), strict=True):
+        assert found.size == pytest.approx(size, abs=2)  # of an encrypted value, about as many
+    names = ["long", "none", "wait", "ten", "ten"]
+    named = [one for one in whole if one.name in names]
+    assert await store.steps(job.ref, names=names) == named
+    assert await asyncio.to_thread(store.sync.steps, job.ref, names=names, largest=20) == [
+        named[0],
+        StoredStep("long", named[1].at, b"", None, (await store.steps(job.ref, largest=20))[3].left_out),
+        named[2],
+    ]
+    assert await store.steps(job.ref, names=[]) == []
+    assert await store.steps(Ref("nowhere", "a"), largest=0) == []
+
+
+async def test_a_part_of_many_steps_is_in_their_order(store: Store) -> None:
+    await add(store, new("a"))
+    job = await take_one(store)
+    names = [f"{n * 7919 % 1_000}" for n in range(1_000)]  # in an order that is not that of the names
+    await store.record_steps([StepRecord(job.lease, name, b"x" * 100, LEASE) for name in names])
+    assert [one.name for one in await store.steps(job.ref, largest=50)] == names
+    assert [one.name for one in await store.steps(job.ref, names=names[::2])] == names[::2]
+
+
+async def test_operators_read_a_bounded_part_of_large_steps(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add(store, new("a"))
+    job = await take_one(store)
+    value, verb, read = b'"%s"' % (b"x" * 16_000), store.steps, 0
+
+    async def counted(*given: Any, **named: Any) -> list[StoredStep]:
+        nonlocal read
+        steps = await verb(*given, **named)
+        read += sum(len(step.value or b"") for step in steps)
+        return steps
+
+    await store.record_steps([StepRecord(job.lease, f"s{n}", value, LEASE) for n in range(30)])
+    await store.record_steps([StepRecord(job.lease, "huge", b"1" * 500_000, LEASE)])
+    await store.record_steps([StepRecord(job.lease, "last", b"7", LEASE)])
+    monkeypatch.setattr(store, "steps", counted)
+    found = await Inspector(store).flows.steps(f"{job.queue}/a")
+    assert found is not None
+    assert 200_000 < read <= 256 * 1024
+    *first, huge, last = found.steps
+    assert (huge.value, last.value and bytes(last.value)) == (None, b"7")
+    assert [one.value is None for one in first] == [True] * 14 + [False] * 16
+    assert all(abs(one.size - len(value)) <= 2 for one in first)
+    (seen,) = await Inspector(store).job(f"{job.queue}/a")
+    assert read <= 256 * 1024
+    assert len(seen.steps) == 32

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
 from penstock.core.clock import ManualClock
-from penstock.core.job import Job, State
+from penstock.core.errors import StoreUnavailable
+from penstock.core.formats import instant
+from penstock.core.job import Job, Ref, State
 from penstock.core.limits import LimitChange, Rate
 from penstock.core.partition import Partition
 from penstock.inspector import Inspector
+from penstock.inspector import reasons as module
 from penstock.inspector.audit import AuditLog
-from penstock.stores.contract import QueueInfo, SignalWait, Store, WorkerInfo
+from penstock.stores.contract import (
+    HeartbeatRequest,
+    PartitionInfo,
+    QueueInfo,
+    SignalWait,
+    StepRecord,
+    Store,
+    WorkerInfo,
+)
 from tests.store.facts import (
     LEASE,
     MINUTE,
@@ -23,8 +36,11 @@ from tests.store.facts import (
     member,
     new,
     running,
+    some,
     suspended,
+    take,
     take_one,
+    the,
 )
 
 WORKER = WorkerInfo("w1", "box", 1, 0, ("default",), ("t",), 4)
@@ -50,6 +66,18 @@ async def test_a_job_that_is_next(store: Store) -> None:
     await add(store, new("a"), new("b"))
     assert await reasons(store, "a") == [("next", "it is the next of its queue: worker w1 takes it")]
     assert await reasons(store, "b") == [("ahead", "1 job is ahead of it")]
+    await store.announce(msgspec.structs.replace(WORKER, id="w2"))
+    assert await reasons(store, "a") == [("next", "it is the next of its queue: one of 2 workers takes it")]
+
+
+async def test_jobs_ahead_are_counted_up_to_a_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PAGE", 2)
+    monkeypatch.setattr(module, "_MOST_COUNTED", 4)
+    await store.announce(WORKER)
+    await add(store, *some(4), new("a"), new("b"))
+    assert await reasons(store, "a") == [("ahead", "more than 4 jobs are ahead of it")]
+    monkeypatch.setattr(module, "_MOST_COUNTED", 6)
+    assert await reasons(store, "b") == [("ahead", "5 jobs are ahead of it")]
 
 
 async def test_without_a_worker_nothing_runs(store: Store) -> None:
@@ -58,9 +86,12 @@ async def test_without_a_worker_nothing_runs(store: Store) -> None:
     await store.announce(msgspec.structs.replace(WORKER, state="quiet"))
     assert (await reasons(store, "a"))[0][1] == "no worker of the queue fetches jobs now (quiet)"
     await store.announce(msgspec.structs.replace(WORKER, tasks=("other",)))
-    assert (await kinds(store, "a"))[0] == "unknown task"
+    says = "no live worker knows the task 't': it will be parked"
+    assert await reasons(store, "a") == [("unknown task", says)]
     await store.announce(msgspec.structs.replace(WORKER, running=4))
-    assert (await reasons(store, "a"))[0] == ("busy", "all 4 slots of the only worker of the queue are taken")
+    assert await reasons(store, "a") == [("busy", "all 4 slots of the only worker of the queue are taken")]
+    await store.announce(msgspec.structs.replace(WORKER, id="w2", tasks=(), handled=("default",), running=4))
+    assert await reasons(store, "a") == [("busy", "all 8 slots of the 2 workers of the queue are taken")]
 
 
 async def test_a_paused_queue_names_who_paused_it(store: Store) -> None:
@@ -76,10 +107,11 @@ async def test_a_paused_queue_names_who_paused_it(store: Store) -> None:
     assert (await reasons(store, "a"))[0] == ("paused", "the queue is paused")
 
 
-async def test_a_throttled_queue(store: Store) -> None:
+async def test_a_throttled_queue(store: Store, clock: ManualClock) -> None:
     await add(store, new("a"))
     await store.settings("default", limits=LimitChange.of(throttle="1m"))
-    assert (await kinds(store, "a"))[0] == "throttled"
+    says = f"the queue is throttled until {instant(clock.now() + MINUTE)}"
+    assert (await reasons(store, "a"))[0] == ("throttled", says)
 
 
 async def test_a_full_queue_names_the_jobs_that_hold_its_places(store: Store) -> None:
@@ -88,6 +120,11 @@ async def test_a_full_queue_names_the_jobs_that_hold_its_places(store: Store) ->
     await add(store, new("a"))
     says = f"1 of 1 job of the queue run (max_running), held by {held.id}"
     assert (await reasons(store, "a"))[0] == ("limited", says)
+    await store.settings("default", limits=LimitChange.of(max_running=5))
+    held = [job.id for job in await take(store, 1)] + [(await running(store)).id for _ in range(3)]
+    await add(store, new("b"))
+    says = f"5 of 5 jobs of the queue run (max_running), held by {', '.join(held[:0:-1])} and others"
+    assert (await reasons(store, "b"))[0] == ("limited", says)
 
 
 async def test_a_rate_says_when_it_opens(store: Store, clock: ManualClock) -> None:
@@ -113,7 +150,17 @@ async def test_a_delayed_job_says_when_it_is_due(store: Store) -> None:
     assert (kind, says.split(" at ")[0]) == ("delayed", "attempt 1 failed (ValueError); it is retried")
     assert (await kinds(store, job))[1:] == ["no worker"]
     await store.announce(WORKER)
-    assert await kinds(store, await in_state(store, State.SCHEDULED)) == ["delayed"]
+    later = await in_state(store, State.SCHEDULED)
+    assert await reasons(store, later) == [("delayed", f"it is scheduled at {instant(later.run_at)}")]
+
+
+async def test_an_expired_job_says_so(store: Store, clock: ManualClock) -> None:
+    await store.announce(WORKER)
+    await add(store, new("a", expires_in=SECOND))
+    assert await kinds(store, "a") == ["next"]
+    clock.advance(SECOND)
+    says = f"it expired at {instant(clock.now())}: it is cancelled next"
+    assert await reasons(store, "a") == [("expired", says)]
 
 
 async def test_a_parked_job_says_why(store: Store) -> None:
@@ -144,11 +191,36 @@ async def test_a_job_that_waits_for_the_rate_of_its_partition(store: Store) -> N
     await end(store, await running(store, partition=partition))
     await add(store, new("a", partition=partition))
     assert await kinds(store, "a") == ["rated"]
+    await add(store, new("b", partition=partition))
+    (rated, says), ahead = await reasons(store, "b")
+    assert (rated, says.split(" at ")[0]) == ("rated", "the rate of its partition opens")
+    assert ahead == ("ahead", "1 job is ahead of it in its partition")
 
 
-async def test_a_collecting_job_says_when_its_batch_starts(store: Store) -> None:
+async def test_a_waiting_job_whose_partition_is_free_is_next(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await in_state(store, State.WAITING)
+
+    async def free(ref: Ref) -> PartitionInfo | None:
+        return found
+
+    monkeypatch.setattr(store, "partition", free)
+    found: PartitionInfo | None = None
+    assert await reasons(store, job) == [("next", "its partition is free: it is admitted next")]
+    found = PartitionInfo("k", [], 1, before=0)
+    assert await reasons(store, job) == [("next", "its partition 'k' admits it next")]
+    found = PartitionInfo("k", [msgspec.structs.replace(job, state=State.RUNNING)] * 5, 1, before=0)
+    says = f"its partition 'k' is held by {', '.join([f'{job.id} (running)'] * 3)} and 2 more"
+    assert await reasons(store, job) == [("partition", says)]
+
+
+async def test_a_collecting_job_says_when_its_batch_starts(store: Store, clock: ManualClock) -> None:
     job = await in_state(store, State.COLLECTING)
     assert await reasons(store, job) == [("batch", "its batch starts when it is full; its size is 1")]
+    await add(store, member("a", key="x", wait=MINUTE))
+    says = f"its batch starts when it is full, or at {instant(clock.now() + MINUTE)}; its size is 1"
+    assert await reasons(store, "a") == [("batch", says)]
 
 
 async def test_a_member_of_a_batch_names_its_batch(store: Store) -> None:
@@ -169,13 +241,47 @@ async def test_a_part_of_the_store_that_is_away(store: Store, monkeypatch: pytes
     assert await reasons(store, "a") == [("away", "this part of the store does not answer: no route")]
 
 
-async def test_a_suspended_job_names_its_signal(store: Store) -> None:
+async def test_a_job_whose_queue_is_deleted_at_this_moment(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add(store, new("a"))
+
+    async def queues(names: object) -> list[QueueInfo]:
+        return []
+
+    monkeypatch.setattr(store, "queues", queues)
+    assert await kinds(store, "a") == ["gone"]
+
+
+async def test_a_suspended_job_names_its_signal_and_its_gathered_jobs(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = await in_state(store, State.SCHEDULED), await in_state(store, State.COMPLETED)
     job = await running(store)
     await store.await_signals([SignalWait(job.lease, "packed", "packed", "7", LEASE)])
+    members = msgspec.json.encode([(ref.queue, ref.id, True, 0) for ref in (one.ref, two.ref)])
+    await store.record_steps([StepRecord(job.lease, "gather!!1", members, LEASE)])
     await end(store, job, suspended())
-    (kind, says), (timer, _) = await reasons(store, job)
-    assert (kind, says) == ("signal", "its flow waits for the signal 'packed' with the key '7'")
-    assert timer == "timer"
+    at = instant((await the(store, job)).run_at)
+    assert await reasons(store, job) == [
+        ("signal", "its flow waits for the signal 'packed' with the key '7'"),
+        ("gather", f"its flow waits for a gather of 2 jobs: {one.id} (scheduled)"),
+        ("timer", f"its flow checks again at {at}"),
+    ]
+    get = store.get
+
+    async def away(refs: Sequence[Ref]) -> list[Job | None]:
+        if one.ref in refs:
+            raise StoreUnavailable("no route")
+        return await get(refs)
+
+    monkeypatch.setattr(store, "get", away)
+    assert (await reasons(store, job))[1] == ("gather", "its flow waits for a gather of 2 jobs")
+
+
+async def test_a_suspended_job_says_when_its_timer_ends(store: Store) -> None:
+    job = await in_state(store, State.SUSPENDED)
+    assert await reasons(store, job) == [("timer", f"its flow continues at {instant(job.run_at)}")]
 
 
 async def test_a_running_job_names_its_worker(store: Store) -> None:
@@ -187,6 +293,8 @@ async def test_a_running_job_names_its_worker(store: Store) -> None:
         ("running", "worker w1 has leased it, and is not known to have started it"),
         ("cancelled", "it was asked to stop"),
     ]
+    await store.extend([HeartbeatRequest(job.lease, LEASE, started=True)])
+    assert (await reasons(store, job))[0] == ("running", "worker w1 runs it (attempt 1)")
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,17 @@ async def test_a_job_shows_its_attempts_and_what_operators_did(store, inspector,
     ]
 
 
+async def test_a_moved_job_shows_what_operators_did_before(store, inspector):
+    await store.enqueue([NewJob("a", "t"), NewJob("a", "t", queue="third")])
+    log = AuditLog(store)
+    await log.write("cli:ann@host", "jobs.reschedule", "default/a")
+    await log.write("cli:ann@host", "jobs.move", ["default/a"], facts={"to": "other"})
+    await log.write("cli:ann@host", "jobs.cancel", "third/a")
+    await inspector.move([Ref("default", "a")], "other")
+    (view,) = await inspector.job("other/a")
+    assert [act.act for act in view.acts] == ["jobs.move", "jobs.reschedule"]
+
+
 async def test_an_act_on_many_jobs_is_in_the_audit_log_with_all_of_them(store):
     log, names = AuditLog(store), [f"default/{n:036}" for n in range(50)]
     await log.write("cli:ann@host", "jobs.retry", [*names, "x" * 600], facts={"x": "y"})

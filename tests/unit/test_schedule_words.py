@@ -39,7 +39,11 @@ from penstock.inspector.schedule_words import in_words
         ("@daily", "every day at 00:00"),
         ("every 30s", "every 30 seconds"),
         ("every 1h", "every hour"),
+        ("0 0 * */3 *", "every day in January, April, July and October at 00:00"),
+        ("0 0 * * 0,7", "every Sunday at 00:00"),
         ("1-5 * * * *", ""),
+        ("*/40 * * * *", ""),  # minutes 0 and 40: 40 and 20 minutes apart
+        ("0 */5 * * *", ""),
         ("0 0 */2 * 1", ""),  # both have to match: too unusual to say
     ],
 )

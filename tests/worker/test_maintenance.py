@@ -16,15 +16,17 @@ from penstock.core.clock import ManualClock
 from penstock.core.ids import mint_token
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import Transition
+from penstock.core.queue_depth import QueueDepth
 from penstock.errors import StoreUnavailable
 from penstock.maintenance import reclaimer as reclaiming
 from penstock.maintenance import service as services
+from penstock.maintenance.depth_sampler import DepthSampler
 from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
 from penstock.maintenance.reclaimer import Reclaimer, reclaim_all
 from penstock.maintenance.service import ProblemLog, Service
 from penstock.stores.connect import connect
-from penstock.stores.contract import Due, HeartbeatRequest, Settlement, Share, Store, WorkerInfo
+from penstock.stores.contract import Due, HeartbeatRequest, Resolution, Settlement, Share, Store, WorkerInfo
 from penstock.testing import FaultyStore
 from tests.worker.conftest import until
 
@@ -323,6 +325,23 @@ async def test_the_pruner_keeps_the_newest_up_to_the_limit(store: Store) -> None
         await store.settle([Settlement(job.lease, Transition(State.COMPLETED, keep=60_000))])
     await Pruner(store, keep_finished=3).tick()
     assert len((await store.list_jobs(state=State.COMPLETED)).jobs) == 3
+
+
+# ── depth sampler ────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_the_depths_of_queues_are_sampled_soon_after_each_minute_begins(
+    store: Store, clock: ManualClock
+) -> None:
+    await store.enqueue([NewJob("a", "t")])
+    clock.advance(60_000 - clock.now() % 60_000 + 20_000)
+    for _ in range(3):
+        pause = await DepthSampler(store).tick()
+        assert 40.0 < pause <= 45.0, "two samplers make one sample"
+        assert 40.0 < await DepthSampler(store).tick() <= 45.0
+        clock.advance(60_000)
+    (row,) = (await store.read_depths(Resolution.DAY, span=1)).rows
+    assert row.depth == QueueDepth(3, 3, 0, 0, 1)
 
 
 # ── the life of every loop ───────────────────────────────────────────────────────────────────────

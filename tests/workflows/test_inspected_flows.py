@@ -100,6 +100,9 @@ async def test_steps_waits_and_undo_runs_are_shown(app: App) -> None:
     assert bytes(found.steps[1].value) == b"[1,2]"
     assert (found.steps[2].jobs, found.steps[2].flow.nodes) == (2, 2)
     assert [wait.kind for wait in await inspector.flows.waits(["default/o"])] == ["gather"]
+    (view,) = await inspector.why("default/o")
+    assert [one.kind for one in view.reasons] == ["gather", "timer"]
+    assert view.reasons[0].says.startswith("its flow waits for a gather of 2 jobs: o.")
     found = await shown("f", "undo")
     assert (found.failed, found.steps[0].undone) == ("no courier", True)
     assert await inspector.flows.steps("default/none") is None

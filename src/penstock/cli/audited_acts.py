@@ -23,11 +23,11 @@ class AuditedAct:
     to: Sequence[str]
     facts: Mapping[str, object] = field(default_factory=dict)
 
-    async def write(self, store: Store) -> None:
-        """Write the entry; several if it names many."""
+    async def write(self, store: Store, **more: str) -> None:
+        """Write the entry, with more facts; several if it names many."""
         from penstock.inspector.audit import AuditLog
 
-        facts = {name: str(value) for name, value in self.facts.items()}
+        facts = {name: str(value) for name, value in self.facts.items()} | more
         await AuditLog(store).write(acting_user(), self.act, self.to, facts=facts)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -53,10 +52,10 @@ _ACTS = (
          _UNFINISHED, "unfinished", "cancelled"),
     _Act("delete", "Delete jobs that are not running.",
          tuple(state for state in State if state is not State.RUNNING), "queued and ended", "deleted"),
-    _Act("duplicate", "Enqueue a copy of each job under a new id, without its unique key and its flow.",
+    _Act("duplicate", "Enqueue a copy of each job under a new id. A copy has no unique key and no flow.",
          (), "selected", "duplicated"),
-    _Act("discard", "Make queued jobs dead. Running ones are refused: cancel them.",
-         tuple(sorted(QUEUED | {State.SUSPENDED})), "queued", "discarded"),
+    _Act("discard", "Make queued or suspended jobs dead. Running ones are refused: cancel them.",
+         tuple(sorted(QUEUED | {State.SUSPENDED})), "queued or suspended", "discarded"),
     _Act("move", "Move queued jobs to another queue. They are due as before and keep their attempts.",
          tuple(sorted(QUEUED)), "queued", "moved"),
 )  # fmt: skip
@@ -66,14 +65,20 @@ _ACTS = (
 _NEED_A_FILTER = ("cancel", "delete", "discard", "duplicate", "move")
 _OPTIONS: dict[str, list[click.Parameter]] = {
     "reschedule": [
-        click.Option(["--delay"], metavar="DURATION", default="0s", help="Time until they are due, e.g. 5m.")
+        click.Option(
+            ["--delay"], metavar="DURATION", default="0s", help="Time until the jobs are due, e.g. 5m."
+        )
     ],
     "discard": [
         click.Option(["--reason"], metavar="TEXT", default="", help="Reason that is kept with the jobs.")
     ],
     "move": [
         click.Option(
-            ["--to"], metavar="QUEUE", required=True, shell_complete=complete_queue, help="Their new queue."
+            ["--to"],
+            metavar="QUEUE",
+            required=True,
+            shell_complete=complete_queue,
+            help="New queue of the jobs.",
         )
     ],
 }
@@ -103,14 +108,21 @@ def _add(group: click.Group, act: _Act) -> None:
         help="Maximum number of jobs with --all.  [default: no limit]",
     )
     @click.option(
+        "--pace",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="Maximum number of jobs per second with --all.  [default: 500]",
+    )
+    @click.option(
         "--dry-run", is_flag=True, help="With --all: count the jobs that match, and change nothing."
     )
-    @click.option("--detach", is_flag=True, help="With --all: let the workers do it, and do not wait.")
+    @click.option("--detach", is_flag=True, help="With --all: leave the act to workers, and do not wait.")
     @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation of --all.")
     def command(
         addresses: tuple[str, ...],
         all_: bool,
         limit: int | None,
+        pace: int | None,
         dry_run: bool,
         detach: bool,
         yes: bool,
@@ -119,9 +131,9 @@ def _add(group: click.Group, act: _Act) -> None:
         reason: str = "",
         **filters: Any,
     ) -> Exit:
-        of_all = any(filters.values()) or limit or dry_run or detach
+        of_all = any(filters.values()) or limit or pace or dry_run or detach
         if not all_ and of_all:
-            raise click.UsageError("filters, --limit, --dry-run and --detach need --all")
+            raise click.UsageError("filters, --limit, --pace, --dry-run and --detach need --all")
         if bool(addresses) == all_:
             problem = "ids and --all exclude each other" if all_ else "no jobs given"
             raise click.UsageError(f"{problem}: name jobs by id, or select them with --all and filters")
@@ -130,7 +142,7 @@ def _add(group: click.Group, act: _Act) -> None:
             return _some(act, addresses, arguments)
         if act.name in _NEED_A_FILTER and not any(filters.values()):
             raise click.UsageError(f"{act.name} --all needs a filter, e.g. --queue or --state")
-        return _all(act, filters, arguments, limit=limit, dry_run=dry_run, detach=detach, yes=yes)
+        return _all(act, filters, arguments, limit=limit, pace=pace, dry_run=dry_run, detach=detach, yes=yes)
 
     command.params += _OPTIONS.get(act.name, [])
 
@@ -178,6 +190,7 @@ def _all(
     arguments: dict[str, Any],
     *,
     limit: int | None,
+    pace: int | None,
     dry_run: bool,
     detach: bool,
     yes: bool,
@@ -195,9 +208,10 @@ def _all(
 
     async def acting(inspector: Inspector) -> BulkAct:
         from penstock.inspector import JobAct
+        from penstock.inspector.bulk_acts import PACE
 
         started = await inspector.bulk.start(
-            JobAct(act.name), filter, by=acting_user(), limit=limit, **arguments
+            JobAct(act.name), filter, by=acting_user(), limit=limit, pace=pace or PACE, **arguments
         )
         return started if detach else await _run(inspector, started)
 
@@ -237,13 +251,12 @@ async def _count(inspector: Inspector, filter: JobFilter, limit: int | None) -> 
 
 async def bulk_steps(inspector: Inspector, started: BulkAct) -> AsyncGenerator[BulkAct, None]:
     """Run a bulk act here until it has ended; yields its progress. Workers may take part in it."""
-    from penstock.inspector.bulk_acts import pause_after_step
+    from penstock.inspector.bulk_pace import PacedSteps
 
-    holder, bulk = f"{acting_user()} {started.id}", started
+    steps, bulk = PacedSteps(inspector.bulk, started.id, f"{acting_user()} {started.id}"), started
     while bulk.state.value == "running":
-        began = time.monotonic()
-        stepped = await inspector.bulk.step(started.id, holder)
-        await asyncio.sleep(pause_after_step(time.monotonic() - began, stepped))
+        stepped, pause = await steps.next()
+        await asyncio.sleep(pause)
         if stepped is None:  # a worker was quicker, or it has ended
             stepped = await inspector.bulk.get(started.id)
         if stepped is None:
@@ -295,7 +308,7 @@ def bulk_row(bulk: BulkAct) -> dict[str, Any]:
     from penstock.core.formats import iso
 
     shown: dict[str, Any] = msgspec.to_builtins(bulk)
-    for name in ("after", "holder", "lease_until"):
+    for name in ("after", "holder", "lease_until", "reserved"):
         del shown[name]
     shown |= {"created_at": iso(bulk.created_at), "ended_at": iso(bulk.ended_at)}
     shown["limited"] = bulk.limit is not None and bulk.changed >= bulk.limit and bulk.after is not None

@@ -43,7 +43,7 @@ def add_edit(group: click.Group) -> None:
     "a completed one stays.",
 )
 def _edit(address: str, args: str | None, kwargs: str | None, version: str | None, retry: bool) -> Exit:
-    """Replace all arguments of a queued job, or with --retry of an ended one.
+    """Replace all arguments of a queued job. With --retry, also those of an ended one.
 
     With an app that knows the task, the arguments are checked against its signature. The job keeps its id,
     due time, attempts and unique key.

@@ -70,13 +70,17 @@ _FILTERS = (
         shell_complete=complete_worker,
         help="Filter by the worker that runs the job.",
     ),
-    click.option(
-        "--since",
-        metavar="TIME",
-        help="Earliest time: 2h (ago), +2h, or 2026-11-20T08:30:00Z. Of the enqueue, or of --by.",
-    ),
-    click.option("--until", metavar="TIME", help="Filter by times before this; as --since."),
 )
+
+
+def _times(of: str) -> tuple[Callable[..., Any], ...]:
+    """The options of a range of time."""
+    forms = "2h (ago), +2h, or 2026-11-20T08:30:00Z"
+    return (
+        click.option("--since", metavar="TIME", help=f"Earliest time of {of}: {forms}."),
+        click.option("--until", metavar="TIME", help=f"Latest time of {of}, in the same forms."),
+    )
+
 
 _ORDERING = (
     click.option(
@@ -90,20 +94,22 @@ _ORDERING = (
         "--reverse", "-r", is_flag=True, help="Reverse the order.  [default: latest first; by due: earliest]"
     ),
     limit_option("jobs"),
-    click.option("--after", metavar="CURSOR", help="Continue at the cursor that the search before printed."),
+    click.option(
+        "--after", metavar="CURSOR", help="Continue at the cursor that the previous search printed."
+    ),
 )
 
 
 def search_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a search to a command; `read_search` reads them."""
-    for option in reversed((*_FILTERS, *_ORDERING)):
+    for option in reversed((*_FILTERS, *_times("the enqueue, or of --by"), *_ORDERING)):
         function = option(function)
     return function
 
 
 def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add only the options that filter."""
-    for option in reversed(_FILTERS):
+    for option in reversed((*_FILTERS, *_times("the enqueue"))):
         function = option(function)
     return function
 

@@ -27,13 +27,17 @@ _NO_CACHE = {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
 class _StopRequests:
-    """Counts the signals that ask to stop: Ctrl-C, or TERM."""
+    """Counts the signals that ask to stop: Ctrl-C, TERM, or the end of the terminal.
+
+    The command runs in a session of its own, which outlives a terminal.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self._any = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: self._add())
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # under nohup
+                signal.signal(number, lambda *_: self._add())
 
     def _add(self) -> None:
         self.count += 1

@@ -136,12 +136,17 @@ class Session:
     ) -> T:
         """Call `act` with an inspector of the store; `create` as in `store`.
 
-        `audited`: the entry of the audit log, which is written if `act` raises no error.
+        `audited`: the entry of the audit log, which is written if `act` raises no error, or is interrupted.
         """
         from penstock.inspector import Inspector
 
         async def acting(store: Store) -> T:
-            done = await act(Inspector(store))
+            try:
+                done = await act(Inspector(store))
+            except asyncio.CancelledError:  # Ctrl-C: a part of it is done
+                if audited is not None:
+                    await audited.write(store, ended="interrupted")
+                raise
             if audited is not None:
                 await audited.write(store)
             return done

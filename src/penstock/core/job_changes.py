@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from penstock.core.job import QUEUED, Job, NewJob, State
 from penstock.core.unique import REPLACES_ARGUMENTS, UniqueKey
 
-__all__ = ["arguments_only", "is_as_seen", "moved_spec"]
+__all__ = ["arguments_only", "copied_spec", "is_as_seen", "moved_spec"]
 
 _ARGUMENTS = UniqueKey("", replace=REPLACES_ARGUMENTS)
 
@@ -27,6 +27,14 @@ def _version(job: Job) -> tuple[object, ...]:
 def arguments_only(new: NewJob) -> NewJob:
     """A call that replaces a job's arguments and what is computed from them: `unique_rules.replaced`."""
     return replace(new, unique=_ARGUMENTS)
+
+
+def copied_spec(spec: NewJob, id: str, now: int) -> NewJob:
+    """The request for a copy of a job: due now, without its unique key, or an expiry that has passed."""
+    over = spec.expires_at is not None and spec.expires_at <= now
+    return replace(
+        spec, id=id, unique=None, delay=0, run_at=None, expires_at=None if over else spec.expires_at
+    )
 
 
 def moved_spec(job: Job, queue: str) -> NewJob:

@@ -5,7 +5,13 @@ without a key. `cipher` encrypts and decrypts single values. `penstock.stores.en
 job of a store; docs/encryption.md describes the format.
 """
 
-from penstock.encryption.cipher import CannotDecrypt, Cipher, additional_data
+from penstock.encryption.cipher import (
+    CannotDecrypt,
+    Cipher,
+    additional_data,
+    clear_size,
+    encrypted_size,
+)
 from penstock.encryption.envelope import (
     Unreadable,
     is_encrypted_text,
@@ -22,6 +28,8 @@ __all__ = [
     "Keyring",
     "Unreadable",
     "additional_data",
+    "clear_size",
+    "encrypted_size",
     "is_encrypted_text",
     "is_envelope",
     "new_key",

@@ -27,13 +27,15 @@ from penstock.encryption.envelope import (
 )
 from penstock.encryption.keys import EncryptionKey, Keyring
 
-__all__ = ["CannotDecrypt", "Cipher", "additional_data"]
+__all__ = ["CannotDecrypt", "Cipher", "additional_data", "clear_size", "encrypted_size"]
 
-_SALT, _NONCE = 16, 12
+_SALT, _NONCE, _TAG = 16, 12, 16
 _HEAD = len(ENCRYPTED_PREFIX) + 9  # the key's id and a point
 _END = b'"}'
 _MAC = 44  # base64 of 32 bytes
 _IS = b'","is":'
+#: More than the bytes that encryption or a signature adds, apart from a third for base64.
+_ADDED = 128
 #: A hashed unique key begins with this.
 _HASHED = "~"
 
@@ -45,6 +47,16 @@ class CannotDecrypt(PenstockError):
 def additional_data(kind: str, *place: str) -> bytes:
     """The additional authenticated data of a value: it decrypts only with the same."""
     return _pack((kind, *place))
+
+
+def encrypted_size(clear: int) -> int:
+    """The most bytes that a value of so many bytes has when it is encrypted or signed."""
+    return clear * 4 // 3 + _ADDED
+
+
+def clear_size(encrypted: int) -> int:
+    """About the bytes of a value that has so many bytes when it is encrypted."""
+    return max(0, (encrypted - _HEAD - len(_END)) * 3 // 4 - _SALT - _NONCE - _TAG)
 
 
 class Cipher:

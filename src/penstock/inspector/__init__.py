@@ -34,7 +34,14 @@ from penstock.inspector.reasons import Reason, WhyView
 from penstock.inspector.requests import Change, parse_address, parse_state
 from penstock.inspector.rights import RIGHTS, right_of
 from penstock.inspector.stats_inspector import StatsInspector
-from penstock.inspector.stats_views import ErrorGroupView, PeriodStatsView, TaskStatsView, TimesView
+from penstock.inspector.stats_views import (
+    ErrorGroupView,
+    PeriodDepthView,
+    PeriodStatsView,
+    QueueDepthView,
+    TaskStatsView,
+    TimesView,
+)
 from penstock.inspector.step_views import DurableStepView, StepsView, WaitView
 from penstock.inspector.undo import UndoStep
 from penstock.inspector.worker_views import RunningView, WorkerView
@@ -76,8 +83,10 @@ __all__ = [
     "Overview",
     "ParkedView",
     "PartitionView",
+    "PeriodDepthView",
     "PeriodStatsView",
     "PreviewView",
+    "QueueDepthView",
     "QueueStatsView",
     "QueueView",
     "Reason",

@@ -141,15 +141,17 @@ class AuditLog:
     async def of_job(self, ref: Ref, *, most: int = 100) -> list[ShownEntry]:
         """The newest acts on this job, newest first, among the newest `LOOKED_AT` entries of the log.
 
-        An act names a job by its id, or by queue/id. Acts on all jobs of a filter name none.
+        An act names a job by its id, or by queue/id, also of the queue from which it was moved. Acts on all
+        jobs of a filter name none.
         """
-        names = {ref.id, f"{ref.queue}/{ref.id}"}
+        queue = ref.queue
         found: list[ShownEntry] = []
         seen = 0
         async with aclosing(self.newest_first()) as entries:
             async for one in entries:
                 seen += 1
-                if not names.isdisjoint(one.entry.to.split(", ")):
+                queue = _moved_from(one.entry, queue, ref.id) or queue
+                if not {ref.id, f"{queue}/{ref.id}"}.isdisjoint(one.entry.to.split(", ")):
                     found.append(one)
                 if len(found) == most or seen == LOOKED_AT:
                     break
@@ -193,6 +195,14 @@ class AuditLog:
 def redacted(text: str) -> str:
     """What the log has in the place of a text that may be of a job's contents."""
     return f"({len(text):,} characters)"
+
+
+def _moved_from(entry: AuditEntry, queue: str, id: str) -> str | None:
+    """The queue from which this act has moved the job with this id to `queue`; None if it is another act."""
+    if entry.act != "jobs.move" or entry.facts.get("to") != queue:
+        return None
+    names = (name.rpartition("/") for name in entry.to.split(", "))
+    return next((before for before, _, one in names if one == id and before), None)
 
 
 def _read(body: bytes) -> AuditEntry:

@@ -11,6 +11,7 @@ __all__ = ["StartedBatchView", "StartedBatchesView", "started_batches"]
 
 #: The ids of batches have this part, see `core/batch.py::batch_id`.
 _MARK = ".batch"
+#: Steps of one search.
 _SEARCHES = 4
 
 
@@ -23,15 +24,20 @@ class StartedBatchView(msgspec.Struct, frozen=True):
 
 
 class StartedBatchesView(msgspec.Struct, frozen=True):
-    """Batches that have started, newest first. `next`: the `after` with which the search continues."""
+    """Batches that have started, newest first.
+
+    `next`: the `after` with which the search continues. `seen`: the number of jobs that it has passed.
+    """
 
     batches: list[StartedBatchView]
     next: str | None
+    seen: int = 0
 
 
 async def started_batches(store: Store, after: str | None, limit: int) -> StartedBatchesView:
     """Up to `limit` batches that have started. Passes a bounded number of jobs, so it may find fewer."""
     found: list[StartedBatchView] = []
+    seen = 0
     for _ in range(_SEARCHES):
         page = await store.search_jobs(JobFilter(text=_MARK), after=after, limit=limit - len(found))
         for job in page.jobs:
@@ -39,7 +45,7 @@ async def started_batches(store: Store, after: str | None, limit: int) -> Starte
                 terms = job.spec.batch_terms
                 key = "" if terms is None else terms.key
                 found.append(StartedBatchView(job_row(job), key, len(job.members)))
-        after = page.next
+        after, seen = page.next, seen + page.seen
         if after is None or len(found) >= limit:
             break
-    return StartedBatchesView(found, after)
+    return StartedBatchesView(found, after, seen)

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator
 import msgspec
 from msgspec.structs import replace
 
-from penstock.core.errors import ConfigError
+from penstock.core.errors import ConfigError, StoreUnavailable
 from penstock.core.ids import check_queue, mint
 from penstock.inspector.audit import AuditLog, redacted
 from penstock.inspector.job_acts import JobAct, JobActs, every_state
@@ -24,29 +24,31 @@ from penstock.stores.contract import (
     DocumentStatus,
     JobFilter,
     JobOrder,
+    SearchPage,
     Store,
     TimeRange,
     check_search,
 )
 from penstock.stores.worker_commands import BULK_ACTS, read_document
 
-__all__ = ["BulkAct", "BulkActs", "BulkState", "is_everything", "pause_after_step"]
+__all__ = ["MOST_PACE", "PACE", "BulkAct", "BulkActs", "BulkState", "is_everything"]
 
-#: The most jobs that one step changes.
-_STEP = 200
+#: The most jobs that one step changes, so that no script of Redis takes 5 ms.
+_STEP = 100
+#: How many jobs a bulk act changes in a second unless its caller says. At this pace it takes about 3 % of the
+#: time of a Redis server, of the lock of an SQLite file, or of a worker process (benchmarks/beside_bulk.py).
+PACE = 500
+#: The highest pace.
+MOST_PACE = 100_000
 #: How long (ms) a process holds a bulk act after each of its steps.
 _HELD = 15_000
 #: How long (ms) an ended bulk act is kept.
 _KEPT = 7 * 86_400_000
 _PAGE = 200
-#: A step is followed by a pause of this many times its length: an act takes at most 5 % of a worker's time.
-_PAUSES = 19.0
 #: How many reasons for which jobs were skipped are counted, and how many of these jobs are named.
 _REASONS, _NAMED = 12, 10
 #: Where further reasons are counted.
 _OTHER = "other reasons"
-#: The longest pause (s): shorter than `_HELD`, so that no other process takes the act over.
-_LONGEST_PAUSE = 5.0
 
 
 class BulkState(enum.StrEnum):
@@ -65,11 +67,12 @@ class BulkAct(msgspec.Struct, frozen=True, kw_only=True):
 
     - `filter`: the jobs, of which those count that were enqueued before `created_at`.
     - `delay` (ms), `to`, `reason`: arguments of RESCHEDULE, MOVE and DISCARD.
-    - `by`: who started it. `limit`: the most jobs.
+    - `by`: who started it. `limit`: the most jobs. `pace`: the most jobs per second.
     - `total`: about how many jobs the search looks at; `seen`: how many it has looked at.
     - `done`, `asked`, `refused`, `missing`: the jobs by outcome (see `Change`). If the process of a step
       died, its jobs may be missing here.
     - `skipped`: how many jobs were refused or missing, by reason; `examples`: the first of these jobs.
+    - `reserved`: with a limit, how many jobs its steps were to change, also those whose process died.
     - `error`: why it failed.
     """
 
@@ -81,6 +84,7 @@ class BulkAct(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     by: str = ""
     limit: int | None = None
+    pace: int = PACE
     created_at: int = 0
     ended_at: int | None = None
     state: BulkState = BulkState.RUNNING
@@ -92,6 +96,7 @@ class BulkAct(msgspec.Struct, frozen=True, kw_only=True):
     missing: int = 0
     skipped: dict[str, int] = {}
     examples: tuple[Change, ...] = ()
+    reserved: int = 0
     error: str = ""
     after: str | None = None
     holder: str = ""
@@ -101,6 +106,10 @@ class BulkAct(msgspec.Struct, frozen=True, kw_only=True):
     def changed(self) -> int:
         """The number of jobs that the act has been tried on."""
         return self.done + self.asked + self.refused + self.missing
+
+    def is_held(self, now: int) -> bool:
+        """Whether a process works on it. A lease that is too long is from before the clock was set back."""
+        return now < self.lease_until <= now + _HELD
 
 
 class BulkActs:
@@ -113,10 +122,13 @@ class BulkActs:
     # ── the operator ─────────────────────────────────────────────────────────────────────────────
 
     async def dry_run(self, filter: JobFilter, *, limit: int | None = None) -> AsyncGenerator[int, None]:
-        """Count the jobs that match, changing nothing: the number so far, after each step of the search."""
+        """Count the jobs that match, changing nothing: the number so far, after each step of the search.
+
+        Raises StoreUnavailable if some of their queues are away.
+        """
         found, after = 0, None
         while limit is None or found < limit:
-            page = await self._store.search_jobs(filter, after=after, limit=500)
+            page = _all_there(await self._store.search_jobs(filter, after=after, limit=500))
             found, after = found + len(page.hits), page.next
             yield found if limit is None else min(found, limit)
             if after is None:
@@ -132,11 +144,15 @@ class BulkActs:
         to: str = "",
         reason: str = "",
         limit: int | None = None,
+        pace: int = PACE,
     ) -> BulkAct:
-        """Start an act on all jobs that match; workers run it, and so may the caller (`run`).
+        """Start an act on all jobs that match; workers run it, and so may the caller (`PacedSteps`).
 
-        Raises ConfigError for a filter that matches every job, and while one with the same filter runs.
+        `limit`: the most jobs. `pace`: the most jobs per second. Raises ConfigError for a filter that matches
+        every job, for a pace out of range, and while one with the same filter runs.
         """
+        if not 1 <= pace <= MOST_PACE:
+            raise ConfigError(f"the pace {pace} is out of range: give 1 to {MOST_PACE:,} jobs per second")
         filter = check_search(filter, JobOrder.ENQUEUED)
         if act is JobAct.MOVE:
             check_queue(to)
@@ -153,6 +169,7 @@ class BulkActs:
             reason=reason,
             by=by,
             limit=limit,
+            pace=pace,
             created_at=now,
             total=await jobs_to_pass(self._store, filter),
         )
@@ -175,7 +192,10 @@ class BulkActs:
         return None if found is None else found[1]
 
     async def abort(self, id: str, *, by: str) -> BulkAct | None:
-        """Stop a bulk act after the step in progress; changed jobs stay changed. None: no such act."""
+        """Stop a bulk act after the step in progress; changed jobs stay changed. None: no such act.
+
+        The answer does not count the jobs of that step; the stored act does when the step has ended.
+        """
         while True:
             found, now = await self._one(id)
             if found is None:
@@ -194,46 +214,62 @@ class BulkActs:
         """A running bulk act that nobody holds; else in how many ms one may be free, None if none runs."""
         listed, now = await self._all()
         running = [one for _, one in listed if one.state is BulkState.RUNNING]
-        free = [one for one in running if one.lease_until <= now]
+        free = [one for one in running if not one.is_held(now)]
         if free:
             return free[0], 0
         return None, min((one.lease_until - now for one in running), default=None)
 
     async def step(self, id: str, holder: str) -> BulkAct | None:
-        """Do the next step of a bulk act for `holder`; None if it has ended, or another process holds it."""
+        """Do the next step of a bulk act for `holder`; None if it has ended, or another process holds it.
+
+        Raises StoreUnavailable while some of its queues are away: no job of theirs is passed over.
+        """
         found, now = await self._one(id)
         if found is None or found[1].state is not BulkState.RUNNING:
             return None
         revision, bulk = found
         if bulk.holder != holder:
-            if bulk.lease_until > now:
+            if bulk.is_held(now):
                 return None
             bulk = replace(bulk, holder=holder, lease_until=now + _HELD)
             if not await self._write(bulk, revision):
                 return None
             return bulk  # held from here on: the next step changes jobs
         try:
-            after = replace(await self._changed(bulk), lease_until=now + _HELD)
+            page = await self._next_jobs(bulk)
+            if bulk.limit is not None and page is not None and page.hits:
+                # before they are changed: the step may be repeated after a crash, and then with other jobs
+                bulk = replace(bulk, reserved=bulk.reserved + len(page.hits))
+                revision = await self._write(bulk, revision)
+                if not revision:
+                    return None
+            after = replace(bulk, state=BulkState.DONE) if page is None else await self._changed(bulk, page)
+            after = replace(after, lease_until=now + _HELD)
         except ConfigError as error:
             after = replace(bulk, state=BulkState.FAILED, error=str(error))
         if after.state is not BulkState.RUNNING:
             after = replace(after, ended_at=now)
         if not await self._write(after, revision):
-            return None  # it was aborted meanwhile
+            await self._count_last_step(bulk, after)
+            return None
         if after.state is not BulkState.RUNNING:
             await self._audit.write(after.by, "bulk.end", after.id, facts=_facts(after))
         return after
 
-    async def _changed(self, bulk: BulkAct) -> BulkAct:
-        """Change the next jobs; return the bulk act with its new progress."""
-        room = _STEP if bulk.limit is None else min(_STEP, bulk.limit - bulk.changed)
+    async def _next_jobs(self, bulk: BulkAct) -> SearchPage | None:
+        """The jobs of the next step; None if the limit is reached."""
+        room = _STEP if bulk.limit is None else min(_STEP, bulk.limit - bulk.reserved)
         if room <= 0:
-            return replace(bulk, state=BulkState.DONE)
+            return None
         # a copy may be enqueued within the millisecond of the start, and must not be copied again; nor may a
         # moved job be met again in its new queue
         end = bulk.created_at + (bulk.act not in (JobAct.DUPLICATE, JobAct.MOVE))
         filter = replace(bulk.filter, enqueued=_before(bulk.filter.enqueued, end))
-        page = await self._store.search_jobs(filter, descending=False, after=bulk.after, limit=room)
+        search = self._store.search_jobs(filter, descending=False, after=bulk.after, limit=room)
+        return _all_there(await search)
+
+    async def _changed(self, bulk: BulkAct, page: SearchPage) -> BulkAct:
+        """Change these jobs; return the bulk act with its new progress."""
         refs = [job.ref for job in page.jobs if not job.in_batch]  # members of a batch end with it
         acts = JobActs(self._store, delay=bulk.delay, to=bulk.to, reason=bulk.reason, once=bulk.id)
         changes = [
@@ -244,6 +280,15 @@ class BulkActs:
         changes += await acts.apply(bulk.act, refs)
         state = BulkState.DONE if page.next is None else BulkState.RUNNING
         return replace(_counted(bulk, changes), after=page.next, seen=bulk.seen + page.seen, state=state)
+
+    async def _count_last_step(self, before: BulkAct, after: BulkAct) -> None:
+        """Store what a step has changed during which the act was aborted."""
+        found, _ = await self._one(before.id)
+        if found is None or found[1].state is not BulkState.ABORTED:
+            return
+        revision, aborted = found
+        if replace(aborted, state=before.state, ended_at=None) == before:
+            await self._write(replace(after, state=aborted.state, ended_at=aborted.ended_at), revision)
 
     # ── records ──────────────────────────────────────────────────────────────────────────────────
 
@@ -264,12 +309,12 @@ class BulkActs:
         bulk = None if document is None else _read(document)
         return (None if document is None or bulk is None else (document.revision, bulk)), now
 
-    async def _write(self, bulk: BulkAct, revision: int) -> bool:
-        """Store the bulk act if its record still has this revision."""
+    async def _write(self, bulk: BulkAct, revision: int) -> int:
+        """Store the bulk act if its record still has this revision; returns the new one, or 0."""
         expires = None if bulk.state is BulkState.RUNNING else _KEPT
         change = DocumentChange(bulk.id, msgspec.json.encode(bulk), revision, expires)
         (written,) = await self._store.change_documents(BULK_ACTS, [change])
-        return written.status is DocumentStatus.APPLIED
+        return written.revision if written.status is DocumentStatus.APPLIED else 0
 
     async def _refuse_racing(self, bulk: BulkAct) -> None:
         """Remove this bulk act and raise, if another one with its filter was started at the same time."""
@@ -302,17 +347,19 @@ def _counted(bulk: BulkAct, changes: list[Change]) -> BulkAct:
     return replace(bulk, skipped=skipped, examples=tuple(examples), **counts)
 
 
+def _all_there(page: SearchPage) -> SearchPage:
+    """The page, if no queue is missing from it: a search that continues would pass their jobs over."""
+    if page.away:
+        names = ", ".join(page.away[:5])
+        raise StoreUnavailable(f"part of the store is away: {names}; name other queues to go on without it")
+    return page
+
+
 def is_everything(act: JobAct, filter: JobFilter) -> bool:
     """Whether the filter selects all jobs that the act can change."""
     if replace(filter, states=()) != JobFilter():
         return False
     return not filter.states or set(filter.states) >= set(every_state(act))
-
-
-def pause_after_step(seconds: float, stepped: BulkAct | None) -> float:
-    """Seconds to pause after a step that took `seconds`; none if the act has ended."""
-    over = stepped is not None and stepped.state is not BulkState.RUNNING
-    return 0.0 if over else min(_LONGEST_PAUSE, seconds * _PAUSES)
 
 
 def _before(range: TimeRange, instant: int) -> TimeRange:

@@ -140,6 +140,6 @@ def _ref(address: str) -> Ref:
     found = parse_address(address)
     if not isinstance(found, Ref):
         raise ConfigError(
-            f"{address!r} is no address of a flow: give queue/id, as `penstock flows list` shows"
+            f"{address!r} is not the address of a flow: give queue/id, as `penstock flows list` shows"
         )
     return found

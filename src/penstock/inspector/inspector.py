@@ -45,8 +45,10 @@ from penstock.inspector.requests import Change, parse_address
 from penstock.inspector.stats_inspector import StatsInspector
 from penstock.inspector.undo import UndoStep, undo, undo_step
 from penstock.inspector.worker_views import WorkerView, worker_view
-from penstock.stores.contract import Finding, PartitionInfo, Store, Timetable, WorkerInfo
+from penstock.stores.contract import Finding, JobFilter, PartitionInfo, Store, Timetable, WorkerInfo
 from penstock.stores.encrypted import unreadable_check
+from penstock.stores.job_log import log_and_steps
+from penstock.stores.job_matcher import JobMatcher
 from penstock.stores.worker_commands import BULK_ACTS, SHARED_ACTS, CommandChannel, SentCommand, parse_act
 
 __all__ = ["Inspector"]
@@ -88,7 +90,7 @@ class Inspector:
                 job,
                 await self._partition(job),
                 unreadable_check(self._store)(job),
-                await self._store.steps(job.ref),
+                await log_and_steps(self._store, job.ref),
                 await AuditLog(self._store).of_job(job.ref),
             )
             for job in await self._jobs_at(address)
@@ -101,6 +103,12 @@ class Inspector:
     async def rows(self, refs: Sequence[Ref]) -> list[JobRow | None]:
         """These jobs as in a list; None for one that does not exist."""
         return [None if job is None else job_row(job) for job in await self._store.get(refs)]
+
+    async def matching(self, filter: JobFilter, refs: Sequence[Ref]) -> list[JobRow]:
+        """Those of these jobs that match a filter, as in a list."""
+        matcher = JobMatcher(filter)
+        jobs = await self._store.get(refs)
+        return [job_row(job) for job in jobs if job is not None and matcher.matches(job)]
 
     async def refs(self, address: str) -> list[Ref]:
         """The jobs of an address: one for "queue/id", the jobs with that id in all queues for a bare id."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from penstock.core.ids import mint
 from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
+from penstock.core.job_changes import copied_spec
 from penstock.core.lifecycle import DISCARDED, OPERATOR_CANCELLED
 from penstock.inspector.job_moves import move_jobs
 from penstock.inspector.requests import Change
@@ -155,9 +156,9 @@ class JobActs:
 
     async def _duplicate(self, refs: Sequence[Ref]) -> list[Change]:
         """Enqueue a copy of each job under a new id, without its unique key and its flow."""
-        jobs = await self._store.get(refs)
+        jobs, now = await self._store.get(refs), (await self._store.entries([])).now
         copies = {
-            job.ref: replace(job.spec, id=self._new_id(job), unique=None, flow=None, delay=0, run_at=None)
+            job.ref: copied_spec(replace(job.spec, flow=None), self._new_id(job), now)
             for job in jobs
             if job is not None and self._why_not_copied(job) is None
         }

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import sha256
 
-from msgspec.structs import replace
-
-from penstock.core.ids import mint
 from penstock.core.job import QUEUED, TERMINAL, Job, NewJob, Ref, State
+from penstock.core.job_changes import copied_spec
 from penstock.inspector.requests import Change
 from penstock.stores.contract import EnqueueStatus, JobEdit, Store
 
@@ -59,8 +57,9 @@ async def retry_edited(
 ) -> Change:
     """Retry a job with the arguments of `rewrite(job)`, with all its attempts.
 
-    A queued job is edited. An ended one is replaced by a copy with a new id, without its unique key; a
-    completed one stays beside its copy. The copy is stored first, so that a crash loses nothing.
+    A queued job is edited. An ended one is replaced by a copy with a new id, without its unique key and an
+    expiry that has passed; a completed one stays beside its copy. The copy is stored first, so that a crash
+    loses nothing.
     """
     (job,) = await store.get([ref])
     if job is None or job.state not in TERMINAL:
@@ -73,14 +72,28 @@ async def retry_edited(
     why = why or _why_not(job, version or version_of(job), why_unreadable, TERMINAL)
     if why is not None:
         return Change(ref.queue, ref.id, "refused", f"not retried: {why}")
-    copy = replace(rewrite(job), id=mint(), unique=None, delay=0, run_at=None)
+    new = rewrite(job)
+    copy = copied_spec(new, _id_of_copy(job, new), (await store.entries([])).now)
     (answer,) = await store.enqueue([copy])
-    if answer.status is not EnqueueStatus.NEW:
+    if answer.status not in (EnqueueStatus.NEW, EnqueueStatus.EXISTS):
         why = f"the queue answered {answer.status.value}"
         return Change(ref.queue, ref.id, "refused", f"not retried: {why}")
     if job.state is not State.COMPLETED:
         await store.delete([ref])
+    if answer.status is EnqueueStatus.EXISTS:
+        why = f"it was retried with other arguments before, as {copy.id}"
+        return Change(ref.queue, ref.id, "refused", f"not retried: {why}")
     return Change(ref.queue, copy.id, "done", f"enqueued with new arguments as {copy.id}")
+
+
+def _id_of_copy(job: Job, new: NewJob) -> str:
+    """The id of the copy, the same for each request: of two, one makes it.
+
+    A completed job stays, so it may have several copies, with different arguments.
+    """
+    payload = new.payload if job.state is State.COMPLETED else b""
+    origin = f"{job.queue}/{job.id}/{job.generation}/retry/".encode()
+    return sha256(origin + payload).hexdigest()[:32]
 
 
 def _why_not(

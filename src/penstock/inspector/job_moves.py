@@ -73,6 +73,7 @@ async def _why_not(
         return "its record cannot be read"
     if (why := why_unreadable(job)) is not None:
         return why
-    if job.fetched_at is not None and any(not is_log(step) for step in await store.steps(job.ref)):
+    steps = [] if job.fetched_at is None else await store.steps(job.ref, largest=0)
+    if any(not is_log(step) for step in steps):
         return "it has recorded steps, which are bound to its queue"
     return None

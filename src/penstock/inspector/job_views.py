@@ -308,7 +308,7 @@ def _in_a_line(error: AttemptError) -> str:
 
 def _step_view(step: StoredStep) -> StepView:
     signal, key = step.signal or (None, None)
-    size = None if step.value is None else len(step.value)
+    size = None if step.value is None else step.size
     return StepView(shown_text(step.name), instant(step.at), size, signal, key)
 
 

@@ -7,10 +7,12 @@ from contextlib import aclosing
 
 import msgspec
 
+from penstock.core.errors import StoreUnavailable
 from penstock.core.formats import instant
-from penstock.core.job import TERMINAL, Job, Ref, State
+from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
 from penstock.core.text import counted
 from penstock.inspector.audit import AuditLog
+from penstock.inspector.step_views import open_gathers
 from penstock.stores.contract import QueueInfo, Store, WorkerInfo
 
 __all__ = ["Reason", "WhyView", "holders", "stopped_by", "why"]
@@ -18,7 +20,7 @@ __all__ = ["Reason", "WhyView", "holders", "stopped_by", "why"]
 #: Jobs ahead of an available job are counted up to this number: a job may have a megabyte of arguments.
 _MOST_COUNTED = 1_000
 _PAGE = 200
-#: Jobs that hold a place which this job waits for: how many are named.
+#: How many of the jobs are named that hold a place, or that a flow waits for.
 _NAMED = 3
 _PAUSES = ("queue.pause", "queue.resume")
 
@@ -91,13 +93,17 @@ class _Question:
             State.SUSPENDED: self._suspended,
             State.RUNNING: self._running,
         }
-        reasons = [_ended(job)] if job.state in TERMINAL else await asked[job.state]()
+        ended = [_ended(job)] if job.state in TERMINAL else await self._expired()
+        reasons = ended or await asked[job.state]()
         return WhyView(job.queue, job.id, job.state.value, instant(_since(job)), reasons)
 
     # ── states ───────────────────────────────────────────────────────────────────────────────────
 
     async def _available(self) -> list[Reason]:
-        (info,) = await self._store.queues([self._job.queue])
+        infos = await self._store.queues([self._job.queue])
+        if not infos:
+            return [Reason("gone", "its queue has just been deleted")]
+        (info,) = infos
         if info.away:
             return [Reason("away", f"this part of the store does not answer: {info.away}")]
         workers = await self._serving()
@@ -118,7 +124,7 @@ class _Question:
             failed = "it is scheduled"
         found = [Reason("delayed", f"{failed} at {instant(job.run_at)}")]
         if not await self._serving():
-            found.append(Reason("no worker", f"no live worker serves the queue {job.queue!r} then"))
+            found.append(Reason("no worker", f"no live worker serves the queue {job.queue!r}"))
         return found
 
     async def _parked(self) -> list[Reason]:
@@ -159,15 +165,28 @@ class _Question:
         return [Reason("batch", "its batch starts next")]
 
     async def _suspended(self) -> list[Reason]:
-        waits = [step for step in await self._store.steps(self._job.ref) if step.value is None]
         found = []
-        for step in waits:
-            if step.signal is not None:
+        for step in await self._store.steps(self._job.ref, largest=0):
+            if step.value is None and step.signal is not None:
                 name, key = step.signal
                 with_key = f" with the key {key!r}" if key else ""
                 found.append(Reason("signal", f"its flow waits for the signal {name!r}{with_key}"))
-        found.append(Reason("timer", f"it goes on at {instant(self._job.run_at)} in any case"))
-        return found
+        found += [await self._gather(refs) for refs in await open_gathers(self._store, self._job)]
+        at = instant(self._job.run_at)
+        says = f"its flow checks again at {at}" if found else f"its flow continues at {at}"
+        return [*found, Reason("timer", says)]
+
+    async def _gather(self, refs: Sequence[Ref]) -> Reason:
+        """Names only jobs of its own queue: others may be hidden from the one who asks."""
+        try:
+            jobs = await self._store.get(refs[:_PAGE])
+        except StoreUnavailable:
+            jobs = []  # part of the store is away: the other reasons are still true
+        open_ = [job for job in jobs if job is not None and not job.ended]
+        own = [f"{job.id} ({job.state.value})" for job in open_ if job.queue == self._job.queue][:_NAMED]
+        more = " and others" if len(open_) > len(own) or len(refs) > _PAGE else ""
+        named = f": {', '.join(own)}{more}" if own else ""
+        return Reason("gather", f"its flow waits for a gather of {counted(len(refs), 'job')}{named}")
 
     async def _running(self) -> list[Reason]:
         job = self._job
@@ -182,6 +201,14 @@ class _Question:
         if job.cancel_asked:
             found.append(Reason("cancelled", "it was asked to stop"))
         return found
+
+    async def _expired(self) -> list[Reason]:
+        job = self._job
+        if job.state not in QUEUED or job.expires_at is None:
+            return []
+        if job.expires_at > (await self._store.entries([])).now:
+            return []
+        return [Reason("expired", f"it expired at {instant(job.expires_at)}: it is cancelled next")]
 
     # ── rules of the queue ───────────────────────────────────────────────────────────────────────
 

@@ -17,6 +17,7 @@ _READ = (
         "search",
         "job",
         "rows",
+        "matching",
         "prepare_undo",
         "why",
         "refs",
@@ -43,6 +44,7 @@ _READ = (
     *("flows.steps", "flows.waits"),
     *("bulk.dry_run", "bulk.all", "bulk.get"),
     *("statistics.tasks", "statistics.periods", "statistics.errors", "statistics.sizes"),
+    *("statistics.depths", "statistics.depth_periods"),
 )
 _OPERATE = (
     *("retry", "cancel", "delete", "reschedule", "discard", "move", "edit", "edit_and_retry"),

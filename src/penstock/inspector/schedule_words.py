@@ -67,6 +67,8 @@ def _cron(fields: Sequence[str]) -> str:
     if len(fields) not in (5, 6):
         raise _NoWordsError
     minute, hour = _field(fields[-5], 59), _field(fields[-4], 23)
+    if 60 % (second.step or 1) or 60 % (minute.step or 1) or 24 % (hour.step or 1):
+        raise _NoWordsError  # `*/40` is minutes 0 and 40 of each hour, not every 40 minutes
     when = _time(second, minute, hour)
     days = _days(fields[-3], fields[-1])
     months = _months(fields[-2])
@@ -168,7 +170,7 @@ def _months(text: str) -> str:
     if field.every:
         return ""
     if field.step:
-        return f"every {field.step} months"
+        return f"in {_and(_MONTHS[1 :: field.step])}"
     said = _ranges(field, lambda month: _MONTHS[month])
     return f"in {said}" if field.values is not None else f"from {said}"
 
@@ -192,6 +194,7 @@ def _field(text: str, most: int, names: Sequence[str] = ()) -> _Field:
             raise _NoWordsError
         first, _, last = match[1].partition("-")
         pair = _value(first, names), _value(last or first, names)
+        pair = (0, 0) if pair == (7, 7) and most == 7 else pair  # both are Sunday
         if max(pair) > most or pair[0] > pair[1]:
             raise _NoWordsError
         found.append(pair)

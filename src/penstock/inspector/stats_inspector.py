@@ -1,14 +1,19 @@
-"""Queries of an operator for statistics and groups of errors."""
+"""Queries of an operator for statistics, depths and groups of errors."""
 
 from __future__ import annotations
 
+from penstock.core.queue_depth import QueueDepth, depth_of_all, depth_over_time
 from penstock.core.task_stats import TaskStats, sum_of
 from penstock.inspector.stats_views import (
     ErrorGroupView,
+    PeriodDepthView,
     PeriodStatsView,
+    QueueDepthView,
     TaskStatsView,
     error_group_view,
+    period_depth_view,
     period_stats_view,
+    queue_depth_view,
     task_stats_view,
 )
 from penstock.stores.contract import QueueSize, Resolution, Store
@@ -51,6 +56,29 @@ class StatsInspector:
         for row in page.rows:
             found.setdefault(row.at, []).append(row.stats)
         return [period_stats_view(at, sum_of(stats)) for at, stats in sorted(found.items(), reverse=True)]
+
+    async def depths(self, *, queue: str | None = None, span: int = _TWO_HOURS) -> list[QueueDepthView]:
+        """The unfinished jobs of each queue over this span, by queue. A queue without samples is left out."""
+        page = await self._store.read_depths(resolution_for(span), span=span, queue=queue)
+        found: dict[str, list[QueueDepth]] = {}
+        for row in page.rows:
+            found.setdefault(row.queue, []).append(row.depth)
+        return [queue_depth_view(name, depth_over_time(depths)) for name, depths in sorted(found.items())]
+
+    async def depth_periods(
+        self, by: Resolution | None = None, *, queue: str | None = None, span: int = _TWO_HOURS
+    ) -> list[PeriodDepthView]:
+        """The unfinished jobs of one queue, or of all together, by minute, hour or day, the latest first.
+
+        A period without samples is left out. Without `by`, the shortest periods that cover the span.
+        """
+        page = await self._store.read_depths(by or resolution_for(span), span=span, queue=queue)
+        found: dict[int, list[QueueDepth]] = {}
+        for row in page.rows:
+            found.setdefault(row.at, []).append(row.depth)
+        return [
+            period_depth_view(at, depth_of_all(depths)) for at, depths in sorted(found.items(), reverse=True)
+        ]
 
     async def errors(
         self, *, queue: str | None = None, task: str | None = None, limit: int = 50

@@ -1,21 +1,26 @@
-"""Statistics as operators see them: numbers of attempts, percentiles of their times, and groups of errors."""
+"""Statistics as operators see them: attempts, percentiles of their times, depths, and groups of errors."""
 
 from __future__ import annotations
 
 import msgspec
 
 from penstock.core.formats import instant
+from penstock.core.queue_depth import QueueDepth
 from penstock.core.sketch import Sketch, quantile
 from penstock.core.task_stats import TaskStats
 from penstock.stores.contract import ErrorGroup
 
 __all__ = [
     "ErrorGroupView",
+    "PeriodDepthView",
     "PeriodStatsView",
+    "QueueDepthView",
     "TaskStatsView",
     "TimesView",
     "error_group_view",
+    "period_depth_view",
     "period_stats_view",
+    "queue_depth_view",
     "task_stats_view",
 ]
 
@@ -56,6 +61,34 @@ class PeriodStatsView(msgspec.Struct, frozen=True):
     run: TimesView
 
 
+class QueueDepthView(msgspec.Struct, frozen=True):
+    """The unfinished jobs of one queue, from samples once a minute.
+
+    `available`, `running`, `later` (all other unfinished jobs): means. `peak`: the most available jobs.
+    """
+
+    queue: str
+    samples: int
+    available: float
+    running: float
+    later: float
+    peak: int
+
+
+class PeriodDepthView(msgspec.Struct, frozen=True):
+    """The unfinished jobs of all chosen queues in the minute, hour or day that begins at `at`, as means.
+
+    `peak`: the most available jobs of one queue.
+    """
+
+    at: str
+    samples: int
+    available: float
+    running: float
+    later: float
+    peak: int
+
+
 class ErrorGroupView(msgspec.Struct, frozen=True):
     """Errors of one task with one class and message, without the numbers, ids and quoted text of the message.
 
@@ -82,6 +115,16 @@ def period_stats_view(at: int, stats: TaskStats) -> PeriodStatsView:
     return PeriodStatsView(instant(at), *_numbers(stats), *_times_of(stats))
 
 
+def queue_depth_view(queue: str, depth: QueueDepth) -> QueueDepthView:
+    """The depth of a queue."""
+    return QueueDepthView(queue, depth.samples, *_means(depth), depth.peak)
+
+
+def period_depth_view(at: int, depth: QueueDepth) -> PeriodDepthView:
+    """The depth in a period."""
+    return PeriodDepthView(instant(at), depth.samples, *_means(depth), depth.peak)
+
+
 def error_group_view(group: ErrorGroup) -> ErrorGroupView:
     """A group of errors, with instants as text."""
     return ErrorGroupView(
@@ -94,6 +137,11 @@ def error_group_view(group: ErrorGroup) -> ErrorGroupView:
         instant(group.last),
         group.job,
     )
+
+
+def _means(depth: QueueDepth) -> tuple[float, float, float]:
+    samples = max(1, depth.samples)
+    return depth.available / samples, depth.running / samples, depth.later / samples
 
 
 def _numbers(stats: TaskStats) -> tuple[int, int, int, int, int]:

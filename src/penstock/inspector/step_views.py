@@ -24,12 +24,15 @@ __all__ = [
     "DurableStepView",
     "StepsView",
     "WaitView",
+    "open_gathers",
     "read_steps",
     "read_waits",
 ]
 
 #: The latest steps that are shown, the largest value (bytes), and the jobs of a gather that are looked up.
 MOST_STEPS_SHOWN, LARGEST_SHOWN, _LOOKED_UP = 200, 16 * 1024, 3
+#: The most bytes of values that are read of one job: those of the latest steps first.
+_MOST_READ = 256 * 1024
 #: A job is suspended for a timer a moment longer than the timer runs (ms).
 _TIMER_GRACE = 10_000
 _TRY = re.compile(r"(.+)!(\d+)")
@@ -42,7 +45,7 @@ class DurableStepView(msgspec.Struct, frozen=True, kw_only=True):
 
     - `kind`: step, signal, timer, gather or undo. `name`: of the step, or of the signal.
     - `value`, `value_base64`: its result, or the data of the signal; both None while it waits, if there is
-      none, and if it has more than 16 KiB. `size`: its bytes.
+      none, if it has more than 16 KiB, and if later steps have 256 KiB together. `size`: its bytes.
     - `waits`: it has not ended. `key`: of the signal. `due_at`: when the wait ends in any case.
     - `tries`: how often the step's function has failed before. `undone`: its undo function has run.
     - `jobs`: of a gather. `flow`: the flow that counts their ends, while it exists.
@@ -93,8 +96,7 @@ async def read_steps(store: Store, ref: Ref) -> StepsView | None:
     (job,) = await store.get([ref])
     if job is None:
         return None
-    found = await store.steps(ref)
-    reading = _Reading(job, found)
+    reading = await _read(store, job)
     children = await _children(store, reading.gathers())
     failed = reading.text("failed!")
     return StepsView(
@@ -111,8 +113,21 @@ async def read_waits(store: Store, refs: Sequence[Ref]) -> list[WaitView]:
     waits = []
     for job in await store.get(refs) if refs else []:
         if job is not None and job.state is State.SUSPENDED:
-            waits += _Reading(job, await store.steps(job.ref)).waits()
+            waits += (await _read(store, job)).waits()
     return waits
+
+
+async def open_gathers(store: Store, job: Job) -> list[list[Ref]]:
+    """The jobs of each gather of this job that has not ended."""
+    return list((await _read(store, job)).gathers().values())
+
+
+async def _read(store: Store, job: Job) -> _Reading:
+    """The names of all steps of a job, and the values of the latest."""
+    reading = _Reading(job, await store.steps(job.ref, largest=0))
+    if names := reading.values_shown():
+        reading.add(await store.steps(job.ref, names=names, largest=_MOST_READ))
+    return reading
 
 
 class _Reading:
@@ -125,6 +140,29 @@ class _Reading:
         self._tries = Counter(found[1] for found in tries if found is not None)
         #: The names of the steps that are shown, in the order in which they were stored.
         self.names = [name for name in self._steps if _kind(name) is not None]
+
+    def values_shown(self) -> list[str]:
+        """The names of the steps whose values are read."""
+        shown = self.names[: -MOST_STEPS_SHOWN - 1 : -1]
+        kinds = {name: _kind(name) for name in self.names}
+        timers = [name for name in reversed(self.names) if kinds[name] == "timer"]
+        facts = ["failed!", "version!", *timers[:MOST_STEPS_SHOWN]]
+        facts += [f"{name}!1" for name in self.gathers()]
+        facts += [f"{name}!1" for name in shown if kinds[name] == "gather"]
+        facts += [f"{name}!until" for name in shown if kinds[name] == "signal"]
+        shown = [name for name in shown if kinds[name] not in ("timer", "undo")]
+        found: list[str] = []
+        left = _MOST_READ
+        for name, largest in [(name, left) for name in facts] + [(name, LARGEST_SHOWN) for name in shown]:
+            size = self._steps[name].size if name in self._steps else 0
+            if 0 < size <= min(left, largest):
+                found.append(name)
+                left -= size
+        return found
+
+    def add(self, steps: Sequence[StoredStep]) -> None:
+        """Take the values of these steps."""
+        self._steps.update((step.name, step) for step in steps if step.name in self._steps)
 
     def views(self, children: dict[str, FlowView]) -> list[DurableStepView]:
         """The latest steps."""
@@ -213,8 +251,8 @@ class _Reading:
         key: str = "",
         jobs: int = 0,
     ) -> DurableStepView:
-        size = len(step.value or b"")
-        value, base64 = json_or_base64(step.value) if size <= LARGEST_SHOWN else (None, None)
+        size = step.size
+        value, base64 = (None, None) if step.left_out or size > LARGEST_SHOWN else json_or_base64(step.value)
         return DurableStepView(
             kind=kind,
             name=shown_text(name),

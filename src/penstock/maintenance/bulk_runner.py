@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from penstock.maintenance.service import Service
@@ -10,7 +9,7 @@ from penstock.stores.contract import Store
 from penstock.stores.worker_commands import BULK_ACTS
 
 if TYPE_CHECKING:
-    from penstock.inspector.bulk_acts import BulkActs
+    from penstock.inspector.bulk_pace import PacedSteps
 
 __all__ = ["BulkRunner"]
 
@@ -29,37 +28,35 @@ class BulkRunner(Service):
         super().__init__()
         self._store = store
         self._holder = holder
-        self._current: str | None = None
+        self._steps: PacedSteps | None = None
         self._version = 0
 
     def wake(self) -> None:
         """Look for a bulk act now. The pauses between the steps of one are kept."""
-        if self._current is None:
+        if self._steps is None:
             super().wake()
 
     async def tick(self) -> float:
         (version,) = await self._store.document_versions([BULK_ACTS])
-        if self._current is None and version == self._version:
-            return _SAFETY  # none runs
+        if self._steps is None:
+            return _SAFETY if version == self._version else await self._find(version)
+        stepped, pause = await self._steps.next()
+        if stepped is None:
+            self._steps = None
+        return pause
+
+    async def _find(self, version: int) -> float:
+        """Choose a bulk act that nobody runs; returns the seconds until the next tick."""
         # loaded only while there is a bulk act: it takes a megabyte
-        from penstock.inspector.bulk_acts import BulkActs, pause_after_step
+        from penstock.inspector.bulk_acts import BulkActs
+        from penstock.inspector.bulk_pace import PacedSteps
 
         acts = BulkActs(self._store)
-        if self._current is None:
-            return await self._find(acts, version)
-        began = time.monotonic()
-        stepped = await acts.step(self._current, self._holder)
-        if stepped is None:
-            self._current = None
-        return pause_after_step(time.monotonic() - began, stepped)
-
-    async def _find(self, acts: BulkActs, version: int) -> float:
-        """Choose a bulk act that nobody runs; returns the seconds until the next tick."""
         free, free_in = await acts.next_free()
         if free_in is None:
             self._version = version
             return _SAFETY
         if free is None:
             return min(_HELD_ELSEWHERE, free_in / 1000)
-        self._current = free.id
+        self._steps = PacedSteps(acts, free.id, self._holder)
         return 0.0

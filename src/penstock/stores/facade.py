@@ -24,6 +24,7 @@ from penstock.stores.contract import (
     FLOW_STEP,
     LONGEST_LOG,
     BatchInfo,
+    DepthPage,
     DocumentChange,
     DocumentPage,
     Due,
@@ -157,6 +158,8 @@ class VerbTable:
     add_stats: AsyncOperation[[Sequence[StatsReport]], list[bool]]
     read_stats: AsyncOperation[[Resolution, int, str | None, str | None], StatsPage]
     read_errors: AsyncOperation[[str | None, str | None], list[ErrorGroup]]
+    sample_depths: AsyncOperation[[], int]
+    read_depths: AsyncOperation[[Resolution, int, str | None], DepthPage]
     queue_sizes: AsyncOperation[[Sequence[str] | None], list[QueueSize]]
     # flowing
     put_flow: Operation[[NewFlow, Sequence[NewNode], bool], FlowInfo | None]
@@ -168,7 +171,7 @@ class VerbTable:
     advance_flows: Operation[[int], int]
     # stepping
     record_steps: Operation[[Sequence[StepRecord]], list[RecordedStep]]
-    steps: Operation[[Ref], list[StoredStep]]
+    steps: Operation[[Ref, Sequence[str] | None, int | None], list[StoredStep]]
     await_signals: Operation[[Sequence[SignalWait]], list[RecordedStep]]
     send_signals: Operation[[Sequence[Signal]], list[SignalStatus]]
 
@@ -423,6 +426,12 @@ class StoreFacade:
     async def read_errors(self, *, queue: str | None = None, task: str | None = None) -> list[ErrorGroup]:
         return await self._verbs.read_errors.run(queue, task)
 
+    async def sample_depths(self) -> int:
+        return await self._verbs.sample_depths.run()
+
+    async def read_depths(self, resolution: Resolution, *, span: int, queue: str | None = None) -> DepthPage:
+        return await self._verbs.read_depths.run(resolution, span, queue)
+
     async def queue_sizes(self, names: Sequence[str] | None = None) -> list[QueueSize]:
         return await self._verbs.queue_sizes.run(names)
 
@@ -460,8 +469,10 @@ class StoreFacade:
     async def record_steps(self, records: Sequence[StepRecord]) -> list[RecordedStep]:
         return await self._verbs.record_steps.run(records)
 
-    async def steps(self, ref: Ref) -> list[StoredStep]:
-        return await self._verbs.steps.run(ref)
+    async def steps(
+        self, ref: Ref, *, names: Sequence[str] | None = None, largest: int | None = None
+    ) -> list[StoredStep]:
+        return await self._verbs.steps.run(ref, names, largest)
 
     async def await_signals(self, waits: Sequence[SignalWait]) -> list[RecordedStep]:
         return await self._verbs.await_signals.run(waits)
@@ -537,8 +548,10 @@ class SyncFacade:
     def record_steps(self, records: Sequence[StepRecord]) -> list[RecordedStep]:
         return self._verbs.record_steps.run_sync(records)
 
-    def steps(self, ref: Ref) -> list[StoredStep]:
-        return self._verbs.steps.run_sync(ref)
+    def steps(
+        self, ref: Ref, *, names: Sequence[str] | None = None, largest: int | None = None
+    ) -> list[StoredStep]:
+        return self._verbs.steps.run_sync(ref, names, largest)
 
     def await_signals(self, waits: Sequence[SignalWait]) -> list[RecordedStep]:
         return self._verbs.await_signals.run_sync(waits)

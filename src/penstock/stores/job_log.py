@@ -24,6 +24,7 @@ __all__ = [
     "LogLine",
     "is_log",
     "lines_of",
+    "log_and_steps",
     "shortened",
     "store_logs",
 ]
@@ -184,6 +185,14 @@ async def _store_counted(store: Store, logs: _Logs, by: int) -> None:
                 log.stored(first, _lines(answer.value or b""))
             else:  # of a lost lease, or of a job with too many steps, nothing more is kept
                 log.stored(first, kept if answer.status is RecordStatus.STORED else [])
+
+
+async def log_and_steps(store: Store, ref: Ref) -> list[StoredStep]:
+    """The steps of a job: those with lines of its log, and the others without their values."""
+    steps = await store.steps(ref, largest=0)
+    names = [step.name for step in steps if is_log(step)]
+    logs = {step.name: step for step in await store.steps(ref, names=names)} if names else {}
+    return [logs.get(step.name, step) for step in steps]
 
 
 def is_log(step: StoredStep) -> bool:

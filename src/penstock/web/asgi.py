@@ -44,7 +44,7 @@ class AsgiApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            raise RuntimeError(f"this application answers HTTP requests, and no {scope['type']}")
+            raise RuntimeError(f"this application answers only HTTP requests, not {scope['type']}")
         connection = _AsgiConnection(scope)
         exchange = Exchange(connection, scope["method"], _path(scope), scope.get("query_string", b""))
         exchange.headers = [(bytes(name).lower(), bytes(value)) for name, value in scope["headers"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -47,6 +48,7 @@ class DocumentCache(Generic[T]):
         self._known: dict[str, T] = {}
         self._version = -1
         self._fresh_until = 0.0
+        self._asked_at = 0.0
         self._writes = 0
         self._reads: GroupCommit[None, Mapping[str, T]] = GroupCommit(self._read)
 
@@ -60,6 +62,13 @@ class DocumentCache(Generic[T]):
     async def all(self) -> Mapping[str, T]:
         """The documents, with all changes of this server."""
         return self._known if time.monotonic() < self._fresh_until else await self._reads.ask(None)
+
+    async def again(self) -> Mapping[str, T]:
+        """The documents, asked for anew, but not before 100 ms have passed since the last time."""
+        await asyncio.sleep(max(0.0, self._asked_at + _FRESH - time.monotonic()))
+        if time.monotonic() >= self._asked_at + _FRESH:  # else others have asked meanwhile
+            self._fresh_until = 0.0
+        return await self.all()
 
     async def put(self, name: str, value: T, *, new: bool = False, expires_in: int | None = None) -> bool:
         """Store a document, for `expires_in` ms or for ever. False if `new` and there is one of this name."""
@@ -84,6 +93,7 @@ class DocumentCache(Generic[T]):
     async def _read(self, asked: list[None]) -> list[Mapping[str, T] | BaseException]:
         began, writes = time.monotonic(), self._writes
         if began >= self._fresh_until:
+            self._asked_at = began
             if self._on_read is not None:
                 self._on_read()
             (version,) = await self._store.document_versions([self._kind])
@@ -99,6 +109,8 @@ class DocumentCache(Generic[T]):
         after: str | None = None
         version: int | None = None
         while True:
+            if self._on_read is not None:
+                self._on_read()
             page = await self._store.documents(self._kind, after=after)
             version = page.version if version is None else version
             for document in page.documents:

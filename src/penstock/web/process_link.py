@@ -49,7 +49,7 @@ class ProcessLink:
         """Answer the other end until it closes the connection."""
         reader, writer = self._reader, self._writer
         if reader is None or writer is None:
-            raise RuntimeError("connect() comes first")
+            raise RuntimeError("call connect() first")
         try:
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from penstock.core.errors import StoreError
 from penstock.core.health import Health
 from penstock.maintenance.bulk_runner import BulkRunner
+from penstock.maintenance.depth_sampler import DepthSampler
 from penstock.maintenance.flow_advancer import FlowAdvancer
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
 from penstock.maintenance.promoter import Promoter
@@ -165,6 +166,7 @@ class Services:
             self.commands,
             self.bulk,
             self.statistics,
+            DepthSampler(store),
             StoreCheckup(store),
             UnknownQueues(store, setup.id, setup.queue_names, setup.app.queues()),
             AttemptWatch(self.executor, self.slots, self.heartbeat),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import time
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 
@@ -34,8 +35,9 @@ def stack_report(leased_jobs: LeasedJobs, thread_of: Callable[[LeasedJob], int |
         text.write("\n")
     for name, frames in threads.values():
         text.write(f"thread {name}\n{frames_text(frames)}\n")
-    for task in sorted(asyncio.all_tasks() - runners, key=asyncio.Task.get_name):
-        text.write(f"task {task.get_name()}\n{frames_text(task_frames(task))}\n")
+    tasks = sorted(asyncio.all_tasks() - runners, key=asyncio.Task.get_name)
+    for (name, stack), n in Counter((one.get_name(), frames_text(task_frames(one))) for one in tasks).items():
+        text.write(f"{f'{n} tasks' if n > 1 else 'task'} {name}\n{stack}\n")
     return text.getvalue()
 
 

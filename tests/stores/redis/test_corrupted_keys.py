@@ -17,6 +17,7 @@ from penstock.core.job import UNREADABLE_TASK, Job, Ref, State
 from penstock.core.lifecycle import UNREADABLE
 from penstock.core.limits import LimitChange, Rate
 from penstock.core.partition import Partition
+from penstock.core.queue_depth import QueueDepth
 from penstock.core.task_stats import TaskStats
 from penstock.core.unique import UniqueKey
 from penstock.errors import StoreCorrupt
@@ -432,7 +433,7 @@ async def test_a_queue_whose_key_holds_something_else_stops_no_other(
     assert f"bad}}:{what}" in findings[0]
 
 
-@pytest.mark.parametrize("what", ["meta", "errors", "jobs"])
+@pytest.mark.parametrize("what", ["meta", "errors", "jobs", "depth/minute"])
 async def test_statistics_of_other_queues_are_kept_and_read(
     anywhere: tuple[RedisStore, RedisCorruptor], what: str
 ) -> None:
@@ -447,6 +448,25 @@ async def test_statistics_of_other_queues_are_kept_and_read(
     assert [row.stats.started for row in page.rows if row.queue == "a"] == [1]
     assert "a" in [group.queue for group in await store.read_errors()]
     assert "a" in [one.queue for one in await store.queue_sizes()]
+    await store.sample_depths()
+    depths = await store.read_depths(Resolution.MINUTE, span=HOUR)
+    assert [row.depth.available for row in depths.rows if row.queue == "a"] == [1]
+
+
+async def test_damaged_depths_are_left_out_and_begin_anew(
+    store: RedisStore, corruptor: RedisCorruptor
+) -> None:
+    await add(store, new())
+    few = msgspec.msgpack.encode(["a", "list", "of", "words", "as", "depth"])
+    with corruptor.client() as client:
+        for one in Resolution:
+            places = {n: few if n % 2 else GARBAGE for n in range(one.kept)}
+            client.hset(corruptor.key("default", f"depth/{one.value}"), mapping=places)
+    assert (await store.read_depths(Resolution.HOUR, span=HOUR)).rows == []
+    await store.sample_depths()
+    for one in Resolution:
+        (row,) = (await store.read_depths(one, span=HOUR)).rows
+        assert row.depth == QueueDepth.sample(1, 0, 0)
 
 
 async def test_a_queue_whose_keys_are_repaired_continues(

@@ -19,6 +19,7 @@ from penstock.errors import StoreUnavailable
 from penstock.stores.contract import (
     EnqueueStatus,
     HeartbeatRequest,
+    JobFilter,
     LeaseStatus,
     Settled,
     Settlement,
@@ -226,6 +227,8 @@ async def test_queues_are_listed_and_those_that_are_lost_say_so(place: Place, st
     assert await store.parked() == []
     assert await store.batches() == []
     assert {job.queue for job in (await store.list_jobs(limit=500)).jobs} == {place.well}
+    page = await store.search_jobs(JobFilter(), limit=500)
+    assert ({job.queue for job in page.jobs}, page.away) == ({place.well}, (place.lost,))
 
 
 async def test_an_id_that_is_nowhere_else_may_be_in_the_lost_queue(place: Place, store: RedisStore) -> None:

@@ -116,7 +116,8 @@ async def serving(site: Site) -> AsyncIterator[tuple[Site, str]]:
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve(sockets))
     try:
-        yield site, f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
+        with site.dashboard.running():
+            yield site, f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
     finally:
         site.dashboard.close()
         server.should_exit = True

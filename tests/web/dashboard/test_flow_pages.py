@@ -145,11 +145,15 @@ def test_a_signal_is_sent_to_the_job_that_waits_for_it(site: Site, app: Any) -> 
     assert "waits for the signal <b><bdi>packed</bdi></b> with the key <b><bdi>7</bdi></b>" in (
         site.client.get("/flows").text
     )
-    send = "/jobs/shop/o/signal"
-    for data in ("{", "[1,", "NaN", "'x'"):
-        assert "The data is not JSON, and nothing was sent" in _after(
-            site, send, name="packed", key="7", data=data
-        )
+    job = site.client.get("/jobs/shop/o").text
+    assert "signal packed" in job
+    assert "wait!" not in job
+    send = "/jobs/shop/o/steps"
+    for data in ('{"a":', "[1,\n2", "NaN", "</textarea>"):
+        back = site.post(site.client, send, name="packed", key="7", data=data).text
+        assert "The data is not JSON, and nothing was sent" in back
+        assert f">\n{html.escape(data)}</textarea>" in back.replace("&#34;", "&quot;")
+        assert 'aria-describedby="data-' in back
     for name, key in (("packed", "8"), ("other", "7"), ("", "")):
         assert "does not wait for this signal any more" in _after(site, send, name=name, key=key, data="1")
     viewer = site.logged_in(site.token("viewer", "read"))
@@ -170,7 +174,7 @@ def test_a_signal_reaches_no_job_of_the_same_id_in_a_queue_of_others(site: Site,
     app.order.using(id="o", queue="secret").enqueue("7")
     run_all(app)
     client = site.logged_in(site.token("ann", "operate:shop"))
-    site.post(client, "/jobs/shop/o/signal", name="packed", key="7")
+    site.post(client, "/jobs/shop/o/steps", name="packed", key="7")
     assert "Another queue, on which you have no right" in client.get("/jobs/shop/o/steps").text
 
 
@@ -201,7 +205,7 @@ def test_an_entry_is_shown_in_words_triggered_paused_and_resumed(site: Site, app
     assert "Europe/Berlin" in page
     path = "/periodic/secret/office"
     page = site.client.get(path).text
-    assert words.capitalize() in page
+    assert f"<b>{words}</b>" in page
     assert re.search(r"(CET|CEST)", page)
     assert "triggered: job office@" in _after(site, f"{path}/switch/trigger")
     assert "office: paused" in _after(site, f"{path}/switch/pause")
@@ -222,6 +226,18 @@ def test_an_expression_is_explained_and_a_hostile_one_refused_at_once(site: Site
         assert "<script>alert" not in page
     assert 'class="failed"' in site.client.get("/periodic?cron=@daily&tz=Mars/Olympus").text
     assert time.process_time() - began < 2
+
+
+def test_a_search_for_started_batches_says_how_far_it_came(
+    site: Site, app: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.stores.memory.verbs.searching.SEARCH_STEP", 1)
+    app.enqueue_many([app.fetch.job(n) for n in range(6)])
+    page = site.client.get("/batches").text
+    assert "None of these jobs is a batch" in page
+    assert "Looked at the newest 4 jobs; there are more." in page
+    (link,) = re.findall(r'data-key="n" href="([^"]+)"', page)
+    assert "No other batch is kept" in site.client.get(html.unescape(link)).text
 
 
 def test_batches_are_shown_and_started(site: Site, app: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import App
 from penstock.core.job import State
-from penstock.inspector import BulkActs, BulkState, Inspector, JobAct, bulk_acts
+from penstock.inspector import BulkActs, BulkState, Inspector, JobAct, bulk_acts, bulk_pace
 from penstock.stores.contract import JobFilter
 from penstock.web.dashboard.bulk_steps import BulkSteps
 from tests.web.dashboard.conftest import Opened, Site
@@ -129,6 +129,9 @@ def test_values_of_hidden_headers_are_hidden_in_bulk_acts(site: Site) -> None:
     for path in ("/bulk", f"/bulk/{bulk.id}"):
         assert "authorization=hidden" in site.client.get(path).text
         assert "hunter2" not in site.client.get(path).text
+    log = site.client.get("/audit").text
+    assert f'href="/bulk/{bulk.id}"' in log
+    assert "authorization=(7 characters)" in log
 
 
 def test_views_are_bounded_and_garbage_is_none(site: Site) -> None:
@@ -148,13 +151,13 @@ def test_views_are_bounded_and_garbage_is_none(site: Site) -> None:
 async def test_a_bulk_act_goes_on_if_its_dashboard_dies(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_acts, "_HELD", 20)  # ms, until another process may continue
     pauses: Iterator[float] = iter([0.0])
-    monkeypatch.setattr(bulk_acts, "pause_after_step", lambda _: next(pauses, 60.0))
+    monkeypatch.setattr(bulk_pace, "pause_after_step", lambda *_: next(pauses, 60.0))
     await put(app, "mail", *many(1_000), dead=True)
     acts = BulkActs(app.store)
     bulk = await acts.start(JobAct.RETRY, DEAD, by="ann")
     first, second = BulkSteps(app.store, allowed=True), BulkSteps(app.store, allowed=True)
     first.wake()
-    while (await counts(app.store, "mail")).get("available") != 200:
+    while (await counts(app.store, "mail")).get("available") != 100:
         await asyncio.sleep(0)
     assert first._task is not None
     first._task.cancel()

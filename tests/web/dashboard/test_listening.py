@@ -8,8 +8,9 @@ import shutil
 import signal
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -132,7 +133,35 @@ async def test_slow_and_endless_requests_lose_their_connection(
         assert b" 408 " in await asyncio.to_thread(sent, port, form)
         large = form.replace(b": 99", b": 99999999").replace(b"close", b"keep-alive")
         assert b" 413 " in await asyncio.to_thread(sent, port, large + b"x" * 300_000, 1)
+        await asyncio.to_thread(drip, port, b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n")
         assert (await asyncio.to_thread(fetched, port, "/"))[0] == 200
+
+
+def drip(port: int, request: bytes) -> None:
+    """Send a request whose body comes in drops, until the server closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=0.05) as client, suppress(ConnectionError):
+        client.sendall(request)
+        until = time.monotonic() + SOON
+        while time.monotonic() < until:
+            client.sendall(b"x")
+            try:
+                if not client.recv(65_536):
+                    return
+            except TimeoutError:
+                continue
+        raise AssertionError("the server has not closed the connection")
+
+
+async def test_a_request_behind_an_event_stream_ends_the_connection(site: Site) -> None:
+    async with served(site, DashboardListener(port=0)) as port:
+        head = b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        ordered = await asyncio.to_thread(
+            sent, port, b"GET /login" + head + b"GET /events" + head + b"GET /" + head
+        )
+        assert ordered.count(b"HTTP/1.1 ") < 3
+        async with asyncio.timeout(SOON):
+            while site.dashboard._streams._open.total():
+                await asyncio.sleep(0)
 
 
 def sent(port: int, request: bytes, most: int = 1_000) -> bytes:

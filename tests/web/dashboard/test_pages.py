@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from penstock import App, Worker
+from penstock.core.formats import instant
 from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.inspector import Inspector
 from penstock.stores.contract import Settlement, Share
+from penstock.web.dashboard.formats import ago
 from penstock.web.dashboard.json_tree import Redaction, json_text
 from penstock.web.dashboard.pages import PAGES
 from penstock.web.dashboard.security import CONTENT_POLICY
@@ -89,6 +91,30 @@ def test_why_is_the_same_from_code_the_command_line_and_the_dashboard() -> None:
     app.store.close()
 
 
+def test_a_page_that_is_not_there_keeps_the_navigation(ran: Site) -> None:
+    for path in ("/jobs/mail/none", "/nothing"):
+        answer = ran.client.get(path)
+        assert answer.status_code == 404
+        assert 'aria-label="Pages"' in answer.text, path
+
+
+def test_reasons_of_a_job_say_when_as_people_do(ran: Site) -> None:
+    (task,) = ran.app.tasks.values()
+    task.using(delay="3d", id="later").enqueue("ann")
+    page = ran.client.get("/jobs/mail/later").text
+    assert re.search(r'<p class="why">It is scheduled <time [^>]*>in 3 d</time>\.</p>', page)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [(0.9, "now"), (59.4, "59 s"), (100, "2 min"), (80 * 60, "1 h"), (259_195, "3 d"), (9e7, "2.9 years")],
+)
+def test_times_are_rounded_to_the_nearest_unit(seconds: float, says: str) -> None:
+    at = instant(1_800_000_000_000)
+    says = says if says == "now" else f"{says} ago"
+    assert ago(at, 1_800_000_000_000 + round(seconds * 1000)) == says
+
+
 def test_secrets_are_hidden_and_numbers_are_exact(ran: Site) -> None:
     for path in ("failed", "failed/document/arguments", "fine", "fine/document/arguments"):
         text = ran.client.get(f"/jobs/mail/{path}").text
@@ -107,7 +133,7 @@ def test_secrets_are_hidden_and_numbers_are_exact(ran: Site) -> None:
 def test_a_queue_is_paused_limited_and_reset(ran: Site) -> None:
     client, path = ran.client, "/queues/mail"
     ran.post(client, f"{path}/switch/pause")
-    assert "mail</b> is paused" in client.get("/").text
+    assert "mail</b> <span>paused" in client.get("/").text
     ran.post(client, f"{path}/limits", path, max_running="7", was_max_running="", rate="100/min", was_rate="")
     (queue,) = asyncio.run(Inspector(ran.app.store).queues())
     assert (queue.limits.max_running, queue.limits.rate, queue.paused) == (7, "100/min", True)

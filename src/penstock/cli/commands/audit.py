@@ -22,8 +22,8 @@ __all__ = ["command"]
 
 @click.command("audit", cls=Listing, short_help="Show who did what as an operator or administrator.")
 @limit_option("entries", most=10_000)
-@click.option("--who", metavar="TEXT", default="", help="Filter by the begin of WHO, e.g. token:deploy.")
-@click.option("--act", metavar="TEXT", default="", help="Filter by the begin of ACT, e.g. tokens.")
+@click.option("--who", metavar="TEXT", default="", help="Filter by the start of WHO, e.g. token:deploy.")
+@click.option("--act", metavar="TEXT", default="", help="Filter by the start of ACT, e.g. tokens.")
 def command(limit: int, who: str, act: str) -> None:
     """Show the audit log, newest first: acts of operators by commands and over HTTP.
 

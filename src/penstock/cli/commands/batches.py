@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from penstock.cli.audited_acts import AuditedAct
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import not_found
 from penstock.cli.options import limit_option
@@ -15,7 +16,8 @@ from penstock.cli.show import emit, say, table
 from penstock.cli.watching import Listing
 
 if TYPE_CHECKING:
-    from penstock.inspector import BatchView, Inspector
+    from penstock.inspector import BatchView
+    from penstock.stores.contract import Store
 
 __all__ = ["command"]
 
@@ -55,16 +57,20 @@ def flush(queue: str, task: str, key: str) -> None:
     """Start a collecting batch now, even if it is neither full nor due."""
     session = Session.current()
 
-    async def acting(inspector: Inspector) -> str:
+    async def acting(store: Store) -> str:
+        from penstock.inspector import Inspector
+
+        inspector = Inspector(store)
         batch = await inspector.flush_batch(queue, task, key)
         if batch is None:
             there = await inspector.batches(queue, limit=5)
             raise not_found(
                 f"the queue {queue!r} has no collecting batch {key!r} of the task {task!r}{_others(there)}"
             )
+        await AuditedAct("batches.flush", [f"{queue}/{batch}"], {"task": task, "key": key}).write(store)
         return batch
 
-    batch = session.run(acting)
+    batch = session.run_on_store(acting)
     if session.json:
         emit({"queue": queue, "batch": batch})
     else:

@@ -1,4 +1,4 @@
-"""`penstock bulk`: see and abort acts on all jobs that match a filter."""
+"""`penstock bulk`: show and abort acts on all jobs that match a filter."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ __all__ = ["command"]
 
 @click.group("bulk")
 def command() -> None:
-    """See and abort bulk acts, as of `jobs retry --all`.
+    """Show and abort bulk acts, such as `jobs retry --all`.
 
-    A bulk act is kept in the store. If the process that started it ends, workers continue it.
+    A bulk act changes all jobs that match a filter. It is kept in the store. If the process that started it
+    ends, workers continue it.
     """
 
 
 @command.command("list", cls=Listing)
 def list_() -> None:
-    """List bulk acts that run, or have ended in the last 7 days."""
+    """List bulk acts that are running, or have ended in the last 7 days."""
     session = Session.current()
     acts = session.run(lambda inspector: inspector.bulk.all())
     if session.json:

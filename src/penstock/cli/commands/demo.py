@@ -55,7 +55,7 @@ __all__ = ["command"]
     "--port",
     type=click.IntRange(0, 65_535),
     default=None,
-    help="With --serve: its port.  [default: 8080, or the next free one]",
+    help="With --serve: port of the dashboard.  [default: 8080, or the next free port]",
 )
 @click.option("--open", "opens", is_flag=True, help="With --serve: open a browser.")
 def command(
@@ -74,8 +74,8 @@ def command(
     with a computation without Penstock, and the jobs with a ledger that producers and workers kept outside
     the store. The exit code is 1 if anything was lost or differs.
 
-    With --serve: the dashboard of a shop with a day of jobs in all states, whose workers run. Its store is
-    removed at the end, unless --workdir names a place for it.
+    With --serve: the dashboard of a shop with a day of jobs in all states, and running workers. The store is
+    removed at the end, unless --workdir names a directory for it.
     """
     if serve:
         from penstock.cli.demo_serving import serve_sample

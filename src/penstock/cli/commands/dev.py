@@ -26,7 +26,7 @@ _PATIENCE = 5.0
     "--port",
     type=click.IntRange(0, 65_535),
     default=None,
-    help="Its port; 0: any free one.  [default: 8080, or the next free one]",
+    help="Port of the dashboard; 0: any free port.  [default: 8080, or the next free port]",
 )
 @click.option(
     "--queues",
@@ -60,9 +60,9 @@ def command(
     """Run a worker and the dashboard; restart when code changes.
 
     For development. The process runs the jobs of all queues, enqueues periodic jobs and serves the dashboard.
-    When a .py file below the working directory changes, running jobs may end within --drain-timeout, the
-    others are released, and the process starts again. An app that cannot be loaded is shown with its
-    traceback until the next change.
+    When a .py file below the working directory, or penstock.toml, changes, running jobs may end within
+    --drain-timeout, the others are released, and the process starts again. If the app cannot be loaded, the
+    traceback is shown until the next change.
 
     \b
     Signals:

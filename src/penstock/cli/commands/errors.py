@@ -21,7 +21,7 @@ __all__ = ["command"]
 def command(queue: str | None, task: str | None, limit: int) -> None:
     """List the errors of the last 90 days, grouped by queue, task, class and message, latest first.
 
-    Numbers, ids and quoted text of a message are replaced, so that like errors are in one group.
+    Numbers, ids and quoted text of a message are replaced, so that similar errors are in one group.
     """
     session = Session.current()
     groups = session.run(lambda i: i.statistics.errors(queue=queue, task=task, limit=limit))
@@ -38,7 +38,7 @@ def command(queue: str | None, task: str | None, limit: int) -> None:
         spare=("FIRST",),
     )
     if groups:
-        note(f"the latest job with the first error: penstock jobs show {groups[0].queue}/{groups[0].job}")
+        note(f"the latest job of the first line: penstock jobs show {groups[0].queue}/{groups[0].job}")
 
 
 def _text(kind: str, message: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from penstock.cli.audited_acts import AuditedAct
 from penstock.cli.completing import complete_flow
 from penstock.cli.faults import not_found
 from penstock.cli.options import limit_option
@@ -34,7 +35,7 @@ def command() -> None:
 
 @command.command("list", cls=Listing)
 @limit_option("flows")
-@click.option("--after", metavar="CURSOR", help="Continue a list: the `next` of the previous page.")
+@click.option("--after", metavar="CURSOR", help="Continue at the cursor that the previous list printed.")
 def list_(limit: int, after: str | None) -> None:
     """List flows, newest first."""
     session = Session.current()
@@ -119,9 +120,11 @@ def retry(addresses: Sequence[str], node: int | None) -> None:
 @command.command("signal", cls=Command)
 @click.argument("name")
 @click.option("--key", metavar="KEY", help="Key of the signal, such as the number of an order.")
-@click.option("--data", metavar="JSON", help="Data of the signal (default null).")
-@click.option("--flow", metavar="ID", help="Id of the job that receives it (default: any that waits).")
-@click.option("--keep", metavar="TIME", help="How long it is stored if no job waits (default 7d).")
+@click.option("--data", metavar="JSON", help="Data of the signal.  [default: null]")
+@click.option("--flow", metavar="ID", help="Id of the job that receives it.  [default: any job that waits]")
+@click.option(
+    "--keep", metavar="TIME", help="Time to store the signal while no job waits for it.  [default: 7d]"
+)
 def signal(name: str, key: str | None, data: str | None, flow: str | None, keep: str | None) -> None:
     """Send a signal to a job that waits for NAME, or store it."""
     import msgspec
@@ -134,7 +137,9 @@ def signal(name: str, key: str | None, data: str | None, flow: str | None, keep:
         raise click.BadParameter(f"no JSON: {error}", param_hint="--data") from None
     one = signal_of(name, key, value, flow, keep, None)
     session = Session.current()
-    status = sent(one, session.run(lambda i: i.flows.send(one)))
+    given = {"name": name, "key": key, "data": data}
+    audited = AuditedAct("flows.signal", [flow or ""], {what: text for what, text in given.items() if text})
+    status = sent(one, session.run(lambda i: i.flows.send(one), audited=audited))
     if session.json:
         emit({"status": status.value})
     else:
@@ -153,11 +158,15 @@ def _change(addresses: Sequence[str], what: str, node: int | None = None) -> Non
 
     async def acting(inspector: Inspector) -> list[FlowView]:
         flows = inspector.flows
+        for address in addresses:
+            _found(await flows.flow(address), address)
         if what == "cancel":
             return [_found(await flows.cancel_flow(address), address) for address in addresses]
         return [_found(await flows.retry_flow(address, node=node), address) for address in addresses]
 
-    flows = session.run(acting)
+    again = {} if node is None else {"node": node}
+    audited = AuditedAct("flows.rerun" if again else f"flows.{what}", addresses, again)
+    flows = session.run(acting, audited=audited)
     if session.json:
         emit({"flows": flows})
         return

@@ -148,7 +148,11 @@ async def _the_job(inspector: Inspector, address: str) -> JobView:
 @command.command("why", cls=Command)
 @click.argument("address", metavar="ID")
 def why(address: str) -> None:
-    """Show why a job does not run now: pauses, limits, workers, partitions, jobs ahead of it."""
+    """Show why a job does not run now.
+
+    Each line is a reason, the decisive one first: a pause, a limit, a rate, missing workers, a partition,
+    jobs ahead of it, a batch, a signal, a gather, its expiry.
+    """
     session = Session.current()
     views = session.run(lambda i: i.why(address))
     if not views:

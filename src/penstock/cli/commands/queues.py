@@ -63,7 +63,7 @@ def _line(queue: QueueView, states: Sequence[str]) -> tuple[str, ...]:
 @command.command("show", cls=Command)
 @click.argument("name", metavar="QUEUE", shell_complete=complete_queue)
 def show(name: str) -> None:
-    """Show all settings of a queue, and where each comes from: operator, code, or default."""
+    """Show all settings of a queue and their sources: operator, code, or default."""
     session = Session.current()
 
     async def acting(inspector: Inspector) -> QueueView:
@@ -263,14 +263,14 @@ def set_(names: tuple[str, ...], create: bool, **given: Any) -> None:
 @click.option("--on-full", is_flag=True, help="Reset what an enqueue into a full queue does.")
 @click.option("--max-running", is_flag=True, help="Reset the maximum number of running jobs.")
 @click.option("--rate", is_flag=True, help="Reset the rate and its burst.")
-@click.option("--keep-finished", is_flag=True, help="Reset the number of completed jobs to keep.")
+@click.option("--keep-finished", is_flag=True, help="Reset the maximum number of completed jobs.")
 @click.option("--keep-dead", is_flag=True, help="Reset the maximum number of dead jobs.")
-@click.option("--keep-finished-for", is_flag=True, help="Reset the age of completed jobs to keep.")
+@click.option("--keep-finished-for", is_flag=True, help="Reset the maximum age of completed jobs.")
 @click.option("--keep-dead-for", is_flag=True, help="Reset the maximum age of dead jobs.")
 def reset(names: tuple[str, ...], **chosen: bool) -> None:
     """Reset limits to those of the app's code, or to their defaults.
 
-    Forgets what `penstock queues set` has set: the limits that are named, or all of them.
+    Forgets what `penstock queues set` has set: the limits that are named, or all of them. A throttle stays.
     """
     session = Session.current()
     limits = [name for name, on in chosen.items() if on] or list(chosen)
@@ -336,7 +336,7 @@ def _print_purged(session: Session, purged: dict[str, int]) -> None:
 )
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation of --force.")
 def delete(names: tuple[str, ...], force: bool, yes: bool) -> Exit:
-    """Delete empty queues with their settings, statistics and periodic entries."""
+    """Delete empty queues. Their settings, statistics and periodic entries are deleted, too."""
     session = Session.current()
     if force and not yes:
         ask(f"delete {', '.join(names)} and all jobs in it?")

@@ -34,7 +34,8 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
     "--redact",
     multiple=True,
     metavar="NAME",
-    help="Dashboard: hide the values of arguments with this name, e.g. '*iban*'. May be repeated; "
+    help="Dashboard: hide the values of arguments, results and headers with this name, e.g. '*iban*'. "
+    "May be repeated; "
     "passwords, secrets, tokens and keys are hidden by default.",
 )
 @click.option(
@@ -56,10 +57,15 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
     "--port",
     type=click.IntRange(0, 65_535),
     default=None,
-    help="Its port.  [default: 8080, with --lmstfy 7777]",
+    help="Port of the dashboard, or of the data API.  [default: 8080, with --lmstfy 7777]",
 )
 @click.option("--admin-host", default="127.0.0.1", help="Address of the admin API.  [default: 127.0.0.1]")
-@click.option("--admin-port", type=click.IntRange(0, 65_535), default=7778, help="Its port.  [default: 7778]")
+@click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65_535),
+    default=7778,
+    help="Port of the admin API.  [default: 7778]",
+)
 @click.option(
     "--token",
     "tokens",
@@ -80,7 +86,8 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--admin-tokens",
     is_flag=True,
-    help="Ask for a token with the right admin (penstock tokens) on these routes, if no account is given.",
+    help="Ask for a token with the right admin (penstock tokens) on the admin API's routes for tokens, "
+    "if no account is given.",
 )
 @click.option(
     "--allowed-host",
@@ -121,7 +128,7 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
     help="Permissions of the Unix sockets: who may connect.  [default: 0600]",
 )
 @click.option("--tls-cert", type=_PATH, metavar="FILE", help="Certificate chain in PEM: serve HTTPS.")
-@click.option("--tls-key", type=_PATH, metavar="FILE", help="Its key in PEM.")
+@click.option("--tls-key", type=_PATH, metavar="FILE", help="Private key of --tls-cert, in PEM.")
 @click.option("--access-log", is_flag=True, help="Log each request.")
 @click.option("--log-format", metavar="text|json", help="Log format.  [default: text, or json with --json]")
 @click.option(

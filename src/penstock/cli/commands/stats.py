@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -16,14 +17,18 @@ from penstock.core.duration import milliseconds
 if TYPE_CHECKING:
     from penstock.inspector import (
         Inspector,
+        PeriodDepthView,
         PeriodStatsView,
+        QueueDepthView,
         QueueStatsView,
         TaskStatsView,
         TimesView,
     )
+    from penstock.stores.contract import Resolution
 
 __all__ = ["command"]
 
+_DEPTH_HEADS = ("AVAILABLE", "PEAK", "RUNNING", "LATER")
 _HEADS = ("DONE", "FAILED", "RETRIED", "DEAD", "WAIT 50/95/99 %", "RUN 50/95/99 %")
 
 
@@ -52,18 +57,34 @@ _HEADS = ("DONE", "FAILED", "RETRIED", "DEAD", "WAIT 50/95/99 %", "RUN 50/95/99 
     help="Show the statistics of all these tasks together, by period.",
 )
 @click.option(
+    "--depth",
+    "depths",
+    is_flag=True,
+    help="Show how many unfinished jobs queues had: available, running and later ones, and nothing else.",
+)
+@click.option(
     "--sizes", is_flag=True, help="Show an estimate of the space that each queue takes, and nothing else."
 )
-def command(days: int, queue: str | None, task: str | None, since: str, by: str | None, sizes: bool) -> None:
+def command(
+    days: int, queue: str | None, task: str | None, since: str, by: str | None, depths: bool, sizes: bool
+) -> None:
     """Show how many jobs were enqueued, and how many attempts ended and failed, in total and by day.
 
     Then show the attempts of each task in the last two hours, or since --since: how many ended, and the
     50th, 95th and 99th percentiles of the time until they were leased and of their run time, within 5 %.
-    They are kept per minute for 2 hours, per hour for 4 days and per day for 90 days.
+    Statistics of tasks are kept per minute for 2 hours, per hour for 4 days and per day for 90 days.
+
+    With --depth, show the mean number of unfinished jobs of each queue, or by --by of all queues together,
+    and the most available ones of one queue. A worker or dashboard counts them once a minute.
     """
     session, span = Session.current(), milliseconds(since, what="since")
     if sizes:
         _show_sizes(session, queue)
+        return
+    if depths:
+        if task is not None:
+            raise click.UsageError("--depth counts the jobs of queues: leave out --task")
+        _show_depths(session, by, queue, span)
         return
     if by is not None:
         _show_periods(session, by, queue, task, span)
@@ -104,9 +125,7 @@ def _show_totals(queues: list[QueueStatsView], totals: dict[str, int], empty: st
 
 
 def _show_periods(session: Session, by: str, queue: str | None, task: str | None, span: int) -> None:
-    from penstock.stores.contract import Resolution
-
-    periods = session.run(lambda i: i.statistics.periods(Resolution(by), queue=queue, task=task, span=span))
+    periods = session.run(lambda i: i.statistics.periods(_resolution(by), queue=queue, task=task, span=span))
     if session.json:
         emit({"by": by, "periods": periods})
         return
@@ -118,11 +137,36 @@ def _show_periods(session: Session, by: str, queue: str | None, task: str | None
     _note_missing(by, span)
 
 
-def _note_missing(by: str, span: int) -> None:
-    """Tell that periods of this span are no longer kept."""
+def _show_depths(session: Session, by: str | None, queue: str | None, span: int) -> None:
+    shown: Mapping[str, object]
+    if by is None:
+        queues = session.run(lambda i: i.statistics.depths(queue=queue, span=span))
+        shown, rows = {"depths": queues}, [(one.queue, *_depth_cells(one)) for one in queues]
+    else:
+        periods = session.run(lambda i: i.statistics.depth_periods(_resolution(by), queue=queue, span=span))
+        rows = [(_start(one.at, by), *_depth_cells(one)) for one in periods]
+        shown = {"by": by, "depths": periods}
+    if session.json:
+        emit(shown)
+        return
+    empty = "no samples in this time: a worker takes one each minute"
+    table(((by or "queue").upper(), *_DEPTH_HEADS), rows, empty=empty)
+    _note_missing(by or "day", span)
+
+
+def _depth_cells(one: QueueDepthView | PeriodDepthView) -> tuple[str, ...]:
+    return f"{one.available:,.0f}", f"{one.peak:,}", f"{one.running:,.0f}", f"{one.later:,.0f}"
+
+
+def _resolution(by: str) -> Resolution:
     from penstock.stores.contract import Resolution
 
-    if span > Resolution(by).length * Resolution(by).kept:
+    return Resolution(by)
+
+
+def _note_missing(by: str, span: int) -> None:
+    """Tell that periods of this span are no longer kept."""
+    if span > _resolution(by).length * _resolution(by).kept:
         kept = {"minute": "2 hours", "hour": "4 days", "day": "90 days"}[by]
         note(f"statistics by {by} are kept for {kept}: older ones are not shown")
 

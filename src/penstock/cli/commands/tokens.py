@@ -28,7 +28,10 @@ T = TypeVar("T")
 
 @click.group("tokens")
 def command() -> None:
-    """Create, list and revoke the access tokens of HTTP clients."""
+    """Create, list and revoke access tokens.
+
+    Visitors of the dashboard and HTTP clients identify themselves with a token.
+    """
 
 
 @command.command("create", cls=Command)

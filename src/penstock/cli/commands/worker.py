@@ -77,7 +77,7 @@ __all__ = ["command", "parse_queues"]
 @click.option(
     "--reload",
     is_flag=True,
-    help="For development: restart when a .py file below the working directory changes.",
+    help="For development: restart when a .py file below the working directory, or penstock.toml, changes.",
 )
 def command(spec: str | None, queues: str | None, burst: bool, reload: bool, **knobs: Any) -> int:
     """Run the jobs of an app until stopped.

@@ -65,7 +65,7 @@ def _act(act: str, says: str) -> None:
     @command.command(
         act,
         cls=Command,
-        help=f"{says}\n\nNo access to the machine is needed: workers are told through the store.",
+        help=f"{says}\n\nThe command goes through the store: no access to the workers' machines is needed.",
     )
     @click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=complete_worker)
     @click.option("--all", "all_", is_flag=True, help="Select all workers.")

@@ -5,6 +5,8 @@ So all facts are as they would be had they happened then: instants, attempts, st
 
 from __future__ import annotations
 
+import json
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,8 +32,11 @@ from penstock.stores.contract import ErrorCount, Settlement, Share, StatsReport,
 __all__ = ["HOURS", "live_through"]
 
 HOURS = 24
-#: Steps (ms): of the last hour, whose charts have minutes, and before.
-_MINUTE, _SLOT = 60_000, 15 * 60_000
+#: Steps (ms): of the last hour, whose charts have minutes, and before. A step before it has the jobs of this
+#: many minutes, not of all: the sample is made in seconds.
+_MINUTE, _SLOT, _SLOT_MINUTES = 60_000, 15 * 60_000, 3
+#: At the quietest time of the day, the share of the jobs of the busiest.
+_QUIET = 0.35
 _LEASE = 60_000
 _WORKERS = ("web-1", "web-2", "batch-1")
 _JSON = b'"done"'
@@ -43,11 +48,11 @@ Call = Callable[[int], JobCall[Any]]
 
 @dataclass(frozen=True)
 class _Kind:
-    """A task: its calls, how many come per slot at the busiest hour, how long they wait and run (ms), and the
-    share of attempts that fails with these errors."""
+    """A task: its calls, how many come per minute at the busiest hour, how long they wait and run (ms), and
+    the share of attempts that fails with these errors."""
 
     call: Call
-    number: int
+    number: float
     waits: int
     runs: int
     failing: float = 0.0
@@ -55,15 +60,12 @@ class _Kind:
 
 
 def _fail_payment(job: Job) -> None:
-    if _digit(job) % 3:
-        shop.ask_bank(int(job.id[-4:], 16), Decimal("49.90"), "stolen")
-    raise TimeoutError("the bank has not answered within 10 s")
+    given = json.loads(job.spec.payload)
+    shop.pay(given["order"], Decimal(given["amount"]), "stolen" if _digit(job) % 3 else "slow")
 
 
 def _fail_webhook(job: Job) -> None:
-    if _digit(job) % 4 == 0:
-        raise ConnectionResetError("[Errno 104] Connection reset by peer")
-    shop.post("https://flaky.example/hook", _digit(job))
+    shop.post(f"https://{'flaky' if _digit(job) % 4 else 'broken'}.example/hook", _digit(job))
 
 
 def _fail_import(_: Job) -> None:
@@ -75,7 +77,7 @@ def _fail_mail(job: Job) -> None:
 
 
 def _fail_picture(job: Job) -> None:
-    raise OSError(f"cannot identify image file '/uploads/{job.id[-6:]}.tiff'")
+    shop.read_picture(f"/uploads/{job.id[-6:]}.tiff")
 
 
 def _digit(job: Job) -> int:
@@ -83,19 +85,19 @@ def _digit(job: Job) -> int:
 
 
 _KINDS: tuple[_Kind, ...] = (
-    _Kind(lambda n: shop.send_receipt.job(4000 + n, f"c{n}@example.org"), 14, 80, 70, 0.01, _fail_mail),
+    _Kind(lambda n: shop.send_receipt.job(4000 + n, f"c{n}@example.org"), 14, 80, 70, 0.003, _fail_mail),
     _Kind(
         lambda n: shop.charge_card.job(4000 + n, Decimal("49.90"), shop.Currency.EUR, f"tok{n}"),
-        8, 300, 380, 0.09, _fail_payment,
+        8, 300, 380, 0.03, _fail_payment,
     ),
-    _Kind(lambda n: shop.make_thumbnail.job(f"{n}.jpg", [64, 256]), 9, 150, 260, 0.03, _fail_picture),
+    _Kind(lambda n: shop.make_thumbnail.job(f"{n}.jpg", [64, 256]), 9, 150, 260, 0.006, _fail_picture),
     _Kind(
         lambda n: shop.call_webhook.job("https://partner.example/hook", {"order": 4000 + n}),
-        7, 60, 140, 0.12, _fail_webhook,
+        7, 60, 140, 0.04, _fail_webhook,
     ),
     _Kind(lambda n: shop.sync_stock.job(f"sku-{n % 40}"), 6, 20, 210),
     _Kind(lambda n: shop.count_sales.job("north"), 2, 40, 320),
-    _Kind(lambda n: shop.import_catalogue.job(f"supplier {n % 9}", 500), 1, 900, 45_000, 0.08, _fail_import),
+    _Kind(lambda n: shop.import_catalogue.job(f"supplier {n % 9}", 500), 0.1, 900, 9_000, 0.05, _fail_import),
 )  # fmt: skip
 
 
@@ -105,12 +107,17 @@ async def live_through(open_store: Callable[[ManualClock], Store], now: int, see
     past = _Past(open_store(clock), clock, random.Random(seed))  # noqa: S311 (a sample, no secret)
     try:
         for slot in range((HOURS - 1) * 3_600_000 // _SLOT):
-            await past.live(slot, _SLOT)
+            await past.live(slot, _SLOT, _SLOT_MINUTES * _busy(now - clock.now()))
         for minute in range(60):
-            await past.live(1_000 + minute, _MINUTE)
+            await past.live(1_000 + minute, _MINUTE, _busy(now - clock.now()))
     finally:
         past.store.close()
     return past.jobs
+
+
+def _busy(ago: int) -> float:
+    """The share of the busiest time, this long (ms) ago: now is the busiest, half a day ago the quietest."""
+    return _QUIET + (1 - _QUIET) * (1 + math.cos(2 * math.pi * ago / 86_400_000)) / 2
 
 
 class _Past:
@@ -122,13 +129,11 @@ class _Past:
         self._source = mint()
         self._reports = 0
 
-    async def live(self, slot: int, length: int) -> None:
-        """One step: what every task had to do."""
+    async def live(self, slot: int, length: int, minutes: float) -> None:
+        """One step: what every task had to do in this many busy minutes."""
         begins = self._clock.now()
-        hour = begins // 3_600_000 % 24
-        busy = 1.0 if 8 <= hour < 20 else 0.35
         for kind in _KINDS:
-            number = round(kind.number * busy * self._luck.uniform(0.6, 1.3))
+            number = int(kind.number * minutes * self._luck.uniform(0.7, 1.3) + self._luck.random())
             if number:
                 await self._do(kind, number, slot * 50)
         await self.store.promote(shop.QUEUES, limit=500)
@@ -136,9 +141,10 @@ class _Past:
 
     async def _do(self, kind: _Kind, number: int, first: int) -> None:
         calls = [self._call(kind.call(first + n)) for n in range(number)]
-        queue, task = calls[0].queue, calls[0].task
+        queue = calls[0].queue
         await self.store.enqueue(calls)
         self._clock.advance(round(kind.waits * self._luck.uniform(0.5, 2)))
+        await self.store.sample_depths()
         worker, share = self._luck.choice(_WORKERS), Share(queue, 500, 500)
         fetched = await self.store.fetch([share], limit=500, lease=_LEASE, worker=worker, token=mint_token())
         self._clock.advance(ran := round(kind.runs * self._luck.uniform(0.6, 1.8)))
@@ -150,7 +156,7 @@ class _Past:
         await self.store.settle(ends)
         self.jobs += number
         if ends:
-            await self._report(queue, task, fetched.jobs, moves, ran)
+            await self._report(kind, fetched.jobs, moves, ran)
 
     def _call(self, call: JobCall[Any]) -> NewJob:
         """The job of a call, with an id of that time."""
@@ -161,11 +167,11 @@ class _Past:
         now, outcome = self._clock.now(), _outcome(kind, job, self._clock.now(), self._luck)
         return decide(job, outcome, now, self._luck.random())
 
-    async def _report(
-        self, queue: str, task: str, jobs: Sequence[Job], moves: Sequence[Transition], ran: int
-    ) -> None:
+    async def _report(self, kind: _Kind, jobs: Sequence[Job], moves: Sequence[Transition], ran: int) -> None:
         self._reports += 1
-        waits = sorted(max(1, (job.fetched_at or 0) - job.run_at) for job in jobs)
+        queue, task = jobs[0].queue, jobs[0].spec.task
+        # not what the steps of this sample make of it: a retry waits for the next one
+        waits = sorted(round(kind.waits * self._luck.uniform(0.3, 1.6)) for _ in jobs)
         runs = sorted(ran / 1000 * self._luck.uniform(0.5, 1.5) for _ in jobs)
         failed = sum(move.error is not None for move in moves)
         stats = TaskStats(
@@ -195,10 +201,12 @@ def _error(fails: Callable[[Job], None], job: Job, now: int) -> AttemptError:
     try:
         fails(job)
     except Exception as error:  # noqa: BLE001  # boundary: the error of a sample job
-        if error.__traceback__ is not None:  # without the frame of this function
-            error = error.with_traceback(error.__traceback__.tb_next)
-        made = error_of(job, now, error)
-        return replace(made, traceback=made.traceback.replace(_HERE, "/srv/shop"))
+        frames = error.__traceback__
+        for _ in range(2):  # the frames of this module
+            frames = frames and frames.tb_next
+        made = error_of(job, now, error.with_traceback(frames))
+        traceback = made.traceback.replace(_HERE, "/srv/shop").replace(f"{shop.__name__}.", "shop.")
+        return replace(made, traceback=traceback)
     return AttemptError(job.attempt, now, "RuntimeError", "the sample did not fail")
 
 

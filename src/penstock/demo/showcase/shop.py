@@ -20,7 +20,17 @@ from penstock.core.batch import Batch
 from penstock.demo.demo_folder import NAMESPACE, URL
 from penstock.workflows import current_flow
 
-__all__ = ["QUEUES", "Currency", "Product", "app", "ask_bank", "check_address", "post", "read_prices"]
+__all__ = [
+    "QUEUES",
+    "Currency",
+    "Product",
+    "app",
+    "check_address",
+    "pay",
+    "post",
+    "read_picture",
+    "read_prices",
+]
 
 QUEUES = ("mail", "payments", "images", "imports", "webhooks", "stock", "search", "orders", "reports")
 #: How often a call of another service fails.
@@ -82,26 +92,37 @@ def check_address(email: str) -> None:
 async def charge_card(order: int, amount: Decimal, currency: Currency, card_token: str) -> dict[str, str]:
     """Charge the card of a customer."""
     await asyncio.sleep(random.uniform(0.1, 0.6))  # noqa: S311 (a demo, no secret)
-    ask_bank(order, amount, card_token)
+    pay(order, amount, card_token)
     return {"payment": hashlib.sha256(card_token.encode()).hexdigest()[:12], "currency": currency.value}
 
 
-def ask_bank(order: int, amount: Decimal, card_token: str) -> None:
+def pay(order: int, amount: Decimal, card_token: str) -> None:
+    try:
+        _ask_bank(order, amount, card_token)
+    except PermissionError as refusal:
+        raise CardDeclined(f"order {order}: the bank refuses {amount}") from refusal
+
+
+def _ask_bank(order: int, amount: Decimal, card_token: str) -> None:
     if card_token == "stolen":  # noqa: S105 (a demo)
-        raise CardDeclined(f"order {order}: the bank refuses {amount}")
-    if random.random() < _BAD_LUCK:  # noqa: S311 (a demo, no secret)
+        raise PermissionError("402 do_not_honour")
+    if card_token == "slow" or random.random() < _BAD_LUCK:  # noqa: S105, S311 (a demo, no secret)
         raise TimeoutError("the bank has not answered within 10 s")
 
 
 @app.task(name="shop.make_thumbnail", queue="images")
 def make_thumbnail(path: str, sizes: list[int]) -> list[str]:
     """Make small pictures of a large one."""
-    for n, _ in enumerate(sizes):
-        current_job().progress(n, of=len(sizes), note=path)
+    read_picture(path)
+    for n, _ in enumerate(sizes, 1):
         time.sleep(random.uniform(0.05, 0.2))  # noqa: S311 (a demo, no secret)
+        current_job().progress(n, of=len(sizes), note=path)
+    return [f"{path}@{size}" for size in sizes]
+
+
+def read_picture(path: str) -> None:
     if path.endswith(".tiff"):
         raise OSError(f"cannot identify image file '{path}'")
-    return [f"{path}@{size}" for size in sizes]
 
 
 @app.task(name="shop.import_catalogue", queue="imports", timeout="1h", max_attempts=1)
@@ -135,6 +156,8 @@ async def call_webhook(url: str, body: dict[str, str | int]) -> int:
 
 
 def post(url: str, size: int) -> int:
+    if "broken" in url:
+        raise ConnectionResetError("[Errno 104] Connection reset by peer")
     if "flaky" in url or random.random() < _BAD_LUCK:  # noqa: S311 (a demo, no secret)
         raise ConnectionError(f"[Errno 111] Connect call failed ('203.0.113.{size}', 443)")
     return 200
@@ -146,10 +169,11 @@ async def sync_stock(sku: str, seconds: float = 0.2) -> None:
     await asyncio.sleep(seconds)
 
 
-@app.task(name="shop.index_products", queue="search", batch=Batch(max_size=200, max_wait="20m"))
-async def index_products(products: list[Product]) -> None:
+@app.task(name="shop.index_products", queue="search", batch=Batch(max_size=60, max_wait="20m"))
+async def index_products(products: list[Product]) -> int:
     """Put products into the search index, many at once."""
     await asyncio.sleep(0.3)
+    return len(products)
 
 
 @app.task(name="shop.fulfil_order", queue="orders")

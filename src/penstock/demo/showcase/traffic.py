@@ -9,16 +9,20 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from penstock.demo.showcase import shop
+from penstock.demo.showcase.present import start_work
 
 __all__ = ["go_on"]
 
 #: Jobs per step, and seconds between two steps.
-_JOBS, _EVERY = (1, 3), 1.5
+_JOBS, _EVERY = (1, 2), 2.0
 _LANGUAGES: tuple[Literal["en", "de", "fr"], ...] = ("en", "de", "fr")
 
 
 async def go_on(seed: int = 7) -> None:
-    """Enqueue jobs until cancelled."""
+    """Enqueue jobs until cancelled, from when workers run."""
+    while not await shop.app.store.workers():  # noqa: ASYNC110 (a store has no event for this)
+        await asyncio.sleep(0.1)
+    await start_work(shop.app.store)
     luck = random.Random(seed)  # noqa: S311 (a sample, no secret)
     for number in itertools.count(9_000):
         calls = [_call(luck, number) for _ in range(luck.randint(*_JOBS))]

@@ -15,6 +15,7 @@ from penstock.dialects.lmstfy.dispatcher import Dispatcher
 from penstock.dialects.lmstfy.poll import Poll
 from penstock.dialects.lmstfy.timers import QueueList, TtrTimer, WorkWatch
 from penstock.inspector.audit import AuditLog
+from penstock.maintenance.depth_sampler import DepthSampler
 from penstock.maintenance.promoter import Promoter
 from penstock.maintenance.pruner import Pruner
 from penstock.maintenance.service import ProblemLog, Service
@@ -79,6 +80,7 @@ class Backend:
             self.ttr_timer,
             self.work_watch,
             Pruner(store, keep_dead=_KEEP_DEAD),
+            DepthSampler(store),
         ]
         self._tasks: list[asyncio.Task[None]] = []
         self.problem_log = ProblemLog(_log)

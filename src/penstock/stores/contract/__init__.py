@@ -8,7 +8,7 @@
 | `operating.py` | list, queues, settings, retry, delete, prune, announce … | operators, maintenance |
 | `changing.py` | discard, edit_jobs, move_jobs | operators |
 | `documenting.py` | documents, change_documents, take_quota, append_log … | HTTP, dashboards |
-| `measuring.py` | add_stats, read_stats, read_errors, queue_sizes | workers, operators |
+| `measuring.py` | add_stats, read_stats, read_errors, sample_depths … | workers, operators |
 | `flowing.py` | put_flow, get_flows, change_flow, advance_flows … | workflows |
 | `stepping.py` | record_steps, steps, await_signals, send_signals | durable steps |
 | `searching.py` | search_jobs | operators |
@@ -90,6 +90,8 @@ from penstock.stores.contract.measuring import (
     MOST_STATS_TASKS,
     REPORTS_REMEMBERED,
     SIZE_SAMPLE,
+    DepthPage,
+    DepthRow,
     ErrorCount,
     ErrorGroup,
     Measuring,
@@ -185,6 +187,8 @@ __all__ = [
     "Changing",
     "Consuming",
     "DayCount",
+    "DepthPage",
+    "DepthRow",
     "Document",
     "DocumentChange",
     "DocumentPage",

@@ -1,4 +1,4 @@
-"""The verbs of statistics: what workers report of tasks and errors, and how much space queues take.
+"""The verbs of statistics: what workers report of tasks and errors, and how large queues are.
 
 docs/statistics.md explains them with examples.
 """
@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from penstock.core.queue_depth import QueueDepth
 from penstock.core.task_stats import TaskStats
 
 __all__ = [
@@ -19,6 +20,8 @@ __all__ = [
     "MOST_STATS_TASKS",
     "REPORTS_REMEMBERED",
     "SIZE_SAMPLE",
+    "DepthPage",
+    "DepthRow",
     "ErrorCount",
     "ErrorGroup",
     "Measuring",
@@ -123,6 +126,21 @@ class StatsPage(msgspec.Struct, frozen=True):
     now: int
 
 
+class DepthRow(msgspec.Struct, frozen=True):
+    """The depth of one queue in the period that begins at `at`."""
+
+    queue: str
+    at: int
+    depth: QueueDepth
+
+
+class DepthPage(msgspec.Struct, frozen=True):
+    """Depths by queue and period; `now` is the store's clock."""
+
+    rows: list[DepthRow]
+    now: int
+
+
 class ErrorGroup(msgspec.Struct, frozen=True):
     """Errors of one task with one class and one message; `job` is the id of the latest job that had one.
 
@@ -173,6 +191,24 @@ class Measuring(Protocol):
 
     async def read_errors(self, *, queue: str | None = None, task: str | None = None) -> list[ErrorGroup]:
         """List the groups of errors of one queue or task or all, the latest error first."""
+        ...
+
+    async def sample_depths(self) -> int:
+        """Count the unfinished jobs of each queue that has no sample in the current minute yet.
+
+        A queue has one sample per minute of the store's clock, however many callers there are. Each sample is
+        added to the current minute, hour and day. The time of the call does not depend on the number of jobs.
+
+        Answer: the time until the next minute begins.
+        """
+        ...
+
+    async def read_depths(self, resolution: Resolution, *, span: int, queue: str | None = None) -> DepthPage:
+        """Read the depths in all periods that end less than `span` ms ago, of one queue or of all.
+
+        Answer: rows by queue and period. A period without a sample has no row; a record that cannot be read
+        is left out.
+        """
         ...
 
     async def queue_sizes(self, names: Sequence[str] | None = None) -> list[QueueSize]:

@@ -101,11 +101,13 @@ class SearchPage(msgspec.Struct, frozen=True):
 
     - `next`: the `after` of the next step; None: the search is complete.
     - `seen`: about how many jobs of the filter's queues and states the step has passed.
+    - `away`: queues that the step left out, because their part of the store does not answer.
     """
 
     hits: list[SearchHit]
     next: str | None
     seen: int
+    away: tuple[str, ...] = ()
 
     @property
     def jobs(self) -> list[Job]:
@@ -128,7 +130,7 @@ def check_search(filter: JobFilter, order: JobOrder) -> JobFilter:
             f"{wrong[0].value} jobs have no order by {order.value} time: "
             f"order them by enqueued time, or give states of {known}"
         )
-    states = tuple(dict.fromkeys(filter.states))
+    states = tuple(sorted(set(filter.states)))
     if not states and order is not JobOrder.ENQUEUED:
         states = tuple(sorted(_ORDERED[order]))
     if not states and filter.worker is not None:

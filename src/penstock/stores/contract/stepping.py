@@ -85,13 +85,28 @@ class RecordedStep(msgspec.Struct, frozen=True):
 class StoredStep(msgspec.Struct, frozen=True):
     """A step that a job remembers, and when it was stored.
 
-    `signal`: name and key of the signal that the job waits for (`value` is None), or has received.
+    - `signal`: name and key of the signal that the job waits for (`value` is None), or has received.
+    - `left_out`: the bytes of a value that was longer than asked for; `value` is then empty. For an encrypted
+      value, about as many.
     """
 
     name: str
     at: int
     value: bytes | None = None
     signal: tuple[str, str] | None = None
+    left_out: int = 0
+
+    @property
+    def size(self) -> int:
+        """The bytes of the value, also if it was left out; 0 while the job waits."""
+        return len(self.value or b"") + self.left_out
+
+    def within(self, largest: int) -> StoredStep:
+        """The step, without its value if that has more than `largest` bytes."""
+        size = len(self.value or b"")
+        if size <= largest:
+            return self
+        return StoredStep(self.name, self.at, b"", self.signal, size)
 
 
 class SignalWait(msgspec.Struct, frozen=True, gc=False):
@@ -147,8 +162,15 @@ class Stepping(Protocol):
         """
         ...
 
-    async def steps(self, ref: Ref) -> list[StoredStep]:
-        """Read the steps of a job, in the order in which they were stored."""
+    async def steps(
+        self, ref: Ref, *, names: Sequence[str] | None = None, largest: int | None = None
+    ) -> list[StoredStep]:
+        """Read the steps of a job, in the order in which they were stored.
+
+        - `names`: only the steps with these names; other names have no place in the answer.
+        - `largest`: a value of more bytes is left out, so 0 lists the steps without their values.
+        - With one of them, steps that are stored meanwhile may be missing.
+        """
         ...
 
     async def await_signals(self, waits: Sequence[SignalWait]) -> list[RecordedStep]:
@@ -186,7 +208,9 @@ class SyncStepping(Protocol):
         """As `Stepping.record_steps`."""
         ...
 
-    def steps(self, ref: Ref) -> list[StoredStep]:
+    def steps(
+        self, ref: Ref, *, names: Sequence[str] | None = None, largest: int | None = None
+    ) -> list[StoredStep]:
         """As `Stepping.steps`."""
         ...
 

@@ -124,6 +124,10 @@ def verbs_of(store: Store) -> VerbTable:
             )
         ),
         read_errors=_InnerOperation(lambda queue, task: store.read_errors(queue=queue, task=task)),
+        sample_depths=_InnerOperation(store.sample_depths),
+        read_depths=_InnerOperation(
+            lambda resolution, span, queue: store.read_depths(resolution, span=span, queue=queue)
+        ),
         queue_sizes=_InnerOperation(store.queue_sizes),
         put_flow=_AskedBoth(
             lambda flow, nodes, start: store.put_flow(flow, nodes, start=start),
@@ -147,7 +151,10 @@ def verbs_of(store: Store) -> VerbTable:
             lambda limit: store.advance_flows(limit=limit), lambda limit: sync.advance_flows(limit=limit)
         ),
         record_steps=_AskedBoth(store.record_steps, sync.record_steps),
-        steps=_AskedBoth(store.steps, sync.steps),
+        steps=_AskedBoth(
+            lambda ref, names, largest: store.steps(ref, names=names, largest=largest),
+            lambda ref, names, largest: sync.steps(ref, names=names, largest=largest),
+        ),
         await_signals=_AskedBoth(store.await_signals, sync.await_signals),
         send_signals=_AskedBoth(store.send_signals, sync.send_signals),
     )

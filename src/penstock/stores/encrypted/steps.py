@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from penstock.core.job import Ref
+from penstock.encryption import clear_size, encrypted_size
 from penstock.stores.contract import (
     RecordedStep,
     Signal,
@@ -78,23 +79,35 @@ class AwaitSignals:
 
 
 class ReadSteps:
-    """Read the steps of a job, decrypted."""
+    """Read the steps of a job, decrypted. More may be read than is answered: encrypted values are longer."""
 
-    def __init__(self, inner: Operation[[Ref], list[StoredStep]], cipher: FieldCipher) -> None:
+    def __init__(
+        self, inner: Operation[[Ref, Sequence[str] | None, int | None], list[StoredStep]], cipher: FieldCipher
+    ) -> None:
         self._inner = inner
         self._cipher = cipher
 
-    async def run(self, ref: Ref, /) -> list[StoredStep]:
-        return self._decrypted(ref, await self._inner.run(ref))
+    async def run(self, ref: Ref, names: Sequence[str] | None, largest: int | None, /) -> list[StoredStep]:
+        return self._decrypted(ref, await self._inner.run(ref, names, _stored(largest)), largest)
 
-    def run_sync(self, ref: Ref, /) -> list[StoredStep]:
-        return self._decrypted(ref, self._inner.run_sync(ref))
+    def run_sync(self, ref: Ref, names: Sequence[str] | None, largest: int | None, /) -> list[StoredStep]:
+        return self._decrypted(ref, self._inner.run_sync(ref, names, _stored(largest)), largest)
 
-    def _decrypted(self, ref: Ref, steps: list[StoredStep]) -> list[StoredStep]:
-        return [
-            replace(step, value=_clear(self._cipher, ref, step.name, step.value, step.signal))
-            for step in steps
-        ]
+    def _decrypted(self, ref: Ref, steps: list[StoredStep], largest: int | None) -> list[StoredStep]:
+        found = []
+        for step in steps:
+            if step.left_out:
+                found.append(replace(step, left_out=clear_size(step.left_out)))
+                continue
+            value = _clear(self._cipher, ref, step.name, step.value, step.signal)
+            clear = replace(step, value=value)
+            found.append(clear if largest is None else clear.within(largest))
+        return found
+
+
+def _stored(largest: int | None) -> int | None:
+    """The most bytes of an encrypted value that has at most `largest`; 0 for a list without values."""
+    return largest and encrypted_size(largest)
 
 
 class SendSignals:

@@ -183,6 +183,8 @@ def verb_table(store: Store, cipher: FieldCipher) -> VerbTable:
         read_errors=ReadErrors(inner.read_errors, cipher),
         # these carry nothing that is encrypted
         read_stats=inner.read_stats,
+        sample_depths=inner.sample_depths,
+        read_depths=inner.read_depths,
         queue_sizes=inner.queue_sizes,
         get_flows=inner.get_flows,
         list_flows=inner.list_flows,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
+from penstock.core.queue_depth import QueueDepth, depth_over_time
 from penstock.core.task_stats import OTHER, TaskStats, sum_of
 from penstock.stores.contract import (
     ERRORS_KEPT,
@@ -20,10 +23,11 @@ __all__ = ["MemoryStatistics"]
 
 
 class MemoryStatistics:
-    """Statistics by period and task, groups of errors, and the last reports."""
+    """Statistics by period and task, depths by period, groups of errors, and the last reports."""
 
     def __init__(self) -> None:
         self.periods: dict[Resolution, dict[int, dict[str, TaskStats]]] = {one: {} for one in Resolution}
+        self.depths: dict[Resolution, dict[int, QueueDepth]] = {one: {} for one in Resolution}
         self.errors: dict[str, ErrorGroup] = {}  # by group, the latest error last
         self._reports: dict[str, tuple[int, int]] = {}  # by source: the last number, and when it came
 
@@ -42,14 +46,18 @@ class MemoryStatistics:
         Periods of a clock that was set back are forgotten as well, except for the next one.
         """
         for resolution, periods in self.periods.items():
-            period = now // resolution.length
-            oldest = resolution.oldest(now)
-            for other in [one for one in periods if not oldest <= one <= period + 1]:
-                del periods[other]
-            tasks = periods.setdefault(period, {})
+            tasks = periods.setdefault(_current(periods, resolution, now), {})
             known = count.task in tasks or len(tasks) < MOST_STATS_TASKS
             name = count.task if known else OTHER
             tasks[name] = sum_of([tasks[name], count.stats]) if name in tasks else count.stats
+
+    def add_depth(self, sample: QueueDepth, now: int) -> None:
+        """Add to the current minute, hour and day, unless this minute has a sample. Forget as `add` does."""
+        if now // Resolution.MINUTE.length in self.depths[Resolution.MINUTE]:
+            return
+        for resolution, periods in self.depths.items():
+            period = _current(periods, resolution, now)
+            periods[period] = depth_over_time([periods[period], sample]) if period in periods else sample
 
     def add_errors(self, queue: str, count: ErrorCount, now: int) -> None:
         """Add to a group of errors, and forget the groups that are too old or too many."""
@@ -84,3 +92,11 @@ class MemoryStatistics:
             last=max(other.last, gone.last),
             job=gone.job,
         )
+
+
+def _current(periods: dict[int, Any], resolution: Resolution, now: int) -> int:
+    """The current period. Those that are too old or too late are removed."""
+    period, oldest = now // resolution.length, resolution.oldest(now)
+    for other in [one for one in periods if not oldest <= one <= period + 1]:
+        del periods[other]
+    return period

@@ -12,6 +12,7 @@ from penstock.stores.facade import VerbTable
 from penstock.stores.memory.state import MemoryState, named
 from penstock.stores.memory.verbs import (
     changing,
+    depths,
     documents,
     fetching,
     flows,
@@ -134,6 +135,8 @@ def verb_table(owned: OwnedMemory) -> VerbTable:
         add_stats=_Locked(owned, measuring.add_stats),
         read_stats=_Locked(owned, measuring.read_stats),
         read_errors=_Locked(owned, measuring.read_errors),
+        sample_depths=_Locked(owned, depths.sample_depths),
+        read_depths=_Locked(owned, depths.read_depths),
         queue_sizes=_Locked(owned, measuring.queue_sizes),
         put_flow=_Locked(owned, flows.put_flow),
         add_to_flow=_Locked(owned, flows.add_to_flow),

@@ -6,6 +6,7 @@ A verb is a `CallPlan`: a generator that yields calls, is sent their answers, an
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, TypeVar
@@ -35,6 +36,8 @@ CallPlan = Generator[list[Call], list[Any], R]
 _used: dict[tuple[bytes, str], tuple[str, ...]] = {}
 _used_lock = forks.lock()
 _MOST_USED = 1_024
+#: For this long (s) a queue of a Cluster counts as listed after it was put on the list of all queues.
+_LISTED = 60.0
 
 
 class Context:
@@ -53,6 +56,7 @@ class Context:
         self.floor = 0
         #: Queues that this object has seen on, or put on, the list of all queues.
         self.listed: set[str] = set()
+        self._listed_until, self._relisted_until = 0.0, 0.0
         self.set_asides = SetAsides()
         #: All queues that this object has used on a Cluster: a substitute while the list of queues is
         #: unavailable.
@@ -77,6 +81,25 @@ class Context:
     def steered(self) -> bool:
         """True if a test controls the clock; else the server's clock is used."""
         return self._clock is not None
+
+    def unlisted(self, queues: set[str]) -> set[str]:
+        """Return the queues that this object has to put on the list of all queues before it uses them.
+
+        On a single server these are new ones. On a Cluster, which may lose the list and keep the queues, they
+        are put on it again after a minute.
+        """
+        if self.clustered and time.monotonic() >= self._listed_until:
+            self._listed_until = time.monotonic() + _LISTED
+            self.met |= self.listed
+            self.listed.clear()
+        return queues - self.listed
+
+    def relists(self) -> bool:
+        """True once a minute on a Cluster: a worker puts its queues on the lists again."""
+        if not self.clustered or time.monotonic() < self._relisted_until:
+            return False
+        self._relisted_until = time.monotonic() + _LISTED
+        return True
 
     def used_before(self, token: str, queues: Sequence[str]) -> Sequence[str]:
         """Return the other queues for which this token was used before; store these queues for the token."""

@@ -29,6 +29,7 @@ ORDER = (
     "queue",
     "limits",
     "profiles",
+    "counts",
     "lease_ends",
     "record",
     "partitions",

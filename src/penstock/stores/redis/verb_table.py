@@ -11,6 +11,7 @@ from penstock.stores.redis.plan_runner import PlanRunner
 from penstock.stores.redis.verbs import (
     batches,
     changing,
+    depths,
     documents,
     fetching,
     flows,
@@ -104,6 +105,8 @@ def verb_table(plans: PlanRunner) -> VerbTable:
         add_stats=plan(measuring.add_stats),
         read_stats=plan(measuring.read_stats),
         read_errors=plan(measuring.read_errors),
+        sample_depths=plan(depths.sample_depths),
+        read_depths=plan(depths.read_depths),
         queue_sizes=plan(measuring.queue_sizes),
         put_flow=plan(flows.put_flow),
         add_to_flow=plan(flows.add_to_flow),

@@ -12,6 +12,7 @@ from penstock.stores.sqlite.runner import Runner
 from penstock.stores.sqlite.verbs import (
     batches,
     changing,
+    depths,
     documents,
     fetching,
     flows,
@@ -105,6 +106,8 @@ def verb_table(runner: Runner | NamespaceRunner) -> VerbTable:
         add_stats=ask(Verb(measuring.add_stats, syncs=False)),
         read_stats=ask(Verb(measuring.read_stats, reads=True)),
         read_errors=ask(Verb(measuring.read_errors, reads=True)),
+        sample_depths=ask(Verb(depths.sample_depths, probe=depths.probe_sample_depths, syncs=False)),
+        read_depths=ask(Verb(depths.read_depths, reads=True)),
         queue_sizes=ask(Verb(measuring.queue_sizes, reads=True)),
         put_flow=ask(Verb(flows.put_flow)),
         add_to_flow=ask(Verb(flows.add_to_flow)),

@@ -8,6 +8,7 @@
 | `server.py`, `bounded_connection.py` | the dashboard on sockets of its own |
 | `security.py`, `forms.py` | headers, where a request comes from, the token of each form |
 | `page.py`, `pages/` | what a page is; one module per page |
+| `store_time.py` | the time by the clock of the store |
 | `view.py` | one request: what pages use to read, link and change |
 | `pulse.py`, `stream.py`, `shared_reads.py` | one read of the store for all open pages, as events |
 | `rendering.py`, `templates/` | Jinja templates; `parts.html` has the macros of the design |

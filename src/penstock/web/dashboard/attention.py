@@ -6,14 +6,13 @@ To add a rule, write a function that takes `Facts` and yields `AttentionItem`s, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from penstock.core.job import State
-from penstock.inspector import ParkedView, QueueView, TaskStatsView, WorkerView
+from penstock.inspector import ParkedView, QueueDepthView, QueueView, TaskStatsView, WorkerView
 from penstock.web.dashboard.formats import ago, instant_of, span
-from penstock.web.dashboard.pulse import Depth
 from penstock.web.dashboard.shared_reads import FRESH_STATISTICS
 from penstock.web.dashboard.view import View
 
@@ -25,12 +24,11 @@ _ORDER: tuple[Level, ...] = ("bad", "warn", "note")
 _DAY = 86_400_000
 #: A ready job that waits longer than this (ms) is worth a look.
 _LONG_WAIT = 60_000
-#: A worker that was not seen for this long (ms) is late: it reports itself every few seconds.
-_LATE = 30_000
-#: A queue has grown if its ready jobs are this many times as many, and more by this number.
-_GROWN, _GROWN_BY = 1.5, 20
-#: How far back (ms) a growing queue is compared.
-_GROWTH = 600_000
+#: A worker that was not seen for this long (s) is late: it reports itself every few seconds.
+_LATE = 30.0
+#: A queue grows if its ready jobs are this many times the mean of the last ten minutes (ms), and more by this
+#: number. A steady growth is twice as far from where it began as from its mean.
+_GROWN, _GROWN_BY, _GROWTH = 1.25, 20, 600_000
 _MOST = 20
 
 
@@ -43,7 +41,7 @@ class Facts:
     workers: list[WorkerView]
     parked: list[ParkedView]
     last_day: list[TaskStatsView]
-    depths: Sequence[Depth]
+    depths: dict[str, QueueDepthView]
 
 
 @dataclass(frozen=True)
@@ -65,13 +63,16 @@ async def attention(view: View) -> list[AttentionItem]:
     last_day = await view.read(
         "last day", lambda: inspector.statistics.tasks(span=_DAY), fresh=FRESH_STATISTICS
     )
+    depths = await view.read(
+        "recent depths", lambda: inspector.statistics.depths(span=_GROWTH), fresh=FRESH_STATISTICS
+    )
     facts = Facts(
         view,
         queues=await view.queues(),
-        workers=await view.read("fleet", lambda: inspector.workers(jobs=0)),
+        workers=await view.read("fleet", lambda: inspector.workers(jobs=0), cost=2),
         parked=[p for p in await view.read("parked", inspector.parked, cost=2) if view.sees(p.queue)],
         last_day=[task for task in last_day if view.sees(task.queue)],
-        depths=list(view.shared.pulse.depths),
+        depths={one.queue: one for one in depths},
     )
     found = [finding for rule in RULES for finding in rule(facts)]
     return sorted(found, key=lambda one: _ORDER.index(one.level))[:_MOST]
@@ -91,7 +92,7 @@ def _unserved(facts: Facts) -> Iterator[AttentionItem]:
     for queue in facts.queues:
         ready = queue.counts.get(State.AVAILABLE.value, 0)
         if ready and queue.name not in served:
-            says = f"has {_jobs(ready)} ready and no worker"
+            says = f"{_jobs(ready)} ready and no worker"
             yield AttentionItem("bad", queue.name, says, facts.view.queue_link(queue.name))
 
 
@@ -103,7 +104,9 @@ def _dead(facts: Facts) -> Iterator[AttentionItem]:
             died[task.queue].append((task.dead, task.task))
     for queue, tasks in died.items():
         tasks.sort(reverse=True)
-        named = ", ".join(f"{name} ({n:,})" for n, name in tasks[:2]) + (" …" if len(tasks) > 2 else "")
+        several = len(tasks) > 1
+        named = ", ".join(f"{name} ({n:,})" if several else name for n, name in tasks[:2])
+        named += " …" if len(tasks) > 2 else ""
         says = f"{_jobs(sum(n for n, _ in tasks))} died in the last 24 hours: {named}"
         yield AttentionItem("bad", queue, says, facts.view.link("/jobs", queue=queue, state=State.DEAD.value))
 
@@ -123,46 +126,39 @@ def _stopped(facts: Facts) -> Iterator[AttentionItem]:
         ready, link = queue.counts.get(State.AVAILABLE.value, 0), facts.view.queue_link(queue.name)
         if queue.paused:
             waits = f", {_jobs(ready)} ready" if ready else ""
-            yield AttentionItem("warn" if ready else "note", queue.name, f"is paused{waits}", link)
+            yield AttentionItem("warn" if ready else "note", queue.name, f"paused{waits}", link)
         if queue.closed:
-            yield AttentionItem("note", queue.name, "is closed: new jobs are refused", link)
+            yield AttentionItem("note", queue.name, "closed: new jobs are refused", link)
         if queue.throttled_until is not None:
             until = ago(queue.throttled_until, facts.view.now)
-            yield AttentionItem("warn", queue.name, f"is throttled; it goes on {until}", link)
+            yield AttentionItem("warn", queue.name, f"throttled; continues {until}", link)
 
 
 def _slow(facts: Facts) -> Iterator[AttentionItem]:
     """Queues whose oldest ready job waits long, and queues that grow."""
-    some_time_ago = _some_time_ago(facts)
     for queue in facts.queues:
         if queue.paused or queue.throttled_until is not None:
             continue
         since = instant_of(queue.oldest_available_at)
         link = facts.view.queue_link(queue.name)
         if since is not None and facts.view.now - since > _LONG_WAIT:
-            says = f"its oldest ready job waits for {span((facts.view.now - since) // 1000)}"
+            says = f"the oldest ready job waits for {span((facts.view.now - since) // 1000)}"
             yield AttentionItem("warn", queue.name, says, link)
-        if some_time_ago is None:
-            continue
-        before, now = some_time_ago.ready.get(queue.name, 0), queue.counts.get(State.AVAILABLE.value, 0)
-        if now > before * _GROWN and now - before > _GROWN_BY:
-            yield AttentionItem("warn", queue.name, f"grows: {before:,} ready jobs became {now:,}", link)
+        depth, now = facts.depths.get(queue.name), queue.counts.get(State.AVAILABLE.value, 0)
+        if depth is not None and now > max(depth.available * _GROWN, depth.available + _GROWN_BY):
+            says = f"grows: {_jobs(now)} ready, {depth.available:,.0f} on average in the last 10 minutes"
+            yield AttentionItem("warn", queue.name, says, link)
 
 
 def _late(facts: Facts) -> Iterator[AttentionItem]:
     """Workers that do not report themselves any more."""
+    view = facts.view
     for worker in facts.workers:
-        seen = instant_of(worker.seen_at)
-        if seen is not None and facts.view.now - seen > _LATE:
-            says = f"worker on {worker.host} was last seen {ago(worker.seen_at, facts.view.now)}"
-            link = facts.view.worker_link(worker.id)
+        seen = view.may("read") or any(map(view.sees, worker.queues))
+        if seen and worker.silent > _LATE:
+            says = f"worker on {worker.host} was last seen {ago(worker.seen_at, view.now)}"
+            link = view.worker_link(worker.id)
             yield AttentionItem("bad", worker.id, says, link)
-
-
-def _some_time_ago(facts: Facts) -> Depth | None:
-    """The depths some minutes ago; None if they are not remembered."""
-    old = (one for one in facts.depths if _GROWTH // 2 <= facts.view.now - one.at <= _GROWTH)
-    return next(old, None)
 
 
 def _jobs(n: int) -> str:

@@ -14,15 +14,21 @@ __all__ = ["BoundedConnection"]
 
 #: The longest head of a request (bytes): the request line and all headers.
 _LONGEST_HEAD = 64 * 1024
-#: Seconds in which a new connection sends a head, and in which a begun head has to be complete.
+#: Seconds in which a new connection sends a head, in which a begun head has to be complete, and in which the
+#: rest of a body has to come that nobody waits for.
 _PATIENCE = 20.0
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Closes its connection if a head is too large or too late, or if an answer is not read."""
+    """Closes its connection if a head is too large or too late, if a body is still sent long after its
+    answer, or if an answer is not read.
 
-    _in_head = True
+    Also if a request follows that for an event stream, which has no end: uvicorn reads nothing more then, and
+    would not see that the client has gone.
+    """
+
+    _in_head, _in_body = True, False
     _size = 0
     _late: TimerHandle | None = None
     _unread = 0
@@ -49,7 +55,22 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._end_head()
-        super().on_headers_complete()
+        before = self.cycle
+        if before is not None and not before.response_complete and before.scope["path"].endswith("/events"):
+            self.transport.abort()
+        else:
+            self._in_body = True
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        self._end_head()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._in_body and self._late is None:  # its data would put off the end of an idle connection
+            self._late = self.loop.call_later(_PATIENCE, self.transport.abort)
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection. One that still has to read is given time while it reads."""

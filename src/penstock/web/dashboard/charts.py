@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from penstock.inspector import PeriodStatsView
 from penstock.stores.contract import Resolution
 from penstock.web.dashboard.formats import instant_of
 
@@ -15,6 +14,14 @@ __all__ = ["Chart", "Mark", "Series", "area_chart", "bar_chart", "filled", "spar
 
 _HIGH = 100.0
 T = TypeVar("T")
+
+
+class _Period(Protocol):
+    @property
+    def at(self) -> str: ...
+
+
+P = TypeVar("P", bound=_Period)
 
 #: Room above the highest value, so that its line is not cut.
 _TOP = 4.0
@@ -54,9 +61,7 @@ class Chart:
     facts: list[tuple[str, str, str]] = field(default_factory=list)
 
 
-def filled(
-    periods: Sequence[PeriodStatsView], by: Resolution, count: int, now: int
-) -> list[tuple[int, PeriodStatsView | None]]:
+def filled(periods: Sequence[P], by: Resolution, count: int, now: int) -> list[tuple[int, P | None]]:
     """The last `count` periods, oldest first, each with its start (ms); None where nothing happened."""
     known = {(instant_of(one.at) or 0) // by.length: one for one in periods}
     last = max([now // by.length, *known])

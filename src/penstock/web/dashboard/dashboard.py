@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -21,6 +22,7 @@ from penstock.stores.contract import Store
 from penstock.web.access_tokens import AccessToken, digest_of
 from penstock.web.dashboard.assets import Assets
 from penstock.web.dashboard.bulk_steps import BulkSteps
+from penstock.web.dashboard.depth_samples import sampling
 from penstock.web.dashboard.formats import plain_line
 from penstock.web.dashboard.forms import FormError, local_path, read_form
 from penstock.web.dashboard.identification import Identification, Login
@@ -31,9 +33,10 @@ from penstock.web.dashboard.pages import ACTS, PAGES
 from penstock.web.dashboard.pulse import Pulse
 from penstock.web.dashboard.rendering import Templates
 from penstock.web.dashboard.security import Guard
-from penstock.web.dashboard.sessions import new_cookie
+from penstock.web.dashboard.sessions import new_cookie, text_token
 from penstock.web.dashboard.settings import DashboardSettings
-from penstock.web.dashboard.shared_reads import SharedReads
+from penstock.web.dashboard.shared_reads import REFRESHES, SharedReads
+from penstock.web.dashboard.store_time import StoreTime
 from penstock.web.dashboard.stream import EventStreams
 from penstock.web.dashboard.view import NotFoundError, Shared, View
 from penstock.web.dashboard.visitor import Visitor
@@ -77,10 +80,11 @@ class Dashboard:
             settings=settings,
             redaction=Redaction(settings.redact),
             reads=reads,
-            pulse=Pulse(inspector, settings.interval),
+            pulse=Pulse(inspector, settings.interval, reads.outdate),
             bulk_steps=BulkSteps(store, allowed=not settings.read_only),
         )
         self._identification = Identification(store, settings, login, lambda: reads.count(1))
+        self._clock = StoreTime(self._store_time)
         self._tries = LoginTries()
         self._streams = EventStreams(self._shared.pulse)
         self._templates = Templates()
@@ -93,11 +97,18 @@ class Dashboard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._asgi(scope, receive, send)
 
-    def running(self) -> AbstractContextManager[None]:
-        """Remember the depths of queues and continue bulk acts while this block lasts, also when no page is
-        open."""
-        self._shared.bulk_steps.wake()
-        return self._shared.pulse.running()
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Sample the depths of queues and continue bulk acts while this block lasts, also without an open
+        page.
+
+        For servers that call `close` when they stop, before they wait for open requests.
+        """
+        shared = self._shared
+        self._streams.are_closed = True
+        shared.bulk_steps.wake()
+        with sampling(shared.store, allowed=not shared.settings.read_only), shared.pulse.running():
+            yield
 
     def close(self) -> None:
         """End the event streams, and leave bulk acts to others: the server stops."""
@@ -134,6 +145,7 @@ class Dashboard:
     def _page(self, page: DashboardPage) -> Endpoint:
         async def answer(request: Request) -> Response:
             live = "x-penstock-live" in request.headers
+            REFRESHES.set(live)
             if live and not self._shared.reads.may_refresh():
                 return Response(status_code=204)
             view = await self._view(request)
@@ -146,7 +158,7 @@ class Dashboard:
             values = await page.show(view)
             if isinstance(values, Response):
                 return values
-            said = None if live else _said(request, self._said)
+            said = None if live else _said(request, self._said, view.cookie)
             html = self._render(f"pages/{page.name}.html", view, {"page": page, "flash": said, **values})
             answer = HTMLResponse(html)
             if said is not None:
@@ -159,7 +171,7 @@ class Dashboard:
         async def answer(request: Request) -> Response:
             view = await self._view(request)
             if view is None:
-                return self._to_login(request)
+                return await self._logged_out(request)
             view.form = await read_form(request, self._given(request))
             queue = view.queue if "{queue}" in act.path else "*"
             if not (view.visitor.may_somewhere(act.right) if act.somewhere else view.may(act.right, queue)):
@@ -217,7 +229,16 @@ class Dashboard:
 
     async def _view(self, request: Request) -> View | None:
         visitor = await self._identification.visitor(request, self._given(request))
-        return None if visitor is None else self._of(request, visitor)
+        if visitor is None:
+            return None
+        request.state.visitor = visitor
+        view = self._of(request, visitor)
+        view.now = await self._clock.now()
+        return view
+
+    async def _store_time(self) -> int:
+        self._shared.reads.count(1)
+        return await self._identification.tokens.now()
 
     def _of(self, request: Request, visitor: Visitor) -> View:
         return View(request, visitor, self._shared, self._session(request))
@@ -228,7 +249,9 @@ class Dashboard:
         if (cookie := getattr(request.state, "cookie", None)) is not None:
             answer.set_cookie(self._cookie, cookie, **kept)
         if (flash := getattr(request.state, "flash", None)) is not None:
-            answer.set_cookie(self._said, quote("|".join(flash)[:300], safe=""), max_age=60, **kept)
+            text = "|".join(flash)[:300]
+            token = text_token(self._session(request), text)
+            answer.set_cookie(self._said, quote(f"{token}|{text}", safe=""), max_age=60, **kept)
 
     @property
     def _said(self) -> str:
@@ -243,6 +266,15 @@ class Dashboard:
             return self._plain(request, 401, "Logged out", "Log in again, and repeat this.")
         view = self._of(request, Visitor("", ()))
         return RedirectResponse(view.link("/login", next=view.here() if view.path != "/" else None), 303)
+
+    async def _logged_out(self, request: Request) -> Response:
+        """What somebody has entered is not done, but not lost either."""
+        if not self._identification.by_token:
+            return self._to_login(request)
+        form = await read_form(request, self._given(request))
+        view = self._of(request, Visitor("", ()))
+        values = {"entered": form.entered(), "next": local_path(form.get("back"), view.base, "")}
+        return HTMLResponse(self._render("logged_out.html", view, {**values, "title": "Logged out"}), 401)
 
     async def _login_page(self, request: Request) -> Response:
         next = self._of(request, Visitor("", ())).asked("next")
@@ -312,7 +344,8 @@ class Dashboard:
 
     def _plain(self, request: Request, status: int, title: str, says: str) -> Response:
         """A message for somebody who may be unknown."""
-        return self._message(self._of(request, Visitor("", ())), status, title, says)
+        visitor = getattr(request.state, "visitor", Visitor("", ()))
+        return self._message(self._of(request, visitor), status, title, says)
 
     def _render(self, template: str, view: View, values: dict[str, Any]) -> bytes:
         theme = view.request.cookies.get("penstock-theme")
@@ -345,9 +378,15 @@ def _cookie_path(request: Request) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/") or "/"
 
 
-def _said(request: Request, name: str) -> tuple[str, str, str] | None:
-    """What an act has said: its kind, the text, and the path of its undo."""
-    kind, _, rest = unquote(request.cookies.get(name, "")).partition("|")
+def _said(request: Request, name: str, cookie: str) -> tuple[str, str, str] | None:
+    """What an act has said: its kind, the text, and the path of its undo.
+
+    Other hosts of a domain can set cookies, so it needs the token of its session.
+    """
+    token, _, text = unquote(request.cookies.get(name, "")).partition("|")
+    if not hmac.compare_digest(token.encode("utf-8", "replace"), text_token(cookie, text).encode()):
+        return None
+    kind, _, rest = text.partition("|")
     undo, bar, says = rest.partition("|")
     undo = local_path(undo, "", "") if undo else ""
     return (kind, says, undo) if bar and kind in ("done", "failed") else None

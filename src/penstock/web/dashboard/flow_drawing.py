@@ -111,7 +111,7 @@ def says(node: GraphNodeView, waits: str = "") -> str:
         return plain_line(job.error)
     if state == "suspended" and waits:
         return waits
-    if job.cancel_asked:
+    if job.cancel_asked and state == "running":
         return f"{state}, asked to stop"
     if state == "running" and job.progress is not None and job.progress.of:
         return f"running {job.progress.done} of {job.progress.of}"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+from penstock.core.errors import ConfigError
+from penstock.core.schedule import zone
 from penstock.core.text import one_line
 
-__all__ = ["ago", "compact", "exact", "instant_of", "now_ms", "plain_line", "span"]
+__all__ = ["ago", "brief", "compact", "exact", "instant_of", "local_time", "now_ms", "plain_line", "span"]
 
 _STEPS = ((60, "s", 1), (3600, "min", 60), (86_400, "h", 3600), (86_400 * 60, "d", 86_400))
 
@@ -44,6 +46,14 @@ def exact(iso: str | None) -> str:
     return f"{datetime.fromisoformat(str(iso)).astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
 
 
+def local_time(iso: str, tz: str) -> str:
+    """An instant in a time zone: `Fri 2026-11-20 09:30:00 CET`; as it is for a zone that is unknown."""
+    try:
+        return f"{datetime.fromisoformat(iso).astimezone(zone(tz)):%a %Y-%m-%d %H:%M:%S %Z}"
+    except (ValueError, ConfigError):
+        return iso
+
+
 def span(seconds: float | None) -> str:
     """A duration: `0.4 ms`, `120 ms`, `1.25 s`, `3 min 20 s`, `2 d 4 h`."""
     if seconds is None:
@@ -70,6 +80,11 @@ def compact(number: float) -> str:
     return f"{number:,.0f}" if number == int(number) else f"{number:.3g}"
 
 
+def brief(id: str, most: int = 20) -> str:
+    """An id; of a long one the end, which differs most."""
+    return id if len(id) <= most else f"…{id[-12:]}"
+
+
 def plain_line(text: str | None) -> str:
     """Text in one line, without characters that change the direction of writing."""
     return one_line(text) if text else ""
@@ -78,7 +93,9 @@ def plain_line(text: str | None) -> str:
 def _coarse(seconds: float) -> str:
     for below, unit, size in _STEPS:
         if seconds < below:
-            return f"{int(seconds / size)} {unit}"
+            return f"{int(seconds / size + 0.5)} {unit}"
     return (
-        f"{seconds / 86_400 / 365.25:.1f} years" if seconds > 86_400 * 730 else f"{int(seconds / 86_400)} d"
+        f"{seconds / 86_400 / 365.25:.1f} years"
+        if seconds > 86_400 * 730
+        else f"{int(seconds / 86_400 + 0.5)} d"
     )

@@ -14,6 +14,8 @@ __all__ = ["Form", "FormError", "local_path", "read_form"]
 
 _LONGEST = 256 * 1024
 _MOST_FIELDS = 2_000
+#: Fields that a page sends with its forms.
+_OF_PAGES = frozenset({"form_token", "back", "version"})
 #: Seconds in which a form has to arrive.
 _PATIENCE = 20.0
 
@@ -42,6 +44,10 @@ class Form:
     def all(self, name: str) -> list[str]:
         """All values of a field."""
         return [value for one, value in self._fields if one == name]
+
+    def entered(self) -> list[tuple[str, str]]:
+        """The fields with a text that the visitor has entered or chosen."""
+        return [(name, text) for name, text in self._fields if text.strip() and name not in _OF_PAGES]
 
     def drop(self, name: str) -> None:
         """Forget a field."""

@@ -59,7 +59,9 @@ class Identification:
             return await answer if inspect.isawaitable(answer) else answer
         if cookie is not None and (visitor := await self.sessions.visitor(cookie)) is not None:
             return visitor
-        return EVERYBODY if await self._is_open(request) else None
+        if await self._is_open(request):
+            return EVERYBODY
+        return None if cookie is None else await self.sessions.visitor(cookie, again=True)
 
     async def _is_open(self, request: Request) -> bool:
         """Whether nobody has to log in: the setting allows it, without a proxy, and there is no token."""

@@ -188,7 +188,7 @@ def _states(view: View) -> tuple[State, ...]:
 def _time(view: View) -> str:
     name = view.asked("time", "enqueued")
     if name not in _TIMES:
-        raise ConfigError(f"time={name!r:.40} is none of {', '.join(_TIMES)}")
+        raise ConfigError(f"time={name!r:.40} is not one of {', '.join(_TIMES)}")
     return name
 
 

@@ -49,8 +49,10 @@ class _Builder:
 
     def node(self, name: str | None, value: Any, depth: int) -> TreeNode:
         self._left -= 1
-        if name is not None and self._redaction.hides(name):
-            return TreeNode(HIDDEN, name)
+        if name is not None:
+            hides, name = self._redaction.hides(name), _cut(name)
+            if hides:
+                return TreeNode(HIDDEN, name)
         match value:
             case dict():
                 pairs = ((str(key), one) for key, one in value.items())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.core.errors import PenstockError
 from penstock.core.job import State
@@ -27,12 +28,16 @@ _MOST_QUEUES = 500
 
 @dataclass(frozen=True)
 class QueueSnapshot:
-    """The queues at one moment. `changed`: something differs from the snapshot before; `error`: why not."""
+    """The queues at one moment. `changed`: something differs from the snapshot before; `error`: why not.
+
+    `version`: of the queues, by which a page knows whether it was made before a change.
+    """
 
     number: int
     queues: list[QueueView] = field(default_factory=list)
     changed: bool = True
     error: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,15 +49,24 @@ class Depth:
 
 
 class Pulse:
-    """One read of the store per interval, however many pages are open."""
+    """One read of the store per interval, however many pages are open.
 
-    def __init__(self, inspector: Inspector, interval: float) -> None:
+    `on_change` is called before a snapshot is published that differs from the one before.
+    """
+
+    def __init__(
+        self, inspector: Inspector, interval: float, on_change: Callable[[], None] = lambda: None
+    ) -> None:
         self._inspector = inspector
         self._interval = interval
+        self._on_change = on_change
         self._task: asyncio.Task[None] | None = None
         self._users = 0
         self._wake = asyncio.Event()
         self._next: asyncio.Future[QueueSnapshot] | None = None
+        #: Versions of this process: another one has seen other changes.
+        self._name = secrets.token_hex(4)
+        self._changes = 0
         #: The number of open streams.
         self.followers = 0
         #: Whether the server stops.
@@ -95,6 +109,11 @@ class Pulse:
         await asyncio.wait([coming], timeout=timeout)
         return coming.result() if coming.done() and not self.closed else None
 
+    @property
+    def version(self) -> str:
+        """The version that a page shows at least if its request begins now."""
+        return f"{self._name}-{self._changes}"
+
     def close(self) -> None:
         """End all streams: the server stops."""
         self.closed = True
@@ -125,6 +144,10 @@ class Pulse:
         return QueueSnapshot(before.number + 1, queues, queues != before.queues or bool(before.error))
 
     def _publish(self, snapshot: QueueSnapshot) -> None:
+        if snapshot.changed:
+            self._changes += 1
+            self._on_change()
+        snapshot = replace(snapshot, version=self.version)
         self.latest = snapshot
         if not snapshot.error:
             self._remember(snapshot)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from penstock.core.formats import size_text
 from penstock.core.job import TERMINAL, State
 from penstock.web.dashboard import charts
-from penstock.web.dashboard.formats import ago, compact, exact, plain_line, span
+from penstock.web.dashboard.formats import ago, brief, compact, exact, plain_line, span
 from penstock.web.dashboard.sessions import form_token
 from penstock.web.dashboard.tracebacks import folded
 from penstock.web.dashboard.view import View, segment
 
 __all__ = ["Templates"]
+
+#: An instant in a sentence, with the word before it.
+_INSTANT = re.compile(r"\b(at|until) (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)")
 
 
 class Templates:
@@ -34,11 +38,12 @@ class Templates:
         )
         self._made.filters |= {
             "size": size_text,
+            "brief": brief,
+            "brief_address": lambda text: "/".join((*text.split("/")[:-1], brief(text.rpartition("/")[2]))),
             "span": span,
             "compact": compact,
             "line": plain_line,
             "folded": folded,
-            "sentence": lambda text: f"{text[:1].upper()}{text[1:]}.",
             "segment": segment,
             "spark": charts.spark,
             "tojson_text": lambda text: json.dumps(text, ensure_ascii=False),
@@ -64,9 +69,19 @@ class Templates:
                 "read_only": view.shared.settings.read_only,
                 "form_token": form_token(view.cookie),
                 "time": partial(_time, view.now),
+                "sentence": partial(_sentence, view.now),
                 **values,
             },
         )
+
+
+def _sentence(now: int, text: str) -> Markup:
+    """A sentence of the inspector: `it is retried at 2026-11-20T08:30:00.000Z` is in 3 minutes."""
+    before, *found = _INSTANT.split(f"{text[:1].upper()}{text[1:].rstrip('.')}.")
+    parts = [escape(before)]
+    for word, iso, after in zip(found[::3], found[1::3], found[2::3], strict=True):
+        parts += [_time(now, iso) if word == "at" else escape(f"until {exact(iso)}"), escape(after)]
+    return Markup().join(parts)
 
 
 def _time(now: int, iso: str | None) -> Markup:

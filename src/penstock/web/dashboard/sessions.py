@@ -19,7 +19,7 @@ from penstock.web.access_tokens import AccessToken, digest_of
 from penstock.web.dashboard.visitor import Visitor
 from penstock.web.document_cache import DocumentCache
 
-__all__ = ["Sessions", "form_token", "new_cookie"]
+__all__ = ["Sessions", "form_token", "new_cookie", "text_token"]
 
 _KIND = "dashboard-sessions"
 #: The most logins of one token; the one that would end first makes room.
@@ -65,9 +65,13 @@ class Sessions:
         """Log out."""
         await self._stored.remove(_name(cookie))
 
-    async def visitor(self, cookie: str) -> Visitor | None:
-        """Who this cookie stands for; None if its session or token has ended."""
-        session = (await self._stored.all()).get(_name(cookie))
+    async def visitor(self, cookie: str, *, again: bool = False) -> Visitor | None:
+        """Who this cookie stands for; None if its session or token has ended.
+
+        `again`: ask the store anew, because another dashboard may have begun the session a moment ago.
+        """
+        sessions = await (self._stored.again() if again else self._stored.all())
+        session = sessions.get(_name(cookie))
         if session is None:
             return None
         now = await self.now()
@@ -101,6 +105,11 @@ def new_cookie() -> str:
 def form_token(cookie: str) -> str:
     """The token that the forms of this session carry. Only who has the cookie can compute it."""
     return hashlib.sha256(b"form:" + cookie.encode()).hexdigest()[:40]
+
+
+def text_token(cookie: str, text: str) -> str:
+    """Proves that a text in another cookie is from a request of this session."""
+    return hashlib.sha256(f"text:{cookie}:{text}".encode("utf-8", "replace")).hexdigest()[:40]
 
 
 def _name(cookie: str) -> str:

@@ -6,18 +6,25 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from penstock.core.errors import PenstockError
 
-__all__ = ["FRESH", "FRESH_STATISTICS", "SharedReads"]
+__all__ = ["FRESH", "FRESH_FOUND", "FRESH_STATISTICS", "REFRESHES", "SharedReads"]
 
-#: For this long (s) an answer is used again, and one about statistics, which change by the minute.
-FRESH, FRESH_STATISTICS = 1.0, 10.0
+#: For this long (s) an answer is used again, one about statistics, which change by the minute, and the jobs
+#: that a long search has found.
+FRESH, FRESH_STATISTICS, FRESH_FOUND = 1.0, 10.0, 5.0
 _MOST_KEPT = 256
 #: Reads of the store per second for pages that refresh themselves, and how many may come at once.
 _PER_SECOND, _BURST = 4.0, 8.0
+#: The same for answers that are read again because something was not in them.
+_MISSES_PER_SECOND, _MISSES = 1.0, 5.0
+
+#: Whether the request in progress is that of a page that refreshes itself.
+REFRESHES: ContextVar[bool] = ContextVar("refreshes", default=False)
 
 T = TypeVar("T")
 
@@ -32,14 +39,34 @@ class _PendingRead:
     error: PenstockError | None = None
 
 
+class _Allowance:
+    """A number that grows with time up to a limit. What is spent may be more than there was."""
+
+    def __init__(self, per_second: float, most: float) -> None:
+        self._per_second, self._most = per_second, most
+        self._left, self._counted = most, time.monotonic()
+
+    def spend(self, n: float) -> None:
+        self._left -= n
+
+    @property
+    def left(self) -> float:
+        now = time.monotonic()
+        self._left = min(self._most, self._left + (now - self._counted) * self._per_second)
+        self._counted = now
+        return self._left
+
+
 class SharedReads:
     """Keeps answers for a second. Pages that refresh themselves get no more than 4 reads a second in all."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
+        #: Until when an answer is used, the answer, and whether it is used for a second only.
+        self._kept: OrderedDict[Hashable, tuple[float, Any, bool]] = OrderedDict()
         self._pending: dict[Hashable, _PendingRead] = {}
         self._cleared = 0
-        self._left, self._counted = _BURST, time.monotonic()
+        self._allowed = _Allowance(_PER_SECOND, _BURST)
+        self._misses = _Allowance(_MISSES_PER_SECOND, _MISSES)
         #: Reads of the store since the start.
         self.reads = 0
 
@@ -81,30 +108,46 @@ class SharedReads:
             raise
 
     def count(self, reads: int) -> None:
-        """Count reads of the store that are not shared."""
+        """Count reads of the store that are not shared.
+
+        Those for pages that somebody opens are no part of the bound: open pages would stand still while many
+        people look around.
+        """
         self.reads += reads
-        self._left -= reads
+        if REFRESHES.get():
+            self._allowed.spend(reads)
 
     def may_refresh(self) -> bool:
         """Whether a page may refresh itself now, or has to wait for its next turn."""
-        now = time.monotonic()
-        self._left = min(_BURST, self._left + (now - self._counted) * _PER_SECOND)
-        self._counted = now
-        return self._left > 0
+        return self._allowed.left > 0
+
+    def forget(self, key: Hashable) -> bool:
+        """Forget an answer that lacks something, to read it again; False if that has happened too often."""
+        if self._misses.left < 1:
+            return False
+        self._misses.spend(1)
+        self._kept.pop(key, None)
+        return True
 
     def clear(self) -> None:
         """Forget all answers: something has been changed here."""
         self._kept.clear()
         self._cleared += 1
 
+    def outdate(self) -> None:
+        """Forget what is used again for a second: it is older than a change that open pages are told of."""
+        for key in [one for one, (_, _, brief) in self._kept.items() if brief]:
+            del self._kept[key]
+        self._cleared += 1
+
     def _known(self, key: Hashable) -> tuple[Any] | None:
-        until, answer = self._kept.get(key, (0.0, None))
+        until, answer, _ = self._kept.get(key, (0.0, None, False))
         return (answer,) if time.monotonic() < until else None
 
     def _keep(self, key: Hashable, answer: Any, fresh: float) -> None:
         now = time.monotonic()
-        for old in [one for one, (until, _) in self._kept.items() if until <= now]:
+        for old in [one for one, (until, _, _) in self._kept.items() if until <= now]:
             del self._kept[old]
-        self._kept[key] = (now + fresh, answer)
+        self._kept[key] = (now + fresh, answer, fresh <= FRESH)
         while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)

@@ -12,7 +12,7 @@ from penstock.web.dashboard.formats import compact, span
 from penstock.web.dashboard.shared_reads import FRESH_STATISTICS
 from penstock.web.dashboard.view import View
 
-__all__ = ["RANGES", "StatsRange", "depth_chart", "range_asked", "statistics_charts"]
+__all__ = ["RANGES", "StatsRange", "range_asked", "statistics_charts"]
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,6 @@ class StatsRange:
         """Its length (ms)."""
         return self.by.length * self.count
 
-
-#: The most points of a chart of depths, about.
-_POINTS = 120
 
 RANGES = (
     StatsRange("1h", "1 hour", Resolution.MINUTE, 60),
@@ -86,18 +83,6 @@ async def statistics_charts(
             ),
         ),
     ]
-
-
-def depth_chart(view: View, queue: str | None = None) -> Chart:
-    """The ready jobs, from what this dashboard has seen since its start."""
-    depths = list(view.shared.pulse.depths)
-    some = depths[:: max(1, len(depths) // _POINTS)]
-    if queue is not None:
-        names = {queue}
-    else:
-        names = {name for name in set().union(*(one.ready for one in some)) if view.sees(name)}
-    shown = [(one.at, float(sum(n for name, n in one.ready.items() if name in names))) for one in some]
-    return area_chart(shown, (("ready", "first", float),), by=Resolution.MINUTE, shown=compact)
 
 
 def _succeeded(period: PeriodStatsView) -> float:

@@ -20,8 +20,9 @@ __all__ = ["EventStreams", "event_text", "totals"]
 
 #: Seconds without an event after which a comment keeps proxies from closing the connection.
 _QUIET = 15.0
-#: A stream ends after this many events, and the browser opens another one.
-_EVENTS = 150
+#: A stream ends after this many events, and the browser opens another one. The server of a host application
+#: waits for open streams when it stops, and does not say that it stops: there they are short.
+_EVENTS, _EVENTS_IN_HOST = 150, 8
 #: At each snapshot whose number this divides, all streams check their logins: together, with one read.
 _CHECKED = 8
 #: The most open streams: in all, and of one visitor.
@@ -39,6 +40,8 @@ class EventStreams:
     def __init__(self, pulse: Pulse) -> None:
         self._pulse = pulse
         self._open: Counter[str] = Counter()
+        #: Whether `Pulse.close` is called when the server stops.
+        self.are_closed = False
 
     def answer(self, method: str, visitor: Visitor, again: Recheck) -> Response:
         """A new stream, or a refusal if too many are open."""
@@ -59,9 +62,10 @@ class EventStreams:
             self._open += Counter()  # forgets visitors without streams
 
     async def _events(self, visitor: Visitor, again: Recheck) -> AsyncGenerator[bytes, None]:
-        yield b"retry: 3000\n\n"
+        # another stream is opened at once after one that has ended by itself
+        yield b"retry: %d\n\n" % (3000 if self.are_closed else 1000)
         with self._pulse.followed():
-            for _ in range(_EVENTS):
+            for _ in range(_EVENTS if self.are_closed else _EVENTS_IN_HOST):
                 snapshot = await self._pulse.next(_QUIET)
                 if self._pulse.closed:
                     return
@@ -92,9 +96,10 @@ class _EventStream(StreamingResponse):
 
 
 def event_text(snapshot: QueueSnapshot, visitor: Visitor) -> bytes:
-    """A snapshot as an event: its number, whether something changed, and the totals by state."""
+    """A snapshot as an event: its number, whether something changed, its version, the totals by state."""
     seen = [queue for queue in snapshot.queues if visitor.may(Right.READ, queue.name)]
-    data = {"changed": snapshot.changed, "totals": totals(seen), "error": bool(snapshot.error)}
+    data = {"changed": snapshot.changed, "version": snapshot.version, "totals": totals(seen)}
+    data["error"] = bool(snapshot.error)
     return b"id: %d\nevent: state\ndata: %b\n\n" % (snapshot.number, msgspec.json.encode(data))
 
 

@@ -118,6 +118,8 @@ def fill_from_form(fields: Sequence[ArgumentField], form: Form, task: Task[..., 
     misfits = task.carried.misfits(arguments)
     for field in fields:
         field.error = field.error or misfits.get(field.name, "")
+        if field.error and field.hidden and not field.text:  # the codec may say what it has read
+            field.error = "The stored value, which is hidden, does not fit: enter another one."
     return arguments
 
 

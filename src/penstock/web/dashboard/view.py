@@ -22,6 +22,7 @@ from penstock.web.dashboard.bulk_steps import BulkSteps
 from penstock.web.dashboard.cards import Card, card
 from penstock.web.dashboard.formats import now_ms
 from penstock.web.dashboard.forms import Form, local_path
+from penstock.web.dashboard.found_lists import FoundLists
 from penstock.web.dashboard.json_tree import Redaction
 from penstock.web.dashboard.pulse import Pulse
 from penstock.web.dashboard.settings import DashboardSettings
@@ -52,13 +53,15 @@ class Shared:
     reads: SharedReads
     pulse: Pulse
     bulk_steps: BulkSteps
+    found_lists: FoundLists = field(default_factory=FoundLists)
 
 
 @dataclass
 class View:
     """One request of a known visitor.
 
-    `cookie`: the value of the session cookie. `away`: the error of a store that did not answer.
+    `cookie`: the value of the session cookie. `now`: the store's clock (ms). `away`: the error of a store
+    that did not answer. `version`: of the queues when the request began.
     """
 
     request: Request
@@ -68,6 +71,10 @@ class View:
     form: Form = field(default_factory=Form)
     now: int = field(default_factory=now_ms)
     away: StoreUnavailable | None = None
+    version: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.version = self.shared.pulse.version
 
     # ── the question ─────────────────────────────────────────────────────────────────────────────
 
@@ -90,6 +97,11 @@ class View:
     def id(self) -> str:
         """The job in the path. Raises NotFoundError for what cannot be one."""
         return self.checked(check_id, "id")
+
+    @property
+    def live(self) -> bool:
+        """Whether an open page refreshes itself."""
+        return "x-penstock-live" in self.request.headers
 
     def part(self, name: str) -> str:
         """A part of the path, as `segment` wrote it."""
@@ -188,7 +200,15 @@ class View:
 
     async def queues(self) -> list[QueueView]:
         """The queues that the visitor may read."""
-        return [q for q in await self.read("queues", self.inspector.queues) if self.sees(q.name)]
+        read = self.inspector.queues
+        return [q for q in await self.read("queues", read, cost=2) if self.sees(q.name)]
+
+    async def find_queue(self, name: str) -> QueueView | None:
+        """A queue that the visitor may read; None if there is none. A new one is not in the shared answer."""
+        found = next((queue for queue in await self.queues() if queue.name == name), None)
+        if found is None and self.shared.reads.forget("queues"):
+            found = next((queue for queue in await self.queues() if queue.name == name), None)
+        return found
 
     # ── changes ──────────────────────────────────────────────────────────────────────────────────
 

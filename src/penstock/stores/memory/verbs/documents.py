@@ -16,7 +16,7 @@ from penstock.stores.contract import (
     QuotaTaken,
     WrittenDocument,
 )
-from penstock.stores.memory.documents import MemoryDocuments
+from penstock.stores.memory.documents import MemoryDocuments, expired
 from penstock.stores.memory.state import MemoryState
 
 __all__ = ["append_log", "change_documents", "document_versions", "documents", "read_log", "take_quota"]
@@ -27,17 +27,13 @@ def documents(memory: MemoryState, kind: str, after: str | None, limit: int) -> 
     first = b"" if after is None else _bytes_of(after)
     names = sorted(_bytes_of(name) for name in stored.by_name)
     found = [stored.by_name[name.decode("utf-8", "surrogatepass")] for name in names if name > first]
-    found = [one for one in found if not _expired(one, now)]
+    found = [one for one in found if not expired(one, now)]
     page = found[:limit]
     return DocumentPage(page, stored.version, page[-1].name if len(found) > limit else None, now)
 
 
 def _bytes_of(name: str) -> bytes:
     return name.encode("utf-8", "surrogatepass")
-
-
-def _expired(document: Document, now: int) -> bool:
-    return document.expires_at is not None and document.expires_at <= now
 
 
 def document_versions(memory: MemoryState, kinds: Sequence[str]) -> list[int]:
@@ -57,15 +53,15 @@ def change_documents(
 
 def _change(stored: MemoryDocuments, change: DocumentChange, now: int) -> WrittenDocument:
     found = stored.by_name.get(change.name)
-    revision = 0 if found is None or _expired(found, now) else found.revision
+    revision = 0 if found is None or expired(found, now) else found.revision
     if change.expected is not None and change.expected != revision:
         return WrittenDocument(DocumentStatus.CONFLICT, revision)
     if change.body is None:
         if stored.by_name.pop(change.name, None) is not None:
             stored.version += 1
         return WrittenDocument(DocumentStatus.APPLIED, 0)
-    if found is None and len(stored.by_name) >= MOST_DOCUMENTS:
-        stored.by_name = {name: one for name, one in stored.by_name.items() if not _expired(one, now)}
+    if found is None:
+        stored.sweep(now, MOST_DOCUMENTS)
         if len(stored.by_name) >= MOST_DOCUMENTS:
             return WrittenDocument(DocumentStatus.FULL, 0)
     stored.version += 1

@@ -64,10 +64,18 @@ def _full(known: JobSteps, size: int, *, new: bool) -> bool:
     return known.bytes + size > LARGEST_MEMORY or (new and len(known.stored) >= MOST_STEPS)
 
 
-def steps(memory: MemoryState, ref: Ref) -> list[StoredStep]:
+def steps(
+    memory: MemoryState, ref: Ref, names: Sequence[str] | None, largest: int | None
+) -> list[StoredStep]:
     row = memory.row(ref)
     known = None if row is None else memory.steps.get(row.generation)
-    return [] if known is None else list(known.stored.values())
+    if known is None:
+        return []
+    found = list(known.stored.values())
+    if names is not None:
+        wanted = frozenset(names)
+        found = [step for step in found if step.name in wanted]
+    return found if largest is None else [step.within(largest) for step in found]
 
 
 # ── signals ──

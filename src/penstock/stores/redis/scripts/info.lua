@@ -2,7 +2,7 @@
 -- KEYS: the queue.  ARGV: clock.  Returns {whether the queue exists (1, 0), paused, closed, the earliest run_at of its
 -- available jobs ('' if none), limits, those by an operator, those by code, throttled until ('' if not), when the rate or
 -- the throttle lets the next job start ('' if now, or when a job ends), then the count of each state, by its number}.
--- include: clock states queue record partitions places listing
+-- include: clock states queue counts record partitions places listing
 local queue = KEYS[1]
 local m = meta(queue)
 local oldest
@@ -34,11 +34,5 @@ local answer = {
 local room, opens
 if m.limited then room, opens = limiting().room_of(queue, m) end
 answer[#answer + 1] = room == 0 and opens and string.format('%.0f', opens) or ''
-for state = SCHEDULED, PARKED do
-  answer[#answer + 1] = redis.call('ZCARD', queue .. ':state/' .. state) + (state == AVAILABLE and m.fresh or 0)
-end
-answer[#answer + 1] = redis.call('HLEN', queue .. ':held')
-for state = WAITING, COLLECTING do answer[#answer + 1] = redis.call('ZCARD', queue .. ':state/' .. state) end
-answer[#answer] = answer[#answer] + redis.call('ZCARD', queue .. IN_BATCH)    -- members of batches
-answer[#answer + 1] = redis.call('ZCARD', queue .. ':state/' .. SUSPENDED)
+for state = SCHEDULED, SUSPENDED do answer[#answer + 1] = jobs_in(queue, state) end
 return answer

@@ -15,6 +15,7 @@ __all__ = [
     "highest",
     "known",
     "known_flow_queues",
+    "list_again",
     "now_of",
     "probes",
     "register",
@@ -86,6 +87,25 @@ def register_for_flows(context: Context, queues: set[str]) -> CallPlan[None]:
         context.met |= queues
     else:
         context.listed |= queues
+
+
+def list_again(context: Context, queues: Sequence[str]) -> CallPlan[None]:
+    """Put those of these queues that exist on the lists again.
+
+    The server of the lists may have lost them, for example in a failover, while that of a queue has kept its
+    jobs: nobody would find its periodic entries, or the ends of its flows.
+    """
+    calls: list[tuple[str, Call]] = []
+    for name in queues:
+        key = context.redis_keys.queue(name)
+        calls += [(name, command(key, "EXISTS", key + part)) for part in (b":meta", b":flows", b":ends")]
+    found = (yield from each(context, calls)) if calls else []
+    there = [n for n, one in enumerate(found) if one is not AWAY and one]
+    with_jobs, with_flows = {calls[n][0] for n in there}, {calls[n][0] for n in there if n % 3}
+    if with_flows:
+        yield from register_for_flows(context, with_flows)
+    if with_jobs - with_flows:
+        yield from register(context, with_jobs - with_flows)
 
 
 def register_call(context: Context, queues: set[str]) -> Call:

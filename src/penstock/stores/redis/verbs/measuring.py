@@ -25,6 +25,7 @@ from penstock.stores.redis.batching import chunks
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
 from penstock.stores.redis.isolation import AWAY, each, isolated
 from penstock.stores.redis.layout import NUMBER
+from penstock.stores.redis.verbs.depths import depth_keys
 from penstock.stores.redis.verbs.known_queues import known, now_of
 from penstock.stores.redis.wire.calls import Call
 
@@ -109,6 +110,7 @@ def drop_stats(context: Context, queue: str) -> CallPlan[None]:
         for one in Resolution
         for period in range(one.oldest(now), now // one.length + 1)
     ]
+    keys += depth_keys(context, queue)
     raise_errors((yield [command(keys[0], "UNLINK", *keys)]))
 
 

@@ -56,13 +56,15 @@ MOST_QUEUES = 250
 
 def enqueue(context: Context, jobs: Sequence[NewJob]) -> CallPlan[list[Enqueued]]:
     """Store new jobs. A call of one step raises its error; a call of several steps answers it per job."""
-    if len(jobs) == 1 and jobs[0].queue in context.listed and not (context.clustered and context.steered):
+    if len(jobs) == 1 and not context.clustered and jobs[0].queue in context.listed:
         return (yield from _enqueue_one(context, jobs[0]))
     if not jobs:
         return []
-    unlisted = {job.queue for job in jobs} - context.listed
+    unlisted = context.unlisted({job.queue for job in jobs})
     if unlisted:  # first, so that every queue with jobs is on the list
         yield from register(context, unlisted)
+    elif len(jobs) == 1 and not context.steered:
+        return (yield from _enqueue_one(context, jobs[0]))
     if context.clustered and context.steered:
         yield from highest(context)
     enqueued: list[Enqueued | None] = [None] * len(jobs)
@@ -113,7 +115,7 @@ def _enqueue_one(context: Context, job: NewJob) -> CallPlan[list[Enqueued]]:
 def replace_jobs(context: Context, replacements: Sequence[Replacement]) -> CallPlan[list[Enqueued]]:
     """Enqueue each job in the place of another one of its queue, each pair in one script."""
     jobs = [one.new for one in replacements]
-    if unlisted := {job.queue for job in jobs} - context.listed:
+    if unlisted := context.unlisted({job.queue for job in jobs}):
         yield from register(context, unlisted)
     enqueued: dict[int, Enqueued] = {}
     calls: list[Call] = []

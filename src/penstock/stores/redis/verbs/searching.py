@@ -117,8 +117,8 @@ class _SearchRequest:
         """The place that comes first in the order."""
         return (max if self.descending else min)(places, default=None)
 
-    def page(self, passed: list[_Passed]) -> SearchPage:
-        """The hits of all queues, up to the first place at which a script stopped."""
+    def page(self, passed: list[_Passed], away: tuple[str, ...]) -> SearchPage:
+        """The hits of all queues but these, up to the first place at which a script stopped."""
         stop = self.first([one.stopped for one in passed if one.stopped is not None])
         found = sorted(
             (hit for one in passed for hit in one.hits), key=lambda hit: hit[0], reverse=self.descending
@@ -132,8 +132,8 @@ class _SearchRequest:
         seen = sum(one.seen for one in passed)
         if len(hits) > self.limit:
             hits = hits[: self.limit]
-            return SearchPage(hits, hits[-1].after, seen)
-        return SearchPage(hits, None if stop is None else stop.text(), seen)
+            return SearchPage(hits, hits[-1].after, seen, away)
+        return SearchPage(hits, None if stop is None else stop.text(), seen, away)
 
 
 @isolated
@@ -151,14 +151,15 @@ def search_jobs(
     if not names:
         return SearchPage([], None, 0)
     leader = cursor.queue if cursor is not None and cursor.queue in names else names[0]
-    passed = yield from _passed(context, search, [leader], cursor, None)
+    passed, away = yield from _passed(context, search, [leader], cursor, None)
     stop = passed[0].stopped if passed else None
     others = [name for name in names if name != leader]
     if others:
-        passed += yield from _passed(context, search, others, cursor, stop)
+        more, also = yield from _passed(context, search, others, cursor, stop)
+        passed, away = passed + more, away + also
     if not passed:
         raise context.unavailable(names)
-    return search.page(passed)
+    return search.page(passed, away)
 
 
 def _passed(
@@ -167,15 +168,18 @@ def _passed(
     queues: list[str],
     cursor: _QueueKey | None,
     stop: _QueueKey | None,
-) -> CallPlan[list[_Passed]]:
-    """Pass these queues; those that are away are left out."""
+) -> CallPlan[tuple[list[_Passed], tuple[str, ...]]]:
+    """Pass these queues. Those that are away are left out, and named; spoiled ones are left out."""
     calls = [(queue, search.call(context, queue, cursor, stop, len(queues))) for queue in queues]
     answers = yield from each(context, calls)
     found: list[_Passed] = []
+    away: list[str] = []
     for queue, answer in zip(queues, answers, strict=True):
         if answer is not AWAY:
             found.append((yield from _read(context, search.order, queue, answer)))
-    return found
+        elif context.spoiled.why(queue) is None:
+            away.append(queue)
+    return found, tuple(away)
 
 
 def _read(context: Context, order: JobOrder, queue: str, answer: list[Any]) -> CallPlan[_Passed]:

@@ -110,7 +110,7 @@ def _settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[lis
             places.append(part)
     settled: list[Settled] = [Settled.GONE] * len(settlements)
     following = {new.queue for one in settlements for new in one.then}
-    if following - context.listed:
+    if context.unlisted(following):
         yield from register(context, following)
     if following:  # again, after the jobs: a queue may have been dropped since it was put on the list
         calls.append((SHARED, register_call(context, following)))

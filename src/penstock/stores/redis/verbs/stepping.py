@@ -137,17 +137,46 @@ def _step(text: bytes) -> _Step:
     return _Step(int(number), int(at), signal, value[1:] if value[:1] == b"=" else None)
 
 
-def steps(context: Context, ref: Ref) -> CallPlan[list[StoredStep]]:
-    """Read the steps of a job."""
+def steps(
+    context: Context, ref: Ref, names: Sequence[str] | None, largest: int | None
+) -> CallPlan[list[StoredStep]]:
+    """Read the steps of a job: all, or a part in steps of its own."""
     queue = context.redis_keys.queue(ref.queue)
     (record,) = raise_errors((yield [command(queue, "HGET", queue + b":jobs", packed(ref.id))]))
     if record is None or len(record) < 8:
         return []
-    key = queue + b":steps/%d" % int.from_bytes(record[1:8], "big")
+    generation = int.from_bytes(record[1:8], "big")
+    if names is not None or largest is not None:
+        return (yield from _part_of_steps(context, ref.queue, generation, names, largest))
+    key = queue + b":steps/%d" % generation
     (fields,) = raise_errors((yield [command(queue, "HGETALL", key)]))
     stored = zip(fields[0::2], fields[1::2], strict=True)
     found = sorted((_step(text), name) for name, text in stored if name[:1] == b"=")
     return [StoredStep(_text(name[1:]), step.at, step.value, step.signal) for step, name in found]
+
+
+def _part_of_steps(
+    context: Context, queue: str, generation: int, names: Sequence[str] | None, largest: int | None
+) -> CallPlan[list[StoredStep]]:
+    """Read steps by steps.lua: those with these names, or all in some calls, which may find a step twice."""
+    most = "" if largest is None else largest
+    found: dict[bytes, tuple[_Step, int]] = {}
+    parts: list[list[bytes]] = [[]]
+    if names is not None:
+        parts = [list(part) for part in chunks([b"=" + _bytes(name) for name in names], HEAVY)]
+    for part in parts:
+        cursor = b"" if names is not None else b"0"
+        while True:
+            call = context.call("steps", [queue], [generation, most, cursor, *part])
+            ((cursor, *answer),) = raise_errors((yield [call]))
+            for field, text, size in zip(answer[0::3], answer[1::3], answer[2::3], strict=True):
+                found[field] = (_step(text), int(size))
+            if cursor == b"0":
+                break
+    steps = sorted((step, field, size) for field, (step, size) in found.items())
+    return [
+        StoredStep(_text(field[1:]), step.at, step.value, step.signal, size) for step, field, size in steps
+    ]
 
 
 # ── signals ──────────────────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,7 @@ from penstock.stores.redis.context import CallPlan, Context, command
 from penstock.stores.redis.isolation import AWAY, any_of, each
 from penstock.stores.redis.layout import UNDECODABLE
 from penstock.stores.redis.outages import SHARED
+from penstock.stores.redis.verbs.known_queues import list_again
 from penstock.stores.redis.wire.calls import Call
 
 __all__ = ["SILENT", "announce", "retire", "workers"]
@@ -27,6 +28,8 @@ def announce(context: Context, worker: WorkerInfo) -> CallPlan[None]:
     yield from _of_workers(
         context, context.shared_call("announce", context.redis_keys.workers, [worker.id, text])
     )
+    if context.relists():
+        yield from list_again(context, worker.queues)
 
 
 def _of_workers(context: Context, call: Call) -> CallPlan[Any]:

@@ -34,8 +34,10 @@ ON CONFLICT (namespace, kind, name) DO UPDATE SET revision = ?4, updated_at = ?5
 DELETE FROM penstock_document WHERE namespace = ?1 AND kind = ?2 AND name = ?3
 
 -- name: remove_expired
--- ?1 namespace  ?2 kind  ?3 now
-DELETE FROM penstock_document WHERE namespace = ?1 AND kind = ?2 AND expires_at <= ?3
+-- ?1 namespace  ?2 kind  ?3 now  ?4 limit
+DELETE FROM penstock_document WHERE rowid IN (
+    SELECT rowid FROM penstock_document WHERE namespace = ?1 AND kind = ?2 AND expires_at <= ?3 LIMIT ?4
+)
 
 -- name: quota
 -- ?1 namespace  ?2 name

@@ -44,6 +44,18 @@ UPDATE penstock_step SET at = ?2, value = ?3, signal = NULL, key = NULL WHERE nu
 SELECT s.number, s.name, s.at, s.value, s.signal, s.key FROM penstock_job AS j JOIN penstock_step AS s ON s.job = j.seq
 WHERE j.queue = ?1 AND j.id = ?2
 
+-- name: part
+-- The same, without values of more than ?3 bytes.
+SELECT s.number, s.name, s.at, CASE WHEN length(s.value) > ?3 THEN x'' ELSE s.value END, s.signal, s.key, length(s.value)
+FROM penstock_job AS j JOIN penstock_step AS s ON s.job = j.seq
+WHERE j.queue = ?1 AND j.id = ?2
+
+-- name: named
+-- One of them.  ?4 name
+SELECT s.number, s.name, s.at, CASE WHEN length(s.value) > ?3 THEN x'' ELSE s.value END, s.signal, s.key, length(s.value)
+FROM penstock_job AS j JOIN penstock_step AS s ON s.job = j.seq
+WHERE j.queue = ?1 AND j.id = ?2 AND s.name = ?4
+
 -- name: waiting
 -- The first job that waits for a signal.  ?1 namespace  ?2 signal  ?3 key
 SELECT s.number, s.name, j.seq, j.state, q.name

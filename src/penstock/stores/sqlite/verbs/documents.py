@@ -38,6 +38,8 @@ _TRIM = SQL["documents.trim"]
 _LOG = SQL["documents.log"]
 
 _END = 2**63 - 1
+#: The most expired documents that a call removes: each may have 64 KB.
+_SOME = 100
 
 
 def documents(tx: TransactionContext, kind: str, after: str | None, limit: int) -> DocumentPage:
@@ -62,6 +64,8 @@ def change_documents(
 ) -> list[WrittenDocument]:
     before = version = _version(tx, kind)
     answers, room = [], _FreePlaces(tx, kind)
+    if any(change.expires_in is not None for change in changes):
+        tx.execute(_REMOVE_EXPIRED, (tx.namespace, kind, tx.now, _SOME))
     for change in changes:
         answer, version = _change(tx, kind, change, version, room)
         answers.append(answer)
@@ -112,7 +116,7 @@ class _FreePlaces:
     def _counted(self) -> int:
         (count,) = self._tx.execute(_COUNT, self._of).fetchone()
         if count >= MOST_DOCUMENTS:
-            count -= self._tx.execute(_REMOVE_EXPIRED, (*self._of, self._tx.now)).rowcount
+            count -= self._tx.execute(_REMOVE_EXPIRED, (*self._of, self._tx.now, MOST_DOCUMENTS)).rowcount
         return MOST_DOCUMENTS - int(count)
 
 

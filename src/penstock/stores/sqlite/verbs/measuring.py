@@ -26,7 +26,7 @@ from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.transaction_context import TransactionContext
 from penstock.stores.sqlite.verbs.listing import all_queues
 
-__all__ = ["add_stats", "drop_stats", "queue_sizes", "read_errors", "read_stats"]
+__all__ = ["RESOLUTION_CODES", "add_stats", "drop_stats", "queue_sizes", "read_errors", "read_stats"]
 
 _LAST_REPORT = SQL["measuring.last_report"]
 _SET_REPORT = SQL["measuring.set_report"]
@@ -44,11 +44,15 @@ _OLDEST_GROUPS = SQL["measuring.oldest_groups"]
 _FORGET_GROUP = SQL["measuring.forget_group"]
 _ERRORS = SQL["measuring.errors"]
 _SIZE = SQL["measuring.size"]
-_DROPS = (SQL["measuring.drop_periods"], SQL["measuring.drop_reports"], SQL["measuring.drop_errors"])
+_DROPS = (
+    *(SQL["measuring.drop_periods"], SQL["measuring.drop_reports"], SQL["measuring.drop_errors"]),
+    SQL["depths.drop"],
+)
 
 #: About the size of a job without its variable columns: its numbers, and its places in indexes (bytes).
 _FIXED = 150
-_CODES = {Resolution.MINUTE: 0, Resolution.HOUR: 1, Resolution.DAY: 2}
+#: The number of each resolution in the tables of statistics.
+RESOLUTION_CODES = {Resolution.MINUTE: 0, Resolution.HOUR: 1, Resolution.DAY: 2}
 _decode = msgspec.msgpack.Decoder(TaskStats).decode
 _encode = msgspec.msgpack.encode
 
@@ -72,7 +76,7 @@ def _is_new(tx: TransactionContext, qid: int, report: StatsReport) -> bool:
 
 
 def _add_tasks(tx: TransactionContext, qid: int, counts: Sequence[TaskCount]) -> None:
-    for resolution, code in _CODES.items():
+    for resolution, code in RESOLUTION_CODES.items():
         period = qid, code, tx.now // resolution.length
         for count in counts:
             task, stats = count.task, _stored(tx, (*period, count.task))
@@ -120,7 +124,7 @@ def read_stats(
         StatsRow(name, found, period * length, stats)
         for qid, name in _queues(tx, queue)
         for found, period, blob in tx.execute(
-            _ROWS, (qid, _CODES[resolution], oldest, tx.now // length, task)
+            _ROWS, (qid, RESOLUTION_CODES[resolution], oldest, tx.now // length, task)
         )
         if (stats := _read(blob)) is not None
     ]

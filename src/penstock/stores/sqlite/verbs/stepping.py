@@ -42,6 +42,8 @@ _FILL = SQL["steps.fill"]
 _CHANGE_WAIT = SQL["steps.change_wait"]
 _END_WAIT = SQL["steps.end_wait"]
 _ALL = SQL["steps.all"]
+_PART = SQL["steps.part"]
+_NAMED = SQL["steps.named"]
 _WAITING = SQL["steps.waiting"]
 _WAITING_ONE = SQL["steps.waiting_one"]
 _STATE = SQL["steps.state"]
@@ -103,13 +105,36 @@ def _full(tx: TransactionContext, seq: int, size: int, *, new: bool) -> bool:
     return stored + size > LARGEST_MEMORY or (new and n >= MOST_STEPS)
 
 
-def steps(tx: TransactionContext, ref: Ref) -> list[StoredStep]:
+def steps(
+    tx: TransactionContext, ref: Ref, names: Sequence[str] | None, largest: int | None
+) -> list[StoredStep]:
     queue = tx.queue(ref.queue)
     if queue is None:
         return []
+    if names is not None or largest is not None:
+        return _part(tx, (queue.qid, ref.id, LARGEST_MEMORY if largest is None else largest), names)
     return [
         StoredStep(name, at, value, None if signal is None else (signal, key))
         for _, name, at, value, signal, key in sorted(tx.execute(_ALL, (queue.qid, ref.id)))
+    ]
+
+
+def _part(
+    tx: TransactionContext, terms: tuple[int, str, int], names: Sequence[str] | None
+) -> list[StoredStep]:
+    if names is None:
+        rows = list(tx.execute(_PART, terms))
+    else:
+        rows = [row for name in dict.fromkeys(names) for row in tx.execute(_NAMED, (*terms, name))]
+    return [
+        StoredStep(
+            name,
+            at,
+            value,
+            None if signal is None else (signal, key),
+            0 if value is None else size - len(value),
+        )
+        for _, name, at, value, signal, key, size in sorted(rows)
     ]
 
 

@@ -12,6 +12,7 @@ export function facts(part) {
     one.removeAttribute("data-local");
   }
   for (const one of copy.querySelectorAll("details")) one.removeAttribute("open");
+  for (const one of copy.querySelectorAll("[data-live]")) one.replaceChildren(); // they are compared by themselves
   copy.removeAttribute("class");
   return copy.outerHTML;
 }

@@ -11,6 +11,7 @@ export function fetchPage(url, form = null) {
     request.responseType = "document";
     request.timeout = 15000;
     request.open(form ? "POST" : "GET", url);
+    request.setRequestHeader("X-Penstock-Part", "1"); // it is not opened, so it will not refresh itself
     request.onloadend = () => resolve(request.status === 200 ? request.response : null);
     request.send(form);
   });

@@ -1,14 +1,23 @@
 // Keeps an open page true: one stream of events per browser, and parts of the page that replace themselves.
 import { facts, isSame, sent } from "./compare.js";
-import { find, findAll, openMenus } from "./elements.js";
+import { find } from "./elements.js";
 import { keepPlace } from "./flows.js";
+import { isInUse, startUse } from "./in_use.js";
 import { updateRows } from "./list.js";
-import { refreshTimes } from "./times.js";
+import { refreshTimes, setClock } from "./times.js";
 
 const root = document.documentElement;
 const base = root.dataset.base ?? "";
 const channel = "BroadcastChannel" in window ? new BroadcastChannel(`penstock${base}`) : null;
 const paused = () => localStorage.getItem("penstock-paused") === "1";
+/** A page is asked for again after this time (ms) also without an event: some facts change by time alone. */
+const OLD = 15000;
+/** The same if a part was in use, and is as it was. */
+const HELD = 5000;
+/** A stream that is lost for less than this (ms) is not worth a mark. */
+const BRIEF = 2500;
+/** What a page shows when the stream is lost. */
+const LOST = { changed: false, version: "", totals: {}, error: true };
 
 /** @type {EventSource | null} */
 let source = null;
@@ -16,6 +25,11 @@ let source = null;
 let giveUp = null;
 let asking = false;
 let missed = false;
+let held = false;
+let gone = false;
+let asked = Date.now();
+/** The version of the queues that this page shows. */
+let version = root.dataset.version ?? "";
 /** @type {HTMLButtonElement | null} */
 let button = null;
 
@@ -24,6 +38,7 @@ export function startLive() {
   if (!button || root.dataset.refresh === "never" || !document.querySelector(".side nav")) return;
   button.hidden = false;
   show();
+  startUse();
   button.addEventListener("click", () => {
     localStorage.setItem("penstock-paused", paused() ? "" : "1");
     show();
@@ -35,19 +50,22 @@ export function startLive() {
     follow();
   });
   addEventListener("pagehide", close);
-  addEventListener("pageshow", follow);
+  addEventListener("pageshow", (event) => {
+    missed ||= event.persisted;
+    follow();
+  });
   follow();
 }
 
 function show() {
   if (!button) return;
-  button.setAttribute("aria-pressed", String(!paused()));
-  button.textContent = paused() ? "paused" : "live";
+  button.setAttribute("aria-pressed", String(!paused() && !gone));
+  button.textContent = gone ? "gone" : paused() ? "paused" : "live";
 }
 
 /** Open the stream if this page is visible and no other one has it. Hidden pages close theirs. */
 function follow() {
-  if (document.hidden || paused()) return close();
+  if (document.hidden || paused() || gone) return close();
   if (source || giveUp) return;
   if (!navigator.locks) return open(); // no locks without TLS: each visible page has its own
   const wish = new AbortController();
@@ -69,10 +87,18 @@ function open() {
   });
   source.addEventListener("open", () => button?.classList.remove("lost"));
   source.addEventListener("error", () => {
-    button?.classList.add("lost");
+    setTimeout(sayLost, BRIEF, source);
     // an answer that is no stream, for example of a server that starts, ends the browser's own attempts
     if (source?.readyState === EventSource.CLOSED) setTimeout(reopen, 5000, source);
   });
+}
+
+/** Mark all open pages, unless the stream is back. @param {EventSource} failed */
+function sayLost(failed) {
+  if (source !== failed || failed.readyState === EventSource.OPEN) return;
+  channel?.postMessage(LOST);
+  missed = true;
+  onState(LOST);
 }
 
 /** @param {EventSource} failed */
@@ -90,22 +116,30 @@ function close() {
   giveUp = null;
 }
 
-/** @param {{changed: boolean, totals: Record<string, number>, error: boolean}} state */
+/** Whether there were changes that this page does not show, also before it listened. @param {State} state */
+function isNewer(state) {
+  const [[process, number], [ours, shown]] = [state.version.split("-"), version.split("-")];
+  return process === ours ? Number(number) > Number(shown) : state.changed;
+}
+
+/**
+ * @typedef {{changed: boolean, version: string, totals: Record<string, number>, error: boolean}} State
+ * @param {State} state
+ */
 function onState(state) {
   button?.classList.toggle("lost", state.error);
-  if (document.hidden || paused()) return;
-  if (state.changed || missed || root.dataset.refresh === "always") refresh();
+  if (document.hidden || paused() || gone) return;
+  const age = Date.now() - asked;
+  if (isNewer(state) || missed || root.dataset.refresh === "always" || age > (held ? HELD : OLD)) refresh();
 }
 
 /** Ask for this page again, and replace the parts that differ. Without an answer nothing is asked again. */
 function refresh() {
+  missed = asking; // the answer that comes may be older
   if (asking) return;
-  if (isRead()) {
-    missed = true;
-    return;
-  }
   asking = true;
-  missed = false;
+  held = false;
+  asked = Date.now();
   // a document of this type is parsed without running scripts, and needs no policy of Trusted Types
   const request = new XMLHttpRequest();
   request.responseType = "document";
@@ -114,28 +148,44 @@ function refresh() {
   request.setRequestHeader("X-Penstock-Live", "1");
   request.onloadend = () => {
     asking = false;
-    if (request.status === 401) location.reload(); // the login has ended
-    else if (request.status === 200 && request.response) replaceParts(request.response);
+    if (request.status === 401 || request.status === 403) location.reload(); // the login or a right has ended
+    else if (request.status === 404) end();
+    else if (request.status === 200 && request.response) take(request.response, request.responseURL);
     else missed = true;
   };
   request.send();
 }
 
-/** Whether somebody reads, selects or fills in something that a refresh would disturb. */
-function isRead() {
-  if (document.activeElement?.closest("main form") || openMenus().length) return true;
-  if (findAll(HTMLTextAreaElement, "main textarea").some((one) => one.value !== one.defaultValue)) return true;
-  const selection = getSelection();
-  return Boolean(selection && !selection.isCollapsed && document.querySelector("main")?.contains(selection.anchorNode));
+/** What the page shows exists no longer: it stays as it is, and says so. */
+function end() {
+  gone = true;
+  show();
+  button?.classList.add("lost");
+  close();
 }
+
+/** @param {Document} fresh  @param {string} url  of the page that was sent */
+function take(fresh, url) {
+  if (new URL(url).pathname !== location.pathname) return location.replace(url); // it led to another page
+  version = fresh.documentElement.dataset.version ?? "";
+  setClock(Number(fresh.documentElement.dataset.now), asked, Date.now());
+  replaceParts(fresh);
+}
+
+/** Parts that a page has only sometimes. */
+const SOMETIMES = "main > [data-live], main .columns-2 > div > [data-live]";
 
 /** @param {Document} fresh */
 function replaceParts(fresh) {
   for (const old of document.querySelectorAll("[data-live]")) {
     const now = fresh.getElementById(old.id);
-    if (!now || isSame(old, now)) continue;
-    if (old.matches(":hover") && old.matches(".card:not(#why):not(#progress), .parts, table")) {
-      missed = true; // it is replaced when the pointer has left
+    if (now ? isSame(old, now) : !old.matches(SOMETIMES)) continue;
+    if (isInUse(old)) {
+      held = true; // it is replaced later
+      continue;
+    }
+    if (!now) {
+      old.remove();
       continue;
     }
     const made = document.importNode(now, true);
@@ -146,7 +196,7 @@ function replaceParts(fresh) {
     keepPlace(made, scrollLeft, scrollTop);
     refreshTimes(made);
   }
-  for (const made of fresh.querySelectorAll("main > [data-live], main .columns-2 > div > [data-live]")) {
+  for (const made of fresh.querySelectorAll(SOMETIMES)) {
     if (made.id && !document.getElementById(made.id)) insertAfterNeighbour(made);
   }
   updateRows(fresh);

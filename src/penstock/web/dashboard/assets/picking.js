@@ -14,6 +14,8 @@ const DIRECT = {
 
 /** @type {HTMLInputElement | null} */
 let last = null;
+/** Whether an act is on its way: the second of two clicks would be one on all jobs of the list. */
+let busy = false;
 const form = () => find(HTMLFormElement, "#picked");
 const boxes = () => findAll(HTMLInputElement, "#jobs td.pick input");
 const picked = () => boxes().filter((box) => box.checked);
@@ -90,6 +92,7 @@ function show() {
 async function onSubmit(event) {
   const bar = form();
   if (!bar || event.target !== bar) return;
+  if (busy) return event.preventDefault();
   const act = event.submitter instanceof HTMLButtonElement ? event.submitter.value : "";
   const rows = picked().map((box) => box.closest("tr")).filter((row) => row !== null);
   const [state, from] = DIRECT[act] ?? ["", []];
@@ -101,7 +104,9 @@ async function onSubmit(event) {
   fields.set("form_token", find(HTMLInputElement, "input[name=form_token]")?.value ?? "");
   const before = rows.map((row) => showState(row, state));
   none();
+  busy = true;
   const answer = await fetchPage(bar.action, fields);
+  busy = false;
   rows.forEach((row, n) => {
     row.classList.remove("busy");
     if (!answer) row.querySelector(".is")?.replaceChildren(...(before[n] ?? []));

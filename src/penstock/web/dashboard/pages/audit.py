@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from penstock.core.errors import ConfigError
 from penstock.core.formats import instant
 from penstock.inspector import AuditFilter, AuditPage, ShownEntry, parse_address
 from penstock.web.dashboard.cards import Card
+from penstock.web.dashboard.formats import exact
 from penstock.web.dashboard.page import DashboardPage
-from penstock.web.dashboard.view import View
+from penstock.web.dashboard.view import View, segment
 
 __all__ = ["PAGE"]
 
@@ -62,9 +66,33 @@ def _line(view: View, shown: ShownEntry) -> AuditLine:
         entry.act,
         targets=[(name, _link(view, entry.act, name)) for name in names[:_MOST_TARGETS]],
         more=max(0, len(names) - _MOST_TARGETS),
-        facts=sorted(entry.facts.items()),
+        facts=list(_facts(entry.act, entry.facts)),
         status=entry.status,
     )
+
+
+def _facts(act: str, facts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The facts by name, but not what the name of a bulk act has said."""
+    for name, value in sorted(facts.items()):
+        if name == "filter":
+            yield from _filter_terms(value)
+        elif not (act.startswith("bulk.") and (name, value) in (("act", act[5:]), ("state", "running"))):
+            yield name, value
+
+
+def _filter_terms(text: str) -> Iterator[tuple[str, str]]:
+    """The fields of a filter, which is stored as JSON."""
+    try:
+        found = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        yield "filter", text
+        return
+    for name, value in found.items():
+        if isinstance(value, dict) and all(isinstance(one, int) for one in value.values()):
+            yield from ((f"{name} {edge}", exact(instant(at))) for edge, at in value.items())
+        else:
+            each = [f"{key}={one}" for key, one in value.items()] if isinstance(value, dict) else value
+            yield name, ", ".join(map(str, each)) if isinstance(each, list) else str(each)
 
 
 def _link(view: View, act: str, name: str) -> str:
@@ -74,6 +102,8 @@ def _link(view: View, act: str, name: str) -> str:
         return view.queue_link(name)
     if kind == "workers":
         return view.worker_link(name)
+    if kind == "bulk":
+        return view.link(f"/bulk/{segment(name)}")
     if kind not in ("jobs", "dead"):
         return ""
     try:

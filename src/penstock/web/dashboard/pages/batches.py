@@ -10,11 +10,14 @@ from penstock.core.flow import FlowState
 from penstock.web.access_tokens import Right
 from penstock.web.dashboard.flow_rows import flow_row, shade_of
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
+from penstock.web.dashboard.shared_reads import FRESH_FOUND
 from penstock.web.dashboard.view import View, segment
 
 __all__ = ["ACTS", "PAGE"]
 
 _COLLECTING, _STARTED, _GROUPS = 100, 30, 10
+#: Reads of the store of one search for started batches.
+_SEARCH_COST = 4
 _OPEN = (FlowState.RUNNING, FlowState.STOPPING)
 
 
@@ -24,7 +27,8 @@ async def show(view: View) -> dict[str, Any]:
     started = await view.card(
         ("started batches", after),
         lambda: inspector.started_batches(after=after, limit=_STARTED),
-        cost=2,
+        cost=_SEARCH_COST,
+        fresh=FRESH_FOUND,
     )
     groups = await view.card("open flows", lambda: inspector.flows.flows(limit=_GROUPS, states=_OPEN), cost=2)
     return {

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from starlette.responses import RedirectResponse, Response
 
-from penstock.core.errors import ConfigError
-from penstock.core.schedule import zone
 from penstock.inspector import EntryRunsView
 from penstock.web.access_tokens import Right
+from penstock.web.dashboard.formats import local_time
 from penstock.web.dashboard.json_tree import json_tree
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.run_strip import strip_of
@@ -34,7 +32,7 @@ async def show(view: View) -> dict[str, Any] | Response:
         "strip": strip_of(found.runs, view.now, _WIDE, lambda id: view.job_link(entry.queue, id)),
         "passed": [run for run in reversed(found.runs) if run.passed],
         "coming": [run for run in found.runs if not run.passed],
-        "local": lambda at: _local(at, entry.tz),
+        "local": lambda at: local_time(at, entry.tz),
         "arguments": None if payload is None else json_tree(bytes(payload), view.shared.redaction),
         "may": view.may("operate", entry.queue),
     }
@@ -45,14 +43,6 @@ async def _entry(view: View) -> EntryRunsView | None:
     read = view.inspector.runs
     found = await view.read(("runs", address), lambda: read(address, last=_LAST, next=_NEXT), cost=2)
     return found[0] if found else None
-
-
-def _local(at: str, tz: str) -> str:
-    """An instant in the time zone of the entry."""
-    try:
-        return f"{datetime.fromisoformat(at).astimezone(zone(tz)):%a %Y-%m-%d %H:%M:%S %Z}"
-    except (ValueError, ConfigError):
-        return at
 
 
 async def switch(view: View) -> Response:
@@ -68,7 +58,7 @@ async def switch(view: View) -> Response:
         entries = await (inspector.pause_entry if act == "pause" else inspector.resume_entry)(address)
         says, done = [f"{act}d" for _ in entries], bool(entries)
     else:
-        raise NotFoundError(f"Nobody can {act:.20} a periodic entry.")
+        raise NotFoundError(f"There is no act {act:.20} on a periodic entry.")
     if not says:
         return view.done(f"There is no periodic entry {view.id}.", "/periodic", failed=True)
     if done:

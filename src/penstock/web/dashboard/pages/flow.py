@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
 from starlette.responses import RedirectResponse, Response
 
 from penstock.core.errors import ConfigError
@@ -26,6 +27,8 @@ __all__ = ["ACTS", "PAGE"]
 _NODES, _WAITS = 200, 6
 #: Reads of the store for a part of a graph: the flow, its nodes, what follows them, jobs.
 _READS = 4
+#: The task of a node in a queue that the visitor may not read.
+_HIDDEN = "hidden"
 _RAN = (NodeState.COMPLETED.value, NodeState.DEAD.value, NodeState.CANCELLED.value)
 
 
@@ -51,10 +54,11 @@ async def show(view: View) -> dict[str, Any] | Response:
     )
     if part is None:
         return RedirectResponse(view.link(f"/jobs/{segment(view.queue)}/{segment(view.id)}/steps"), 303)
+    part = _without_hidden(view, part)
     nodes = [*part.nodes, *part.behind]
     suspended = _suspended(view, nodes)
     waits = await view.card(
-        ("waits", *suspended), lambda: view.inspector.flows.waits(suspended), cost=len(suspended)
+        ("waits", *suspended), lambda: view.inspector.flows.waits(suspended), cost=1 + 2 * len(suspended)
     )
     texts = {(one.queue, one.id): _wait_text(one) for one in reversed(waits.value or [])}
 
@@ -79,6 +83,16 @@ async def show(view: View) -> dict[str, Any] | Response:
         "again": [node for node in part.nodes if node.state in _RAN] if row.over else [],
         "failed": row.failed + part.flow.counts.get(NodeState.SKIPPED.value, 0),
     }
+
+
+def _without_hidden(view: View, part: FlowGraphView) -> FlowGraphView:
+    """The part without the tasks and jobs of nodes in queues that the visitor may not read."""
+
+    def shown(node: GraphNodeView) -> GraphNodeView:
+        hidden = node.queue is not None and not view.sees(node.queue)
+        return replace(node, task=_HIDDEN, job=None) if hidden else node
+
+    return replace(part, nodes=[*map(shown, part.nodes)], behind=[*map(shown, part.behind)])
 
 
 def _address(view: View) -> str:
@@ -170,7 +184,7 @@ async def act_on_flow(view: View) -> Response:
     act, address = view.part("act"), _address(view)
     path = f"/flows/{segment(view.queue)}/{segment(view.id)}"
     if act not in ("cancel", "retry", "rerun"):
-        raise NotFoundError(f"Nobody can {act:.20} a flow.")
+        raise NotFoundError(f"There is no act {act:.20} on a flow.")
     if not view.may("operate"):  # its jobs may be in other queues
         hidden = sorted(
             one for one in await view.inspector.flows.queues(address) if not view.may("operate", one)

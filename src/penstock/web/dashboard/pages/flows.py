@@ -44,7 +44,7 @@ async def _page(view: View, chosen: list[str]) -> FlowPageView:
         states = tuple(FlowState(text) for text in chosen)
     except ValueError:
         known = ", ".join(state.value for state in FlowState)
-        raise ConfigError(f"state: give some of {known}") from None
+        raise ConfigError(f"state: choose from {known}") from None
     after = view.asked("after") or None
     read = view.inspector.flows.flows
     return await view.read(
@@ -62,7 +62,7 @@ async def _waiting(view: View) -> list[tuple[JobRow, list[WaitView]]]:
     jobs = await view.read(("suspended", seen), lambda: _first(view, search), cost=2)
     addresses = [f"{job.queue}/{job.id}" for job in jobs]
     read = view.inspector.flows.waits
-    waits = await view.read(("waits", *addresses), lambda: read(addresses), cost=1 + len(addresses))
+    waits = await view.read(("waits", *addresses), lambda: read(addresses), cost=1 + 2 * len(addresses))
     return [(job, [one for one in waits if (one.queue, one.id) == (job.queue, job.id)]) for job in jobs]
 
 

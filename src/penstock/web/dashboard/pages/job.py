@@ -17,17 +17,18 @@ from penstock.core.ids import check_queue
 from penstock.core.job import QUEUED, TERMINAL, Ref, State
 from penstock.inspector import JobAct, JobView
 from penstock.web.access_tokens import Right
-from penstock.web.dashboard.formats import instant_of
+from penstock.web.dashboard.cards import Card
+from penstock.web.dashboard.formats import brief, instant_of
 from penstock.web.dashboard.json_tree import TreeNode, json_text, json_tree
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
-from penstock.web.dashboard.related import related_jobs
+from penstock.web.dashboard.related import RelatedJob, related_jobs
 from penstock.web.dashboard.undo_tickets import act_with_undo
 from penstock.web.dashboard.view import NotFoundError, View, segment
 
 __all__ = ["ACTS", "DOCUMENT", "PAGE", "read_job"]
 
 #: Reads of the store for one job: itself, its partition, its steps, the audit log.
-_READS = 4
+_READS = 5
 #: The fields of the form of an act.
 _OF_ACTS = {JobAct.RESCHEDULE: ("delay",), JobAct.MOVE: ("to",), JobAct.DISCARD: ("reason",)}
 _DUE_LATER = (State.SCHEDULED, State.RETRYABLE)
@@ -63,10 +64,12 @@ async def show(view: View) -> dict[str, Any]:
         "why": await view.card(("why", address), lambda: view.inspector.why(address), cost=3),
         "moments": sorted(_moments(job), key=lambda one: one.at),
         "longest": longest,
+        "steps": [(name, one) for one in job.steps if (name := _step_name(one.name))],
         "arguments": _tree(view, job.payload, job.payload_base64),
         "result": _tree(view, job.result, job.result_base64),
         "headers": view.shared.redaction.apply(job.headers),
-        "related": await view.card(("related", address), lambda: related_jobs(view, job), cost=3),
+        "linked": [name for name in job.headers if _is_filter(view, name)],
+        "related": await _related(view, job, address),
         "buttons": list(_buttons(State(job.state))),
         "queued": State(job.state) in QUEUED,
         "discardable": State(job.state) in QUEUED | {State.SUSPENDED},
@@ -74,6 +77,16 @@ async def show(view: View) -> dict[str, Any]:
         "deletable": State(job.state) is not State.RUNNING,
         "running": job.state == State.RUNNING.value,
     }
+
+
+def _is_filter(view: View, name: str) -> bool:
+    """Whether jobs can be filtered by a header of this name."""
+    return "=" not in name and not view.shared.redaction.hides(name)
+
+
+async def _related(view: View, job: JobView, address: str) -> Card[list[RelatedJob]]:
+    found = await view.card(("related", address), lambda: related_jobs(view, job), cost=3)
+    return Card([one for one in found.value or [] if view.sees(one.queue)], found.error)
 
 
 async def document(view: View) -> dict[str, Any]:
@@ -100,6 +113,17 @@ async def read_job(view: View) -> JobView:
     return found[0]
 
 
+def _step_name(stored: str) -> str:
+    """The name of a stored step as its author knows it; "" for what only the flow remembers."""
+    kind, mark, name = stored.partition("!")
+    if not mark:
+        return stored
+    shown = {"wait": f"signal {name}", "sleep": "timer", "gather": "jobs", "undo": f"undo of {name}"}.get(
+        kind
+    )
+    return shown if shown and "!" not in name else ""
+
+
 def _tree(view: View, raw: Any, base64: str | None) -> TreeNode | None:
     kept = _raw(raw, base64)
     return None if kept is None else json_tree(kept, view.shared.redaction)
@@ -114,12 +138,14 @@ def _raw(raw: Any, base64: str | None) -> bytes | None:
 
 def _moments(job: JobView) -> Iterator[Moment]:
     yield Moment(job.enqueued_at, "enqueued", "Enqueued")
-    if job.due_at > job.enqueued_at and State(job.state) is not State.RETRYABLE and not job.attempts:
+    coming = State(job.state) not in TERMINAL | {State.RETRYABLE}
+    if job.due_at > job.enqueued_at and coming and not job.attempts:
         yield Moment(job.due_at, "scheduled", "Due")
     for one in job.attempts:
         if one.fetched_at is not None:
-            by = f"by worker {one.worker}" if one.worker else ""
-            yield Moment(one.fetched_at, "running", f"Attempt {one.attempt} leased", by)
+            by = f"by worker {brief(one.worker)}" if one.worker else ""
+            which = f"Attempt {one.attempt} leased" if one.attempt else "Leased"
+            yield Moment(one.fetched_at, "running", which, by)
         if one.ended_at is not None and one.outcome == "failed":
             yield Moment(one.ended_at, "failed", f"Attempt {one.attempt} failed", one.error or "", one.ran)
     if State(job.state) is State.RETRYABLE:
@@ -129,7 +155,10 @@ def _moments(job: JobView) -> Iterator[Moment]:
         yield Moment(act.at, "act", f"{act.act} by {act.who}", facts)
     if job.ended_at is not None:
         ran = job.ran if job.state == State.COMPLETED.value else None
-        yield Moment(job.ended_at, job.state, job.state.capitalize(), job.reason or "", ran)
+        errors = [one.error for one in job.attempts[-1:]]  # the line before this one says it
+        why = "" if job.reason in errors else job.reason or ""
+        at = max([job.ended_at, *(one.ended_at for one in job.attempts if one.ended_at)])  # by two clocks
+        yield Moment(at, job.state, job.state.capitalize(), why, ran)
 
 
 def _buttons(state: State) -> Iterator[ActButton]:

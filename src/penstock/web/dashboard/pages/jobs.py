@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.errors import ConfigError
-from penstock.core.job import TERMINAL, State
+from penstock.core.job import TERMINAL, Ref, State
 from penstock.inspector import JobRow, JobSearch
-from penstock.stores.contract import JobFilter
+from penstock.stores.contract import JobFilter, check_search
 from penstock.web.access_tokens import Right
 from penstock.web.dashboard.cards import Card, card
+from penstock.web.dashboard.found_lists import LIVE_STEPS, FoundList
 from penstock.web.dashboard.job_filters import (
     FILTERS,
     ORDERS,
@@ -24,6 +25,7 @@ from penstock.web.dashboard.job_filters import (
 )
 from penstock.web.dashboard.page import DashboardPage
 from penstock.web.dashboard.saved_views import clean_query, saved_views
+from penstock.web.dashboard.shared_reads import FRESH_FOUND
 from penstock.web.dashboard.stream import totals
 from penstock.web.dashboard.view import View
 
@@ -60,12 +62,17 @@ MORE_ACTS = (
 
 @dataclass
 class JobList:
-    """A page of jobs. `seen`, `total`: how far the search came, if it is not finished."""
+    """A page of jobs. `seen`, `total`: how far the search came, if it is not finished.
+
+    `steps`: of the search. `kept`: it is not repeated while the page is open; the jobs are read again.
+    """
 
     jobs: list[JobRow] = field(default_factory=list)
     next: str | None = None
     seen: int = 0
     total: int = 0
+    steps: int = 0
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ async def show(view: View) -> dict[str, Any]:
     filter = JobFilter()
     try:
         filter = filter_asked(view)
-        found = await card(list_jobs(view, filter))
+        found = await card(_found(view, filter))
     except ConfigError as error:
         found = Card(error=str(error))
     asked, without = view.all_asked("queue"), view.all_asked("not-queue")
@@ -123,18 +130,49 @@ async def list_jobs(
         return JobList()
     by, descending, _ = ORDERS[order or order_asked(view)]
     made, began = JobList(), time.monotonic()
+    view.shared.reads.count(2)  # the number of jobs to pass, and the first step
     async with aclosing(
         view.inspector.search(
             JobSearch(allowed, by, descending), after=view.asked("after") or None, limit=limit
         )
     ) as steps:
         async for step in steps:
-            view.shared.reads.count(1)
+            made.steps += 1
+            view.shared.reads.count(1 if made.steps > 1 else 0)
             made.jobs += step.jobs
             made.next, made.seen, made.total = step.next, step.seen, step.total
             if time.monotonic() - began > _PATIENCE:
                 break
+    if limit is not None and len(made.jobs) == limit:
+        view.shared.reads.count(1)  # the search looks whether another job matches
     return made
+
+
+async def _found(view: View, filter: JobFilter) -> JobList:
+    """The jobs of the page. If the search for them took long, a page that refreshes itself does not search
+    again, but reads again what was found."""
+    lists, key = view.shared.found_lists, (view.visitor, view.request.url.query)
+    kept = lists.get(key) if view.live else None
+    if kept is not None:
+        return JobList(await _read_again(view, filter, kept), kept.next, kept.seen, kept.total, kept=True)
+    made = await list_jobs(view, filter)
+    made.kept = made.steps > LIVE_STEPS
+    if "x-penstock-part" in view.request.headers:  # the next part of a search, for a page that is open
+        return made
+    refs = tuple(Ref(job.queue, job.id) for job in made.jobs)
+    found = FoundList(refs, made.next, made.seen, made.total)
+    lists.put(key, found if made.kept else None)
+    return made
+
+
+async def _read_again(view: View, filter: JobFilter, found: FoundList) -> list[JobRow]:
+    """Those of the jobs that still match, of the queues that the visitor may read now."""
+    allowed = await allowed_filter(view, filter)
+    if allowed is None or not found.refs:
+        return []
+    wanted = check_search(allowed, ORDERS[order_asked(view)][0])
+    key = (view.visitor, view.request.url.query, found.refs)
+    return await view.read(key, lambda: view.inspector.matching(wanted, found.refs), fresh=FRESH_FOUND)
 
 
 def number_asked(view: View, name: str) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.web.access_tokens import Right
+from penstock.web.dashboard.activity_charts import activity_charts
 from penstock.web.dashboard.attention import attention
 from penstock.web.dashboard.cards import card
 from penstock.web.dashboard.page import DashboardPage
 from penstock.web.dashboard.queue_rows import queue_rows
-from penstock.web.dashboard.statistics_charts import RANGES, depth_chart, range_asked, statistics_charts
+from penstock.web.dashboard.statistics_charts import RANGES, range_asked
 from penstock.web.dashboard.stream import totals
 from penstock.web.dashboard.view import View
 
@@ -26,8 +27,7 @@ async def show(view: View) -> dict[str, Any]:
         "rows": queue_rows(view, queues.value or [])[:12],
         "ranges": RANGES,
         "chosen": chosen,
-        "charts": await card(statistics_charts(view, chosen)),
-        "depth": depth_chart(view),
+        "charts": await card(activity_charts(view, chosen)),
     }
 
 

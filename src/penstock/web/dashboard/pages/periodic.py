@@ -8,6 +8,7 @@ from typing import Any
 from penstock.core.errors import ConfigError
 from penstock.inspector import PreviewView, preview
 from penstock.web.dashboard.cards import Card
+from penstock.web.dashboard.formats import local_time
 from penstock.web.dashboard.page import DashboardPage
 from penstock.web.dashboard.run_strip import strip_of
 from penstock.web.dashboard.view import View
@@ -38,6 +39,7 @@ async def show(view: View) -> dict[str, Any]:
         ],
         "part": part,
         "tried": _tried(view),
+        "local": lambda at: local_time(at, view.asked("tz") or "UTC"),
     }
 
 

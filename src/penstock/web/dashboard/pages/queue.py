@@ -11,11 +11,12 @@ from penstock.core.errors import ConfigError
 from penstock.core.limit_layers import LIMIT_NAMES
 from penstock.core.limits import LimitChange, OnFull
 from penstock.inspector import QueueView, right_of
+from penstock.web.dashboard.activity_charts import activity_charts
 from penstock.web.dashboard.cards import card
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.queue_rows import queue_rows
 from penstock.web.dashboard.shared_reads import FRESH_STATISTICS
-from penstock.web.dashboard.statistics_charts import RANGES, depth_chart, range_asked, statistics_charts
+from penstock.web.dashboard.statistics_charts import RANGES, range_asked
 from penstock.web.dashboard.view import NotFoundError, View, segment
 
 __all__ = ["ACTS", "PAGE"]
@@ -38,7 +39,7 @@ async def show(view: View) -> dict[str, Any]:
     queue = await _queue(view)
     chosen = range_asked(view)
     statistics = view.inspector.statistics
-    workers = await view.card("fleet", lambda: view.inspector.workers(jobs=0))
+    workers = await view.card("fleet", lambda: view.inspector.workers(jobs=0), cost=2)
     return {
         "title": queue.name,
         "queue": queue,
@@ -47,8 +48,7 @@ async def show(view: View) -> dict[str, Any]:
         "on_full": [rule.value for rule in OnFull],
         "ranges": RANGES,
         "chosen": chosen,
-        "charts": await card(statistics_charts(view, chosen, queue=queue.name)),
-        "depth": depth_chart(view, queue.name),
+        "charts": await card(activity_charts(view, chosen, queue=queue.name)),
         "tasks": await view.card(
             ("tasks", queue.name, chosen.name),
             lambda: statistics.tasks(queue=queue.name, span=chosen.length),
@@ -61,7 +61,7 @@ async def show(view: View) -> dict[str, Any]:
 
 async def _queue(view: View) -> QueueView:
     name = view.queue
-    found = next((queue for queue in await view.queues() if queue.name == name), None)
+    found = await view.find_queue(name)
     if found is None:
         raise NotFoundError(f"There is no queue {name}. A queue appears with its first job.")
     return found
@@ -107,7 +107,7 @@ async def switch_intake(view: View) -> Response:
 async def _switch(view: View, kind: str, acts: dict[str, tuple[str, str]]) -> Response:
     act, queue = view.part("act"), await _queue(view)
     if act not in acts:
-        raise NotFoundError(f"Nobody can {act} a queue here.")
+        raise NotFoundError(f"There is no act {act:.20} on a queue.")
     said, more = acts[act]
     await getattr(view.inspector, act)(queue.name)
     await view.audit(f"queue.{act}", queue.name)

@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from penstock.client.signals import sent, signal_of
-from penstock.core.errors import ArgumentError, ConfigError
+from penstock.core.errors import ArgumentError
 from penstock.core.job import TERMINAL, Ref, State
 from penstock.inspector import DurableStepView, StepsView
 from penstock.stores.contract import SignalStatus
@@ -22,8 +22,8 @@ from penstock.web.dashboard.view import NotFoundError, View, segment
 
 __all__ = ["ACTS", "PAGE"]
 
-#: Reads of the store: the job, its steps, jobs of a gather and their flow.
-_READS = 4
+#: Reads of the store: the job, its steps and values, jobs of a gather and their flow.
+_READS = 5
 #: Values of steps of one page, as nodes of their trees.
 _MOST_NODES = 60
 _SENT = {
@@ -41,6 +41,16 @@ class StepRow:
     tree: TreeNode | None
     after: float | None
     flow: FlowRow | None
+
+
+@dataclass(frozen=True)
+class WrongData:
+    """Data for a signal that was not sent, as it was typed, and why."""
+
+    name: str
+    key: str
+    text: str
+    error: str
 
 
 async def show(view: View) -> dict[str, Any]:
@@ -65,6 +75,7 @@ async def show(view: View) -> dict[str, Any]:
         "shade_of": shade_of,
         "may": view.may("operate", found.job.queue),
         "ended": State(found.job.state) in TERMINAL,
+        "wrong": None,
     }
 
 
@@ -77,8 +88,8 @@ async def _steps(view: View) -> StepsView:
     return found
 
 
-async def send_signal(view: View) -> Response:
-    """Send the signal that this job waits for, to this job alone."""
+async def send_signal(view: View) -> Response | dict[str, Any]:
+    """Send the signal that this job waits for, to this job alone. Wrong data comes back in its field."""
     ref = Ref(view.queue, view.id)
     path = f"/jobs/{segment(ref.queue)}/{segment(ref.id)}/steps"
     name, key = view.form.get("name"), view.form.get("key")
@@ -90,20 +101,25 @@ async def send_signal(view: View) -> Response:
     found = await view.inspector.flows.waits([f"{ref.queue}/{ref.id}"])
     if not any((wait.kind, wait.signal, wait.key) == ("signal", name, key) for wait in found):
         return view.done("This job does not wait for this signal any more.", path, failed=True)
+    text = view.form.get("data")
     try:
-        data = msgspec.json.decode(view.form.get("data") or "null")
+        signal = signal_of(name, key, msgspec.json.decode(text or "null"), ref.id, None, None)
     except msgspec.DecodeError as error:
-        raise ConfigError(f"The data is not JSON, and nothing was sent: {error}") from None
-    try:
-        signal = signal_of(name, key, data, ref.id, None, None)
+        return await _again(view, text, f"The data is not JSON, and nothing was sent: {error}")
     except ArgumentError as error:
-        raise ConfigError(str(error)) from None
+        return await _again(view, text, str(error))
     status = sent(signal, await view.inspector.flows.send(signal))
     await view.audit("flows.signal", f"{ref.queue}/{ref.id}", {"name": name, "key": key})
     return view.done(_SENT[status], path, failed=status is not SignalStatus.RECEIVED)
 
 
+async def _again(view: View, text: str, error: str) -> dict[str, Any]:
+    """The page with what was typed, which no refresh replaces."""
+    wrong = WrongData(view.form.get("name"), view.form.get("key"), text, error)
+    return {**await show(view), "wrong": wrong, "refresh": "never"}
+
+
 PAGE = DashboardPage(
     name="steps", path="/jobs/{queue}/{id}/steps", title="Steps", show=show, refresh="always"
 )
-ACTS = (DashboardAct(path="/jobs/{queue}/{id}/signal", do=send_signal, right=Right.OPERATE),)
+ACTS = (DashboardAct(path=PAGE.path, do=send_signal, right=Right.OPERATE, shows=PAGE),)

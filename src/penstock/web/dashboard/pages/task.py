@@ -52,7 +52,7 @@ async def _errors(view: View, name: str) -> Card[Any]:
 
 async def _workers(view: View, name: str) -> Card[Any]:
     """The workers that know the task; none for a visitor who may not read all queues."""
-    found = await view.card("fleet", lambda: view.inspector.workers(jobs=0))
+    found = await view.card("fleet", lambda: view.inspector.workers(jobs=0), cost=2)
     knowing = [one for one in found.value or [] if name in one.tasks and view.visitor.may(Right.READ)]
     return Card(knowing, found.error)
 

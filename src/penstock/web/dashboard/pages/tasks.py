@@ -17,6 +17,8 @@ __all__ = ["ORDERS", "PAGE", "failed_share", "ordered", "seen_tasks"]
 
 _MOST_SHOWN = 100
 _MOST_IDLE = 100
+#: The name under which workers count what they could not start: jobs of tasks that they do not know.
+_UNKNOWN = "?"
 
 
 def failed_share(one: TaskStatsView) -> float:
@@ -58,7 +60,8 @@ async def seen_tasks(view: View, span: int, task: str | None = None) -> Card[lis
     """The statistics of tasks in the queues that the visitor may read."""
     read = view.inspector.statistics.tasks
     found = await view.card(("tasks", None, task, span), lambda: read(span=span, task=task))
-    return Card([one for one in found.value or [] if view.sees(one.queue)], found.error)
+    seen = [one for one in found.value or [] if view.sees(one.queue) and one.task != _UNKNOWN]
+    return Card(seen, found.error)
 
 
 def ordered(view: View, tasks: Iterable[TaskStatsView]) -> list[TaskStatsView]:
@@ -71,7 +74,7 @@ async def _idle(view: View, active: Sequence[TaskStatsView]) -> list[str]:
     """Names of tasks that the app or a worker knows, and that had no attempt."""
     if not view.visitor.may(Right.READ):
         return []  # a worker's tasks may be of queues that the visitor may not see
-    workers = await view.read("fleet", lambda: view.inspector.workers(jobs=0))
+    workers = await view.read("fleet", lambda: view.inspector.workers(jobs=0), cost=2)
     known = {name for worker in workers for name in worker.tasks}
     known |= set(view.shared.app.tasks) if view.shared.app is not None else set()
     return sorted(known - {one.task for one in active})[:_MOST_IDLE]

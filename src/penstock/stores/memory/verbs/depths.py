@@ -1,0 +1,39 @@
+"""Samples of the depths of queues, in the memory store."""
+
+from __future__ import annotations
+
+from penstock.core.job import QUEUED, State
+from penstock.core.queue_depth import QueueDepth
+from penstock.stores.contract import DepthPage, DepthRow, Resolution
+from penstock.stores.memory.rows import MemoryQueue
+from penstock.stores.memory.state import MemoryState
+
+__all__ = ["read_depths", "sample_depths"]
+
+_MINUTE = Resolution.MINUTE.length
+_LATER = (QUEUED | {State.SUSPENDED}) - {State.AVAILABLE}
+
+
+def sample_depths(memory: MemoryState) -> int:
+    now = memory.clock.now()
+    for queue in memory.known(None):
+        queue.statistics.add_depth(_depth_of(queue), now)
+    return _MINUTE - now % _MINUTE
+
+
+def _depth_of(queue: MemoryQueue) -> QueueDepth:
+    counts = queue.counts
+    later = sum(counts[state] for state in _LATER)
+    return QueueDepth.sample(counts[State.AVAILABLE], counts[State.RUNNING], later)
+
+
+def read_depths(memory: MemoryState, resolution: Resolution, span: int, queue: str | None) -> DepthPage:
+    now, length = memory.clock.now(), resolution.length
+    oldest = max(resolution.oldest(now), (now - span) // length)
+    rows = [
+        DepthRow(one.name, period * length, depth)
+        for one in memory.known(None if queue is None else [queue])
+        for period, depth in sorted(one.statistics.depths[resolution].items())
+        if oldest <= period <= now // length
+    ]
+    return DepthPage(rows, now)
