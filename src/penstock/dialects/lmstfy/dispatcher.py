@@ -19,6 +19,7 @@ from penstock.core.ids import mint_token
 from penstock.core.job import Job, Lease, State
 from penstock.core.lifecycle import ASK_CANCELLED, QueuePosition, Transition, kept, released
 from penstock.dialects.lmstfy.deadlines import Deadlines
+from penstock.dialects.lmstfy.fetch_plans import chains, emptied, plans, shares
 from penstock.dialects.lmstfy.poll import Poll
 from penstock.stores.contract import Fetched, Settlement, Share, Store
 
@@ -26,9 +27,8 @@ __all__ = ["Dispatcher", "Poll"]
 
 _log = logging.getLogger("penstock.lmstfy")
 
-#: Requests that one fetch serves, and jobs that it leases, at most.
+#: Requests that one fetch serves at most.
 _MOST_POLLS = 256
-_MOST_JOBS = 1_000
 #: Waiting requests of a queue that a fetch serves if it is not known how many jobs there are; a fetch that
 #: brings a job for each is followed by a larger one. 256 requests for one job cost a millisecond.
 _FEW_POLLS = 16
@@ -156,15 +156,33 @@ class Dispatcher:
 
     async def _round(self) -> None:
         new, self._new = self._new[:_MOST_POLLS], self._new[_MOST_POLLS:]
-        plans = list(_plans(self._next_polls(new)))
+        polls, queues = self._next_polls(new)
+        parts = chains(plans(polls))
         guessed, self._guessed = self._guessed, set()
         try:
-            if len(plans) == 1:
-                await self._fetch(plans[0], guessed)
+            if len(parts) == 1:
+                await self._serve(parts[0], guessed, queues)
             else:
-                await asyncio.gather(*(self._fetch(plan, guessed) for plan in plans))
+                await asyncio.gather(*(self._serve(part, guessed, queues) for part in parts))
         finally:
             self._arrived(new)
+
+    async def _serve(
+        self, chain: Sequence[Sequence[Poll]], guessed: AbstractSet[str], queues: AbstractSet[str]
+    ) -> None:
+        """Fetch from these queues for plans that have some in common, in order.
+
+        A queue that was found empty is not asked again: a job that has come since belongs to the request that
+        came first, which is served in the next round.
+        """
+        left = set(queues)
+        for plan in chain:
+            served = [poll for poll in plan if not left.isdisjoint(poll.queues)]
+            if served:
+                left -= await self._fetch(served, guessed, left)
+            for poll in plan:
+                if not poll.done:
+                    self._wait_on(poll)
 
     def _arrived(self, new: Sequence[Poll]) -> None:
         for poll in new:
@@ -173,8 +191,12 @@ class Dispatcher:
                 if not self._arriving[queue]:
                     del self._arriving[queue]
 
-    def _next_polls(self, new: Sequence[Poll]) -> list[Poll]:
-        """The requests of the next round, in order of arrival: older requests of their queues come first."""
+    def _next_polls(self, new: Sequence[Poll]) -> tuple[list[Poll], set[str]]:
+        """The requests of the next round, in order of arrival, and the queues that it asks.
+
+        Older requests of these queues come first. A waiting request may also wait for queues that the round
+        does not ask, because older requests of theirs are not in it.
+        """
         queues, self._with_work = self._with_work, {}
         for poll in new:
             for queue in poll.queues:
@@ -185,29 +207,34 @@ class Dispatcher:
         for queue, jobs in queues.items():
             for poll in islice(self._waiting.get(queue, ()), min(jobs, _MOST_POLLS)):
                 chosen[poll] = None
-        return sorted(chosen, key=_arrival)
+        asked = {*queues, *(queue for poll in new for queue in poll.queues)}
+        return sorted(chosen, key=_arrival), asked
 
-    async def _fetch(self, polls: Sequence[Poll], guessed: AbstractSet[str]) -> None:
+    async def _fetch(
+        self, polls: Sequence[Poll], guessed: AbstractSet[str], queues: AbstractSet[str]
+    ) -> set[str]:
+        """Serve these requests from these queues; returns those that are empty now."""
         first = polls[0]
         wanted = sum(poll.wanted for poll in polls)
-        shares = _shares(polls, wanted)
+        asked = shares(polls, queues)
         token = mint_token()
         lease = max(1, first.ttr * 1_000)
         try:
             found = await self._store.fetch(
-                shares, limit=wanted, lease=lease, worker=self._worker, token=token, charge=first.charge
+                asked, limit=wanted, lease=lease, worker=self._worker, token=token, charge=first.charge
             )
         except Exception as error:  # noqa: BLE001  # boundary: an error of one fetch is the answer of its requests
             _log.warning("consume: %s", error, exc_info=not isinstance(error, StoreError))
-            self._recover(shares, wanted, lease, token)
+            self._recover(asked, wanted, lease, token)
             for poll in polls:
                 self._finish(poll)
                 poll.failed()
-            return
+            return set()
         self._on_now(found.now)
         if found.jobs:
             self._on_leased({job.queue for job in found.jobs}, time.monotonic() + lease / 1_000)
         self._deliver(polls, found, wanted, guessed)
+        return emptied(asked, wanted, found.jobs)
 
     def _deliver(self, polls: Sequence[Poll], found: Fetched, wanted: int, guessed: AbstractSet[str]) -> None:
         by_queue: dict[str, list[Job]] = {}
@@ -300,7 +327,7 @@ class Dispatcher:
 
         self._spawn(settle())
 
-    def _recover(self, shares: Sequence[Share], limit: int, lease: int, token: str) -> None:
+    def _recover(self, asked: Sequence[Share], limit: int, lease: int, token: str) -> None:
         """Repeat a fetch whose reply was lost, and release the jobs that it has leased."""
 
         async def recover() -> None:
@@ -309,7 +336,7 @@ class Dispatcher:
                 await asyncio.sleep(_RECOVER)
                 try:
                     found = await self._store.fetch(
-                        shares, limit=limit, lease=lease, worker=self._worker, token=token
+                        asked, limit=limit, lease=lease, worker=self._worker, token=token
                     )
                     leases: list[Lease] = [job.lease for job in found.jobs]
                     await self._store.settle([_given_back(one) for one in leases])
@@ -338,30 +365,3 @@ def _cancelled(job: Job) -> Transition:
     return Transition(
         State.CANCELLED, keep=kept(job.spec, State.CANCELLED), charge=False, reason=ASK_CANCELLED
     )
-
-
-def _plans(polls: Sequence[Poll]) -> Iterable[list[Poll]]:
-    """Divide requests into those that one fetch can serve, in order.
-
-    Neighbours with the same TTR share a fetch, if each names one queue, or all name the same queues.
-    """
-    plan: list[Poll] = []
-    jobs = 0
-    for poll in polls:
-        if plan and (not poll.shares_fetch_with(plan[-1]) or jobs + poll.wanted > _MOST_JOBS):
-            yield plan
-            plan, jobs = [], 0
-        plan.append(poll)
-        jobs += poll.wanted
-    if plan:
-        yield plan
-
-
-def _shares(polls: Sequence[Poll], wanted: int) -> list[Share]:
-    """The shares of a fetch: of one queue what its requests want; of several queues the first ones first."""
-    if len(polls[0].queues) > 1:
-        return [Share(queue, wanted, wanted) for queue in polls[0].queues]
-    wants: dict[str, int] = {}
-    for poll in polls:
-        wants[poll.queues[0]] = wants.get(poll.queues[0], 0) + poll.wanted
-    return [Share(queue, n, n) for queue, n in wants.items()]
