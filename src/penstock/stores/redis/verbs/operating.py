@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from penstock.core.job import Ref, State
 from penstock.core.limits import LimitChange
 from penstock.stores.contract import QueueInfo
-from penstock.stores.redis.batching import HEAVY
+from penstock.stores.redis.batching import CHANGED
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
 from penstock.stores.redis.isolation import each
 from penstock.stores.redis.layout import NUMBER
@@ -79,7 +79,7 @@ def purge(context: Context, queue: str, states: Sequence[State], limit: int) -> 
     wanted = ",".join(str(NUMBER[state]) for state in sorted(set(states) - {State.RUNNING}))
     gone = 0
     while gone < limit and wanted:
-        step = min(HEAVY, limit - gone)
+        step = min(CHANGED, limit - gone)
         (n,) = raise_errors((yield [context.call("purge", [queue], [step, wanted])]))
         gone += abs(n)
         if 0 <= n < step:

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.core.errors import EnqueueUnknown, StoreCorrupt, StoreUnavailable
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.stores.contract import Enqueued, EnqueueStatus, Replacement
-from penstock.stores.redis.batching import BATCH, HEAVY, MOST_BYTES, chunks, id_list, in_bytes, parts_of
+from penstock.stores.redis.batching import BATCH, CHANGED, MOST_BYTES, chunks, id_list, in_bytes, parts_of
 from penstock.stores.redis.context import CallPlan, Context, raise_errors
 from penstock.stores.redis.keys import id_of, packed
 from penstock.stores.redis.layout import STATES, UNWRITABLE
@@ -277,24 +277,22 @@ def states_of(
     context: Context, script: str, refs: Sequence[Ref], args: Sequence[bytes | str | int]
 ) -> CallPlan[tuple[list[State | None], int]]:
     """Run a script that answers one status code per job; return the states, and the sum of its counts."""
-    parts = parts_of(refs, HEAVY)
+    parts = parts_of(refs, CHANGED)
     found: list[State | None] = [None] * len(refs)
     total = 0
     while parts:
-        calls = [context.call(script, [queue], [*args, *id_list(refs, part)]) for queue, part in parts]
-        answers = raise_errors((yield calls))
-        rest: list[Part] = []
-        for (queue, part), answer in zip(parts, answers, strict=True):
-            if isinstance(answer, list):
-                total += answer[0]
-                if len(answer) > 2:
-                    context.floor = max(context.floor, int(answer[2]))
-                answer = answer[1]
-            for place, code in zip(part, answer.decode(), strict=False):
-                found[place] = None if code == "-" else STATES[ord(code) - _FIRST_STATE]
-            if len(answer) < len(part):  # the script ended early, because batches have many members
-                rest.append((queue, part[len(answer) :]))
-        parts = rest
+        # one script at a time: the server does those of a pipeline in a row, and nothing for others meanwhile
+        queue, part = parts.pop(0)
+        (answer,) = raise_errors((yield [context.call(script, [queue], [*args, *id_list(refs, part)])]))
+        if isinstance(answer, list):
+            total += answer[0]
+            if len(answer) > 2:
+                context.floor = max(context.floor, int(answer[2]))
+            answer = answer[1]
+        for place, code in zip(part, answer.decode(), strict=False):
+            found[place] = None if code == "-" else STATES[ord(code) - _FIRST_STATE]
+        if len(answer) < len(part):  # the script ended early, because batches have many members
+            parts.insert(0, (queue, part[len(answer) :]))
     return found, total
 
 

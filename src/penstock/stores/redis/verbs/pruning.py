@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.stores.contract import Pruned, SetAside
-from penstock.stores.redis.batching import BATCH, HEAVY, chunks
+from penstock.stores.redis.batching import BATCH, CHANGED, HEAVY, chunks
 from penstock.stores.redis.context import CallPlan, Context
 from penstock.stores.redis.isolation import AWAY, any_of, each, isolated
 from penstock.stores.redis.keys import id_of
@@ -104,7 +104,7 @@ class _Sweep:
     ) -> CallPlan[None]:
         """Prune one queue in steps."""
         while True:
-            step = [min(HEAVY, n) for n in (over, crowd, expired)]
+            step = [min(CHANGED, n) for n in (over, crowd, expired)]
             args = [step[0], step[1], *self._keep, step[2], int(days)]
             (answer,) = yield from each(self._context, [(name, self._context.call("prune", [name], args))])
             if answer is AWAY:
