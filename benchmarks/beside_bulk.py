@@ -1,17 +1,14 @@
 """The rate of a worker that drains a queue beside a bulk retry: `python -m benchmarks.beside_bulk`.
 
-The store has 100 000 dead jobs, and enough queued no-ops for the windows of each pair: as many as the worker
-drains in that time, by its measured rate. A pair is a window in
-which one worker process also runs a bulk retry of the dead jobs, and the mean of the windows before and after
-it, in which the same process drains alone: a machine that becomes slower or faster changes both. Retried jobs
-become available in a queue that the worker does not serve, so that they take nothing from its slots. In the
-meantime a producer in another process enqueues jobs one by one. The CPU time per job is compared as well,
-because other programs on the machine change it less than the rate. At the end one more bulk act retries the
-dead jobs that are left, as fast as it may, while nothing else runs.
+The store has 100 000 dead jobs, and one worker process drains no-ops: alone, and while it also runs a bulk
+retry of the dead jobs (see `drain_windows`). Retried jobs become available in a queue that the worker does
+not serve, so that they take nothing from its slots. In the meantime a producer in another process enqueues
+jobs one by one. At the end one more bulk act retries the dead jobs that are left, as fast as it may, while
+nothing else runs.
 
-Redis times its scripts by the wall clock. Beside a drain, more processes than cores want to run, so the time
-of a script includes the time for which Redis waited for a core; the drain's own scripts of the same windows
-are shown beside it. The limit is compared with the scripts of the last bulk act.
+Redis times its scripts by the wall clock. Beside a drain, more processes than cores want to run, so the
+time of a script includes the time for which Redis waited for a core; the drain's own scripts of the same
+windows are shown beside it. The limit is compared with the scripts of the last bulk act.
 """
 
 from __future__ import annotations
@@ -25,18 +22,19 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
-from benchmarks.compare import interval
+from benchmarks.drain_windows import BESIDE, DrainWindows
 from benchmarks.ended import dead as died
 from benchmarks.ended import end_all
 from benchmarks.lock_waits import LockWaits
 from benchmarks.machine import describe, percentile
-from benchmarks.rig import Rig, Running, Setup, new_runner
+from benchmarks.rig import Rig, Setup, new_runner
 from penstock.core.ids import mint
 from penstock.core.job import NewJob, State
 from penstock.inspector import BulkAct, BulkActs, BulkState, JobAct
@@ -44,24 +42,15 @@ from penstock.inspector.bulk_acts import MOST_PACE, PACE
 from penstock.stores.contract import JobFilter, Store
 from penstock.stores.redis.script_loader import SCRIPTS
 
-_DEAD, _PROBE, _DRAINED = "dead", "probe", "default"
+_DEAD, _PROBE = "dead", "probe"
 _KINDS = 1_000
 #: The scripts that a bulk retry calls, and a drain does not.
 _OF_BULK = ("search", "retry", "change_documents")
 _BATCH = 2_000
 #: Limits: the fall of the rate, the longest command of Redis and the longest wait for the write lock (ms).
 _MOST_FALL, _MOST_HELD, _MOST_WAIT = 0.05, 5.0, 100.0
-#: The worker's rate is steady this long (s) after it has begun.
-_SETTLING = 0.5
-#: No-ops per second of a window by which the rate is estimated before the first pair.
-_ESTIMATED_BY = 40_000
-#: A pair gets this many times the no-ops that it is expected to need.
-_MARGIN = 1.3
-ALONE, BESIDE, REST = "alone", "beside", "without a drain"
-
-
-class _Empty(Exception):  # not shown to users
-    """The queue was empty before the end of a window."""
+#: Where scripts are counted that ran after the last pair.
+REST = "without a drain"
 
 
 @click.command()
@@ -87,110 +76,52 @@ def main(store: str, pairs: int, seconds: float, dead: int, jobs: int, folder: P
     sys.exit(1 if faults else 0)
 
 
-class _Run:
+class _Run(DrainWindows):
     def __init__(self, rig: Rig, waits: LockWaits, seconds: float, dead: int, jobs: int) -> None:
-        self._rig = rig
+        super().__init__(rig, seconds, jobs)
         self._store: Store = rig.app.store
         self._acts = BulkActs(self._store)
         self._waits = waits
-        self._seconds, self._dead = seconds, dead
-        self._given, self._needed = jobs, 0
-        self._rates: dict[str, list[float]] = defaultdict(list)
-        self._cpu: dict[str, list[float]] = defaultdict(list)
+        self._dead = dead
         self._calls: dict[str, list[float]] = defaultdict(list)
         self._waited: dict[str, list[float]] = defaultdict(list)
         self._commands: dict[str, list[float]] = defaultdict(list)
         self._drains: dict[str, list[float]] = defaultdict(list)
         self._retried: list[int] = []
         self._now = ""
-        self._worker = Running(None, lambda: True, None)
         self._over = threading.Event()
 
     async def measure(self, pairs: int) -> list[str]:
         await self._fill_dead()
         producer = threading.Thread(target=self._produce)
-        with self._rig.workers() as self._worker:
-            self._needed = self._given or await self._estimate()
+        with self.rig.workers() as worker:
             producer.start()
             try:
-                while len(self._retried) < pairs:
-                    await self._pair()
+                await self.pairs(pairs, worker, self._bulk_retry)
             finally:
                 self._over.set()
                 producer.join()
-            await self._settings(paused=True)
             took = await self._retry_the_rest()
         return self._report(took) + await self._check()
 
-    # ── the parts of a pair ──
-
-    async def _estimate(self) -> int:
-        """The number of no-ops that a pair needs, by the rate of the second half of some."""
-        half = int(_ESTIMATED_BY * self._seconds / 2)
-        await self._fill(2 * half)
-        await self._settings(paused=False)
-        await asyncio.to_thread(self._rig.wait, half)
-        began = time.perf_counter()
-        await asyncio.to_thread(self._rig.wait, 2 * half)
-        longest = 2 * _SETTLING + 4 * self._seconds  # three windows, and up to one before the second
-        return int(half / (time.perf_counter() - began) * longest * _MARGIN)
-
-    async def _fill(self, n: int) -> None:
-        """Pause the queue, and enqueue no-ops until it has n."""
-        await self._settings(paused=True)
-        (queue,) = await self._store.queues([_DRAINED])
-        await asyncio.to_thread(self._rig.fill, n - queue.counts.get(State.AVAILABLE, 0))
-
-    async def _start(self) -> None:
-        """Resume the queue, and wait until the worker has run the first job."""
-        before = self._rig.counters.total()
-        await self._settings(paused=False)
-        await asyncio.to_thread(self._rig.wait, before + 1)
-
-    async def _pair(self) -> None:
-        await self._fill(self._needed)
-        try:
-            await self._windows()
-        except _Empty:
-            few = f"{self._needed:,} jobs were too few for the windows of a pair"
-            if self._given:
-                raise click.ClickException(f"{few}: give more --jobs") from None
-            print(f"{few}: again with twice as many", file=sys.stderr, flush=True)
-            self._needed *= 2
-
-    async def _windows(self) -> None:
-        await self._start()
-        await asyncio.sleep(_SETTLING)
-        before = await self._window(ALONE)
+    @asynccontextmanager
+    async def _bulk_retry(self) -> AsyncGenerator[None]:
         bulk = await self._begin()
         try:
-            beside = await self._window(BESIDE)
+            yield
         finally:
             retried = await self._end(bulk)
-        after = await self._window(ALONE)
         self._retried.append(retried)
-        alone = [statistics.mean(both) for both in zip(before, after, strict=True)]
-        for found, *values in zip((self._rates, self._cpu), alone, beside, strict=True):
-            for where, value in zip((ALONE, BESIDE), values, strict=True):
-                found[where].append(value)
-        print(f"{alone[0]:,.0f} jobs/s alone, {beside[0]:,.0f} beside", file=sys.stderr, flush=True)
 
-    async def _window(self, where: str) -> tuple[float, float]:
-        """The rate of a window, and µs of CPU per job."""
+    def window_begins(self, where: str) -> None:
         self._reset_slow_log()
         self._waits.waits.clear()
-        counters, self._now = self._rig.counters, where
-        done, cpu, began = counters.total(), self._used(), time.perf_counter()
-        await asyncio.sleep(self._seconds)
-        done, took = counters.total() - done, time.perf_counter() - began
+        self._now = where
+
+    def window_ends(self, where: str) -> None:
         self._now = ""
-        cpu = self._used() - cpu
-        (queue,) = await self._store.queues([_DRAINED])
-        if not queue.counts.get(State.AVAILABLE):
-            raise _Empty
         self._waited[where] += self._waits.waits
         self._read_slow_log(where)
-        return done / took, cpu / max(1, done) * 1e6
 
     async def _begin(self, pace: int = PACE) -> BulkAct:
         """Start a bulk retry; returns some time after the worker's first step, within a step or a pause."""
@@ -198,7 +129,7 @@ class _Run:
         bulk = await self._acts.start(JobAct.RETRY, filter, by="benchmark", pace=pace)
         while not (await self._get(bulk)).changed:
             await asyncio.sleep(0.02)
-        await asyncio.sleep(random.uniform(0, self._seconds))
+        await asyncio.sleep(random.uniform(0, self.seconds))
         return await self._get(bulk)
 
     async def _end(self, bulk: BulkAct) -> int:
@@ -222,9 +153,6 @@ class _Run:
         assert found is not None
         return found
 
-    async def _settings(self, *, paused: bool) -> None:
-        await self._store.settings(_DRAINED, paused=paused)
-
     async def _fill_dead(self) -> None:
         for n in range(0, self._dead, _BATCH):
             await self._store.enqueue([self._job(_DEAD, k) for k in range(n, min(n + _BATCH, self._dead))])
@@ -244,23 +172,18 @@ class _Run:
             if where and where == self._now:
                 self._calls[where].append((time.perf_counter() - began) * 1000)
 
-    def _used(self) -> float:
-        """CPU seconds of the worker and of Redis."""
-        worker = time.process_time() if self._worker.leader is None else self._worker.cpu()
-        return worker + (0.0 if self._rig.server is None else self._rig.server.cpu())
-
     def _reset_slow_log(self) -> None:
-        if self._rig.server is not None:
-            with self._rig.server.client() as client:
+        if self.rig.server is not None:
+            with self.rig.server.client() as client:
                 client.config_set("slowlog-log-slower-than", 500)
                 client.config_set("slowlog-max-len", 100_000)
                 client.slowlog_reset()
 
     def _read_slow_log(self, where: str) -> None:
         """Add the scripts that took half a millisecond or more since the reset (ms)."""
-        if self._rig.server is None:
+        if self.rig.server is None:
             return
-        with self._rig.server.client() as client:
+        with self.rig.server.client() as client:
             entries: list[dict[str, Any]] = client.slowlog_get(100_000)
         scripts = tuple(f"EVALSHA {SCRIPTS[name].sha}".encode() for name in _OF_BULK)
         for entry in entries:
@@ -271,14 +194,13 @@ class _Run:
     # ── the report ──
 
     def _report(self, took: float) -> list[str]:
-        print(f"{self._rig.setup.name}, {len(self._retried)} pairs")
-        low = _compare("jobs/s", self._rates)
-        _compare("µs of CPU per job, worker and Redis", self._cpu)
-        pace = statistics.mean(self._retried) / self._seconds
+        print(f"{self.rig.setup.name}, {len(self.rates[BESIDE])} pairs")
+        low = self.report("a bulk retry")
+        pace = statistics.mean(self._retried) / self.seconds
         print(f"bulk retry: {pace:,.0f} jobs/s beside the drain, {took:,.0f} jobs/s at most when alone")
         faults = [f"the rate falls by up to {1 - low:.1%}"] if 1 - low > _MOST_FALL else []
         _say("an enqueue by another process", self._calls)
-        if self._rig.server is not None:
+        if self.rig.server is not None:
             _say("scripts of the bulk retry in Redis, of 0.5 ms and more", self._commands)
             _say("scripts of the drain in Redis, of 0.5 ms and more", self._drains)
             faults += _over("a script of the bulk retry took", self._commands[REST], _MOST_HELD)
@@ -292,17 +214,6 @@ class _Run:
         retried, left = queue.counts.get(State.AVAILABLE, 0), queue.counts.get(State.DEAD, 0)
         print(f"{retried:,} of {self._dead:,} dead jobs were retried")
         return [f"{left:,} jobs are still dead"] if left or retried != self._dead else []
-
-
-def _compare(what: str, found: dict[str, list[float]]) -> float:
-    """Print the medians and their ratio; returns the lower end of its 95 % interval."""
-    low, ratio, high = interval([b / a for a, b in zip(found[ALONE], found[BESIDE], strict=True)])
-    alone, beside = (statistics.median(found[where]) for where in (ALONE, BESIDE))
-    print(
-        f"{what}: {alone:,.1f} alone, {beside:,.1f} beside a bulk retry; median ratio {ratio:.3f}, "
-        f"95 % interval {low:.3f} to {high:.3f}"
-    )
-    return low
 
 
 def _say(what: str, found: dict[str, list[float]]) -> None:

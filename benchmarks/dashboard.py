@@ -4,16 +4,16 @@
     python -m benchmarks.dashboard history sqlite:////tmp/million.db
     python -m benchmarks.dashboard pages   sqlite:////tmp/million.db
     python -m benchmarks.dashboard reads   sqlite:////tmp/million.db
-    python -m benchmarks.dashboard workers sqlite:////tmp/fresh.db --pairs 12
+    python -m benchmarks.dashboard workers sqlite --pairs 12
     python -m benchmarks.dashboard flow    sqlite:////tmp/fresh.db
 
 `history` adds statistics of 24 hours with 1 000 kinds of errors, workers and periodic entries. `pages`
 follows links until it knows an address of each page of the table, and measures each without the answers that
 pages share. `reads` opens ten dashboards that refresh themselves while queues change, and counts the verbs of
-the store that are called. `workers` measures a worker with and without ten open dashboards, which
-`penstock serve` serves, in pairs: its rate, and the CPU of the worker, the dashboard's process and Redis
-together, which can be measured on a busy machine, too. `flow` enqueues a group of 10 000 members, lets half
-of them complete, and measures its pages.
+the store that are called. `workers` measures a worker that drains a fresh store, with and without ten open
+dashboards, which `penstock serve` serves (see `drain_windows`): its rate, and the CPU of the worker, the
+dashboard's process and Redis together. `flow` enqueues a group of 10 000 members, lets half of them complete,
+and measures its pages.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import random
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from html import unescape
+from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, NamedTuple
+from typing import Any
 
-from benchmarks.compare import interval
+from benchmarks.drain_windows import ALONE, BESIDE, DrainWindows
 from benchmarks.machine import cpu_seconds
+from benchmarks.rig import Rig, Running, Setup, new_runner
 from benchmarks.search import KINDS, QUEUES
 from penstock import App, Worker
 from penstock.core.clock import ManualClock
@@ -73,23 +75,24 @@ _LISTS = (
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dashboard", description=__doc__)
     parser.add_argument("act", choices=["history", "pages", "reads", "workers", "flow"])
-    parser.add_argument("url")
-    parser.add_argument("--pairs", type=int, default=12, help="pairs of runs of `workers` (default 12)")
+    parser.add_argument("url", help="the store; for `workers` sqlite or redis, a fresh one")
+    parser.add_argument("--pairs", type=int, default=12, help="pairs of windows of `workers` (default 12)")
     parser.add_argument(
-        "--jobs", type=int, default=60_000, help="jobs of a run of `workers` (default 60 000)"
+        "--seconds", type=float, help="time of `reads` (default 15), or of a window of `workers` (default 3)"
     )
-    parser.add_argument("--seconds", type=float, default=15.0, help="time of `reads` (default 15)")
     given = parser.parse_args(arguments)
     if given.act == "history":
         asyncio.run(_add_history(given.url))
     elif given.act == "workers":
-        _measure_workers(given.url, given.pairs, given.jobs)
+        _measure_workers(given.url, given.pairs, given.seconds or 3.0)
     elif given.act == "flow":
         asyncio.run(_measure_flow(given.url))
     else:
         store = connect(given.url)
         try:
-            asyncio.run(_measure_pages(store) if given.act == "pages" else _count_reads(store, given.seconds))
+            asyncio.run(
+                _measure_pages(store) if given.act == "pages" else _count_reads(store, given.seconds or 15.0)
+            )
         finally:
             store.close()
 
@@ -279,77 +282,51 @@ async def _browse(asked: Asked, path: str) -> None:
 # ── workers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _measure_workers(url: str, pairs: int, jobs: int) -> None:
-    command = [sys.executable, "-m", "penstock", "serve", "--url", url, "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            port = int(re.findall(r'"port":\s*(\d+)', server.stdout.readline())[0])
-            asyncio.run(_pairs(url, server.pid, port, pairs, jobs))
-        finally:
-            server.terminate()
+def _measure_workers(store: str, pairs: int, seconds: float) -> None:
+    setup = Setup(store, "full" if store == "sqlite" else "")
+    with Rig(setup, Path(tempfile.gettempdir())) as rig, new_runner() as runner:
+        command = [sys.executable, "-m", "penstock", "serve", "--url", rig.url, "--port", "0", "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout is not None
+                port = int(re.findall(r'"port":\s*(\d+)', server.stdout.readline())[0])
+                runner.run(_BesideDashboards(rig, seconds, server.pid, port).measure(pairs))
+            finally:
+                server.terminate()
 
 
-async def _pairs(url: str, server: int, port: int, pairs: int, jobs: int) -> None:
-    app, dice = App(url), random.Random(7)
+class _BesideDashboards(DrainWindows):
+    """Windows beside ten open dashboards of the process `server`."""
 
-    @app.task(name="noop", queue="bench")
-    async def noop(n: int) -> None: ...
+    def __init__(self, rig: Rig, seconds: float, server: int, port: int) -> None:
+        super().__init__(rig, seconds)
+        self._server, self._port = server, port
+        self._of_server: dict[str, list[float]] = {ALONE: [], BESIDE: []}
+        self._before = 0.0
 
-    everybody = [os.getpid(), server, *_redis_of(url)]
-    await _drain(app, noop, jobs // 4, everybody)
-    rates: list[float] = []
-    costs: list[float] = []
-    shares: list[float] = []
-    for n in range(pairs):
-        found: dict[bool, Drained] = {}
-        for opened in dice.sample([False, True], 2):
-            with _browsers(port) if opened else contextlib.nullcontext():
-                found[opened] = await _drain(app, noop, jobs, everybody)
-        closed, opened_run = found[False], found[True]
-        rates.append(closed.seconds / opened_run.seconds)
-        costs.append(sum(opened_run.cpu) / sum(closed.cpu))
-        shares.append(opened_run.cpu[1] / sum(opened_run.cpu))
-        print(f"pair {n + 1}: {closed.said(jobs)}; with dashboards {opened_run.said(jobs)}", flush=True)
-    for what, ratios in (
-        ("rate, as a ratio", rates),
-        ("CPU of worker, dashboard and Redis, as a ratio", costs),
-        ("share of the dashboard in this CPU", shares),
-    ):
-        low, middle, high = interval(ratios)
-        print(f"{what}: {middle:.3f}, 95 % interval {low:.3f} to {high:.3f}, {pairs} pairs")
-    app.store.close()
+    async def measure(self, pairs: int) -> None:
+        with self.rig.workers() as worker:
+            await self.pairs(pairs, worker, self._open)
+        print(f"{self.rig.setup.name}, {pairs} pairs")
+        low = self.report(f"{_OPEN} dashboards")
+        print(f"the rate falls by up to {max(0.0, 1 - low):.1%}")
+        used = median(self._of_server[BESIDE]) / self.seconds
+        print(f"the dashboard's process used {used:.1%} of a core beside {_OPEN} dashboards")
 
+    @contextlib.asynccontextmanager
+    async def _open(self) -> AsyncGenerator[None]:
+        with _browsers(self._port):
+            await asyncio.sleep(_WARM)
+            yield
 
-def _redis_of(url: str) -> list[int]:
-    """The process of a Redis server on this host, whose CPU counts as well."""
-    if not url.startswith("redis:"):
-        return []
-    import redis
+    def used(self, worker: Running) -> float:
+        return super().used(worker) + cpu_seconds([self._server])
 
-    with redis.Redis.from_url(url) as client:
-        facts: Any = client.info("server")
-        return [int(facts["process_id"])]
+    def window_begins(self, where: str) -> None:
+        self._before = cpu_seconds([self._server])
 
-
-class Drained(NamedTuple):
-    """A run: its seconds, and the CPU seconds of each process."""
-
-    seconds: float
-    cpu: list[float]
-
-    def said(self, jobs: int) -> str:
-        """Its rate and its CPU as text."""
-        return f"{jobs / self.seconds:,.0f} jobs/s, {sum(self.cpu) / jobs * 1e6:.1f} µs of CPU a job"
-
-
-async def _drain(app: App, task: Any, jobs: int, pids: Sequence[int]) -> Drained:
-    for n in range(0, jobs, 2_000):
-        await app.aenqueue_many([task.job(k) for k in range(n, min(n + 2_000, jobs))])
-    began, used = time.perf_counter(), [cpu_seconds([pid]) for pid in pids]
-    await Worker(app, concurrency=100, burst=True).run()
-    spent = [cpu_seconds([pid]) - before for pid, before in zip(pids, used, strict=True)]
-    return Drained(time.perf_counter() - began, spent)
+    def window_ends(self, where: str) -> None:
+        self._of_server[where].append(cpu_seconds([self._server]) - self._before)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-_PAGES = ("/", "/queues", "/queues/bench", "/jobs", "/jobs?queue=bench", "/jobs?state=running")
+_PAGES = ("/", "/queues", "/queues/default", "/jobs", "/jobs?queue=default", "/jobs?state=running")
 
 
 async def _request(port: int, path: str, *headers: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from benchmarks import beside_bulk, dashboard
+from benchmarks import beside_bulk, dashboard, drain_windows
 from benchmarks.foreign.programs import PROGRAMS, Missing, Place
 from benchmarks.measures import Lab
 from benchmarks.measures.features import FEATURES
@@ -191,7 +191,7 @@ def test_a_drain_is_measured_beside_a_bulk_retry_that_retries_every_dead_job(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(beside_bulk, "LockWaits", lambda: SimpleNamespace(waits=[]))  # it patches classes
-    monkeypatch.setattr(beside_bulk, "_SETTLING", 0.05)
+    monkeypatch.setattr(drain_windows, "_SETTLING", 0.05)
     usual = signal.getsignal(signal.SIGTERM)
     sizes = ("--store", "memory", "--pairs", "1", "--seconds", "0.1", "--dead", "2000")
     try:
@@ -269,6 +269,17 @@ def test_pages_and_reads_of_the_dashboard_are_measured(
         assert re.search(rf"^{path} +200 p50", said, re.MULTILINE), said
     assert re.search(r"^10 dashboards, \d+ changes: [\d.]+ verbs/s", said, re.MULTILINE)
     store.close()
+
+
+def test_a_drain_is_measured_beside_open_dashboards(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dashboard, "_WARM", 0.1)
+    monkeypatch.setattr(drain_windows, "_SETTLING", 0.05)
+    dashboard.main(["workers", "sqlite", "--pairs", "1", "--seconds", "0.2"])
+    said = capsys.readouterr().out
+    assert re.search(r"^jobs/s: [\d,.]+ alone, [\d,.]+ beside 10 dashboards", said, re.MULTILINE), said
+    assert re.search(r"^the dashboard's process used [\d.]+% of a core", said, re.MULTILINE), said
 
 
 def test_two_trees_are_compared_by_their_cpu_per_job() -> None:
