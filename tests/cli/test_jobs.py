@@ -17,6 +17,7 @@ from penstock.core.unique import UniqueKey
 from penstock.inspector import Inspector, JobSearch
 from penstock.retry import exponential, fibonacci, fixed, linear, sidekiq, steps
 from penstock.stores.contract import Settlement
+from penstock.stores.facade import StoreFacade
 from penstock.stores.job_log import JobLog, LogLine, store_logs
 from tests.cli.conftest import fetch, kill, put
 
@@ -139,8 +140,23 @@ async def test_a_stopped_search_gives_what_it_has_found(store):
     task = asyncio.create_task(run_search(Endless(store), JobSearch(), None, 50))
     await found.wait()
     task.cancel()
-    jobs, after, stopped = await task
+    jobs, after, stopped, _ = await task
     assert ([job.id for job in jobs], after, stopped) == (["a"], "0:7:q", True)
+
+
+def test_a_search_names_the_queues_that_it_could_not_search(penstock, store, monkeypatch):
+    put(store, "a")
+    search_jobs = StoreFacade.search_jobs
+
+    async def without_a_part(self, *args, **options):
+        return msgspec.structs.replace(await search_jobs(self, *args, **options), away=("orders", "mail"))
+
+    monkeypatch.setattr(StoreFacade, "search_jobs", without_a_part)
+    found = penstock("jobs", "list", "--text", "nowhere")
+    assert found.exit_code == 4
+    says = "not searched, because their part of the store does not answer: mail, orders\n"
+    assert found.stderr == f"no matching jobs\n{says}"
+    assert penstock.json("jobs", "list", code=4)["away"] == ["mail", "orders"]
 
 
 def test_an_empty_listing_leaves_stdout_empty(penstock):

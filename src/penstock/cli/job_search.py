@@ -177,28 +177,33 @@ def _instant(option: str, text: str | None) -> int | None:
 
 
 class Found(NamedTuple):
-    """What a search found; `next`: where it continues; `stopped`: it was interrupted."""
+    """What a search found.
+
+    `next`: where it continues; `stopped`: it was interrupted; `away`: queues that it could not search.
+    """
 
     jobs: list[JobRow]
     next: str | None
     stopped: bool
+    away: tuple[str, ...]
 
 
 async def run_search(inspector: Inspector, search: JobSearch, after: str | None, limit: int) -> Found:
     """Search until `limit` jobs are found, with progress at a terminal. Ctrl-C ends it early."""
     jobs: list[JobRow] = []
+    away: tuple[str, ...] = ()
     progress = _Progress()
     try:
         async with aclosing(inspector.search(search, after=after, limit=limit)) as steps:
             async for step in steps:
                 jobs += step.jobs
-                after = step.next
+                after, away = step.next, step.away
                 progress.show(step.seen, step.total, len(jobs))
     except asyncio.CancelledError:  # Ctrl-C: the event loop cancels this task
-        return Found(jobs, after, stopped=True)
+        return Found(jobs, after, True, away)
     finally:
         progress.clear()
-    return Found(jobs, after, stopped=False)
+    return Found(jobs, after, False, away)
 
 
 class _Progress:

@@ -66,7 +66,7 @@ def list_(after: str | None, limit: int, **given: Any) -> int:
     search = read_search(**given)
     found = session.run(lambda inspector: run_search(inspector, search, after, limit))
     if session.json:
-        emit({"jobs": found.jobs, "next": found.next})
+        emit({"jobs": found.jobs, "next": found.next, "away": found.away})
     else:
         table(
             ("ID", "QUEUE", "TASK", "STATE", "ATTEMPT", "WHEN", "ENQUEUED", "NOTE"),
@@ -74,13 +74,15 @@ def list_(after: str | None, limit: int, **given: Any) -> int:
             empty="no matching jobs",
             spare=("ENQUEUED", "ATTEMPT", "NOTE", "WHEN", "QUEUE"),
         )
+    if found.away:
+        note(f"not searched, because their part of the store does not answer: {', '.join(found.away)}")
     if found.stopped:
         rest = "" if found.next is None else f"; continue with --after {found.next}"
         note(f"stopped: not all jobs were searched{rest}")
         return INTERRUPTED
     if found.next is not None and not session.json:
         note(f"more jobs match: continue with --after {found.next}")
-    return Exit.OK
+    return Exit.UNAVAILABLE if found.away else Exit.OK
 
 
 @command.command("show", cls=Command)

@@ -1,7 +1,7 @@
 -- One step of a search through the jobs of a queue, in order of enqueue or of a time.
 -- KEYS: the queue.  ARGV: clock, order (enqueued, due or ended), descending (1 or 0), start ('': none) and its generation, stop
 -- ('': none), states (numbers, separated by commas; 7: running), the most jobs to return, to pass, and bytes to pass, text
--- that a record contains ('': any; lower case), task ('': any).
+-- that a record contains ('': any; lower case), task ('': any), 1 if a record may contain a backslash instead of the text.
 -- Start and stop are generations, or times; jobs of one time are in the order of their generations. Descending, the step
 -- passes jobs before the start and not before the stop; else those from the start on and before the stop.
 -- Returns {1 if it stopped early, or 0; number and generation of the last job; how many jobs it has passed; per job that may
@@ -14,7 +14,7 @@ local function step()
   local queue, order_by, down = KEYS[1], ARGV[2], ARGV[3] == '1'
   local start, start_generation, stop = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
   local most_found, most_seen, most_bytes = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
-  local needle, task = ARGV[11], ARGV[12]
+  local needle, task, escapes = ARGV[11], ARGV[12], ARGV[13] == '1'
   local wanted, jobs = {}, queue .. ':jobs'
   for state in string.gmatch(ARGV[7], '%d+') do wanted[tonumber(state)] = true end
 
@@ -222,7 +222,7 @@ local function step()
       local ok, is = pcall(has_task, record)
       if ok and not is then return false end
     end
-    if needle == '' or contains(record) then return true end
+    if needle == '' or contains(record) or (escapes and string.find(record, '\\', 1, true)) then return true end
     return string.find(id_text(id), needle, 1, true) ~= nil or (lease and contains(lease))
   end
 

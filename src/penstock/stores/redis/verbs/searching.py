@@ -78,6 +78,7 @@ class _SearchRequest:
         self._rest: list[bytes | str | int] = [
             self.matcher.needle,
             filter.task or "",
+            int(self.matcher.escapes),
         ]
 
     def call(
