@@ -21,7 +21,8 @@ __all__ = ["command"]
 def command(queue: str | None, task: str | None, limit: int) -> None:
     """List the errors of the last 90 days, grouped by queue, task, class and message, latest first.
 
-    Numbers, ids and quoted text of a message are replaced, so that similar errors are in one group.
+    Numbers, ids, addresses, paths and quoted text of a message are replaced, so that similar errors are in
+    one group.
     """
     session = Session.current()
     groups = session.run(lambda i: i.statistics.errors(queue=queue, task=task, limit=limit))
