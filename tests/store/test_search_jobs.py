@@ -346,6 +346,21 @@ async def test_thousands_are_found_in_both_directions(store: Store) -> None:
     assert ids(await found(store, states=available, limit=333, descending=False)) == left
 
 
+async def test_many_running_jobs_are_found_in_both_directions_and_by_worker(store: Store) -> None:
+    jobs = some(1_100)
+    await add(store, *jobs)
+    for n in range(11):
+        await take(store, 100, worker=f"w{n % 2}")
+    asked: dict[str, Any] = {"states": (State.RUNNING,), "limit": 400}
+    assert ids(await found(store, **asked)) == ids(jobs)[::-1]
+    assert ids(await found(store, **asked, descending=False)) == ids(jobs)
+    of_one = [job.id for n, job in enumerate(jobs) if n // 100 % 2]
+    assert ids(await found(store, **asked, worker="w1")) == of_one[::-1]
+    assert ids(await found(store, **asked, worker="w1", descending=False)) == of_one
+    page = await store.list_jobs(worker="w1", limit=450)
+    assert ids([*page.jobs, *(await store.list_jobs(worker="w1", after=page.next)).jobs]) == of_one[::-1]
+
+
 async def test_large_jobs_are_found(store: Store) -> None:
     jobs = some(5, payload=b'"' + b"x" * 700_000 + b'y"')
     await add(store, *jobs)

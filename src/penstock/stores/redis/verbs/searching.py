@@ -79,6 +79,7 @@ class _SearchRequest:
             self.matcher.needle,
             filter.task or "",
             int(self.matcher.escapes),
+            filter.worker or "",
         ]
 
     def call(
