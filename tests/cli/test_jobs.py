@@ -100,7 +100,10 @@ def test_a_listing_can_be_searched(penstock, store):
     [
         (["--header", "x"], "NAME=VALUE"),
         (["--flow", "f"], "QUEUE/ID"),
-        (["--since", "soon"], "--since"),
+        (["--since", "soon"], "'soon' is not a time: write 2h (ago), +2h, or 2026"),
+        (["--since", "-2h"], "is not a time"),
+        (["--since", "2026-11-20"], "has no time zone: write 2026-11-20T00:00:00Z for UTC"),
+        (["--since", "1h", "--until", "2h"], "--since '1h' is not before --until '2h'"),
         (["--since", "2026-13-01T00:00:00Z"], "not a time"),
         (["--by", "due", "-s", "dead"], "no order by due time"),
     ],
@@ -142,6 +145,16 @@ async def test_a_stopped_search_gives_what_it_has_found(store):
     task.cancel()
     jobs, after, stopped, _ = await task
     assert ([job.id for job in jobs], after, stopped) == (["a"], "0:7:q", True)
+
+
+@pytest.mark.parametrize(
+    "words", [["jobs", "list"], ["errors"], ["stats"], ["stats", "--by", "day"], ["stats", "--depth"]]
+)
+def test_a_listing_of_a_queue_that_does_not_exist_says_so(penstock, store, words):
+    put(store, "a")
+    result = penstock(*words, "--queue", "defalt")
+    assert result.stderr == "there is no queue 'defalt' (did you mean 'default'?)\n"
+    assert (result.exit_code, result.stdout) == (0, "")
 
 
 def test_a_search_names_the_queues_that_it_could_not_search(penstock, store, monkeypatch):

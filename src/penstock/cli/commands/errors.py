@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from penstock.cli.completing import complete_queue
+from penstock.cli.empty_listings import why_empty
 from penstock.cli.options import limit_option
 from penstock.cli.session import Session
 from penstock.cli.short_forms import age
@@ -35,7 +36,7 @@ def command(queue: str | None, task: str | None, limit: int) -> None:
             (f"{g.count:,}", age(g.last_at), age(g.first_at), f"{g.queue}/{g.task}", _text(g.kind, g.message))
             for g in groups
         ],
-        empty="no errors",
+        empty="" if groups else why_empty(session, [queue] if queue else [], "no errors"),
         spare=("FIRST",),
     )
     if groups:

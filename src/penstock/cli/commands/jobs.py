@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from penstock.cli.empty_listings import why_empty
 from penstock.cli.faults import INTERRUPTED, Exit
 from penstock.cli.job_acts import add_acts
 from penstock.cli.job_addresses import ambiguous, no_job
@@ -71,7 +72,7 @@ def list_(after: str | None, limit: int, **given: Any) -> int:
         table(
             ("ID", "QUEUE", "TASK", "STATE", "ATTEMPT", "WHEN", "ENQUEUED", "NOTE"),
             [_line(job) for job in found.jobs],
-            empty="no matching jobs",
+            empty="" if found.jobs else why_empty(session, given["queues"], "no matching jobs"),
             spare=("ENQUEUED", "ATTEMPT", "NOTE", "WHEN", "QUEUE"),
         )
     if found.away:
