@@ -17,6 +17,7 @@ from penstock.core.unique import UniqueKey
 from penstock.inspector import Inspector, JobSearch
 from penstock.retry import exponential, fibonacci, fixed, linear, sidekiq, steps
 from penstock.stores.contract import Settlement
+from penstock.stores.facade import StoreFacade
 from penstock.stores.job_log import JobLog, LogLine, store_logs
 from tests.cli.conftest import fetch, kill, put
 
@@ -99,7 +100,10 @@ def test_a_listing_can_be_searched(penstock, store):
     [
         (["--header", "x"], "NAME=VALUE"),
         (["--flow", "f"], "QUEUE/ID"),
-        (["--since", "soon"], "--since"),
+        (["--since", "soon"], "'soon' is not a time: write 2h (ago), +2h, or 2026"),
+        (["--since", "-2h"], "is not a time"),
+        (["--since", "2026-11-20"], "has no time zone: write 2026-11-20T00:00:00Z for UTC"),
+        (["--since", "1h", "--until", "2h"], "--since '1h' is not before --until '2h'"),
         (["--since", "2026-13-01T00:00:00Z"], "not a time"),
         (["--by", "due", "-s", "dead"], "no order by due time"),
     ],
@@ -139,8 +143,33 @@ async def test_a_stopped_search_gives_what_it_has_found(store):
     task = asyncio.create_task(run_search(Endless(store), JobSearch(), None, 50))
     await found.wait()
     task.cancel()
-    jobs, after, stopped = await task
+    jobs, after, stopped, _ = await task
     assert ([job.id for job in jobs], after, stopped) == (["a"], "0:7:q", True)
+
+
+@pytest.mark.parametrize(
+    "words", [["jobs", "list"], ["errors"], ["stats"], ["stats", "--by", "day"], ["stats", "--depth"]]
+)
+def test_a_listing_of_a_queue_that_does_not_exist_says_so(penstock, store, words):
+    put(store, "a")
+    result = penstock(*words, "--queue", "defalt")
+    assert result.stderr == "there is no queue 'defalt' (did you mean 'default'?)\n"
+    assert (result.exit_code, result.stdout) == (0, "")
+
+
+def test_a_search_names_the_queues_that_it_could_not_search(penstock, store, monkeypatch):
+    put(store, "a")
+    search_jobs = StoreFacade.search_jobs
+
+    async def without_a_part(self, *args, **options):
+        return msgspec.structs.replace(await search_jobs(self, *args, **options), away=("orders", "mail"))
+
+    monkeypatch.setattr(StoreFacade, "search_jobs", without_a_part)
+    found = penstock("jobs", "list", "--text", "nowhere")
+    assert found.exit_code == 4
+    says = "not searched, because their part of the store does not answer: mail, orders\n"
+    assert found.stderr == f"no matching jobs\n{says}"
+    assert penstock.json("jobs", "list", code=4)["away"] == ["mail", "orders"]
 
 
 def test_an_empty_listing_leaves_stdout_empty(penstock):

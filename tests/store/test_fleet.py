@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from penstock.core.clock import ManualClock
 from penstock.core.limits import LimitChange
 from penstock.core.version import __version__
-from penstock.inspector import Inspector
+from penstock.inspector import Inspector, held_jobs
 from penstock.inspector.audit import AuditLog
 from penstock.stores.contract import ErrorCount, Level, StatsReport, Store, TaskCount, WorkerInfo
-from tests.store.facts import DEAD, MINUTE, PARKED, SECOND, add, end, new, running, some
+from tests.store.facts import DEAD, MINUTE, PARKED, SECOND, add, end, ids, new, running, some, take
 from tests.store.test_statistics import stats
 
 WORKER = WorkerInfo("w1", "box", 7, 0, ("default",), ("t",), 4, version=__version__, memory=1_000)
@@ -52,6 +52,32 @@ async def test_an_overview_has_all_that_a_live_view_shows(store: Store, clock: M
     assert not view.more_running
     assert [one.id for one in view.dead] == [dead.id]
     assert [one.kind for one in view.errors] == ["ValueError"]
+
+
+async def test_each_worker_is_shown_with_its_newest_jobs(store: Store, monkeypatch: Any) -> None:
+    monkeypatch.setattr(held_jobs, "_PAGE", 4)
+    monkeypatch.setattr(held_jobs, "_MOST", 8)  # so the jobs of the oldest lease are asked for alone
+    for id in ("w1", "w2", "w3", "w4"):
+        await store.announce(replace(WORKER, id=id, running=9))
+    held = {}
+    for id, n in (("w1", 2), ("w2", 5), ("w3", 6)):
+        await add(store, *(new(queue="ab"[k % 2]) for k in range(n)))
+        jobs = [*await take(store, 9, "a", worker=id), *await take(store, 9, "b", worker=id)]
+        held[id] = sorted(jobs, key=lambda job: -job.generation)
+    shown = {one.id: one for one in await Inspector(store).workers(jobs=3)}
+    assert {id: [job.id for job in one.jobs] for id, one in shown.items()} == {
+        **{id: ids(jobs[:3]) for id, jobs in held.items()},
+        "w4": [],
+    }
+    assert {id: (one.more, one.running) for id, one in shown.items()} == {
+        "w1": (False, 2),
+        "w2": (True, 9),
+        "w3": (True, 9),
+        "w4": (False, 0),
+    }
+    alone = await Inspector(store).worker("w2", jobs=3)
+    assert alone is not None
+    assert (alone.jobs, alone.more) == (shown["w2"].jobs, True)
 
 
 async def test_a_healthy_fleet_has_no_bad_finding(store: Store, clock: ManualClock) -> None:

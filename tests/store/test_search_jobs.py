@@ -139,6 +139,37 @@ async def test_jobs_are_found_by_text(store: Store) -> None:
     assert ids(await found(store, text="given UP", states=(State.DEAD,))) == [spec.id]
 
 
+#: Texts, and which of the jobs of the test have them. JSON 1 is as Python writes it, 2 as PHP, 3 as Go.
+AS_ESCAPES = {
+    "Größe": "1",
+    "größe 日": "1",
+    "日本 😀": "1",
+    r"gr\u00f6\u00": "1",
+    "😀 ende": "",
+    "http://a/b": "2",
+    r"a\/b": "2",
+    "<b>&amp;": "3",
+    'say "hi"': "3",
+    "c:\\temp": "3",
+    "a\nb": "3",
+    "é": "",  # 3 has a backslash before u00e9
+}
+
+
+async def test_a_text_is_found_in_json_that_has_it_as_escapes(store: Store) -> None:
+    payloads = [
+        rb'[["Gr\u00f6\u00dfe \u65E5\u672c \uD83D\ude00"]]',
+        rb'[["http:\/\/a\/b"]]',
+        rb'[["\u003cb\u003e\u0026amp;","say \"hi\"","C:\\temp a\nb \\u00e9"]]',
+    ]
+    jobs = [new(f"{n}", payload=payload) for n, payload in enumerate(payloads, 1)]
+    await add(store, *some(2), *jobs, new("4", payload=rb'[{"pin":"gr\u00f6n"}]'))
+    for text, there in AS_ESCAPES.items():
+        assert ids(await found(store, text=text)) == list(there), text
+    assert ids(await found(store, text="grön")) == ["4"]
+    assert ids(await found(store, text="grön", hidden=("pin",))) == []
+
+
 #: Texts, and whether a search that must not see values of names like `*pin` finds the job of the test.
 WITH_HIDDEN_VALUES = {
     "ann": True,
@@ -313,6 +344,21 @@ async def test_thousands_are_found_in_both_directions(store: Store) -> None:
     available = (State.AVAILABLE,)
     assert ids(await found(store, states=available, limit=500)) == left[::-1]
     assert ids(await found(store, states=available, limit=333, descending=False)) == left
+
+
+async def test_many_running_jobs_are_found_in_both_directions_and_by_worker(store: Store) -> None:
+    jobs = some(1_100)
+    await add(store, *jobs)
+    for n in range(11):
+        await take(store, 100, worker=f"w{n % 2}")
+    asked: dict[str, Any] = {"states": (State.RUNNING,), "limit": 400}
+    assert ids(await found(store, **asked)) == ids(jobs)[::-1]
+    assert ids(await found(store, **asked, descending=False)) == ids(jobs)
+    of_one = [job.id for n, job in enumerate(jobs) if n // 100 % 2]
+    assert ids(await found(store, **asked, worker="w1")) == of_one[::-1]
+    assert ids(await found(store, **asked, worker="w1", descending=False)) == of_one
+    page = await store.list_jobs(worker="w1", limit=450)
+    assert ids([*page.jobs, *(await store.list_jobs(worker="w1", after=page.next)).jobs]) == of_one[::-1]
 
 
 async def test_large_jobs_are_found(store: Store) -> None:

@@ -29,6 +29,8 @@ __all__ = ["Found", "filter_options", "read_search", "run_search", "search_optio
 _STATES = [state.value for state in State]
 #: Without --reverse, jobs of this order come latest first.
 _LATEST_FIRST = {"enqueued": True, "due": False, "ended": True}
+#: The forms of a time.
+_FORMS = "2h (ago), +2h, or 2026-11-20T08:30:00Z"
 #: Seconds before the first line of progress, and between two.
 _PROGRESS = 0.5, 0.1
 
@@ -75,9 +77,8 @@ _FILTERS = (
 
 def _times(of: str) -> tuple[Callable[..., Any], ...]:
     """The options of a range of time."""
-    forms = "2h (ago), +2h, or 2026-11-20T08:30:00Z"
     return (
-        click.option("--since", metavar="TIME", help=f"Earliest time of {of}: {forms}."),
+        click.option("--since", metavar="TIME", help=f"Earliest time of {of}: {_FORMS}."),
         click.option("--until", metavar="TIME", help=f"Latest time of {of}, in the same forms."),
     )
 
@@ -141,6 +142,8 @@ def read_search(
     )
     if since is not None or until is not None:
         range = TimeRange(_instant("--since", since), _instant("--until", until))
+        if range.since is not None and range.until is not None and range.since >= range.until:
+            raise click.UsageError(f"--since {since!r} is not before --until {until!r}: no job can match")
         filter = _with_range(filter, by, range)
     return JobSearch(filter, JobOrder(by), _LATEST_FIRST[by] is not reverse)
 
@@ -165,40 +168,48 @@ def _instant(option: str, text: str | None) -> int | None:
         return None
     if "T" in text or "-" in text.strip("+-"):
         try:
-            return instant_ms(datetime.fromisoformat(text), what=option)
+            moment = datetime.fromisoformat(text)
         except ValueError:
             raise click.UsageError(f"{option} {text!r} is not a time: write 2026-11-20T08:30:00Z") from None
+        if moment.tzinfo is None:
+            raise click.UsageError(f"{option} {text!r} has no time zone: write {moment.isoformat()}Z for UTC")
+        return instant_ms(moment, what=option)
     try:
         offset = milliseconds(text.removeprefix("+"), what=option)
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from error
+    except ConfigError:
+        raise click.UsageError(f"{option} {text!r} is not a time: write {_FORMS}") from None
     now = time.time_ns() // 1_000_000
     return now + offset if text.startswith("+") else now - offset
 
 
 class Found(NamedTuple):
-    """What a search found; `next`: where it continues; `stopped`: it was interrupted."""
+    """What a search found.
+
+    `next`: where it continues; `stopped`: it was interrupted; `away`: queues that it could not search.
+    """
 
     jobs: list[JobRow]
     next: str | None
     stopped: bool
+    away: tuple[str, ...]
 
 
 async def run_search(inspector: Inspector, search: JobSearch, after: str | None, limit: int) -> Found:
     """Search until `limit` jobs are found, with progress at a terminal. Ctrl-C ends it early."""
     jobs: list[JobRow] = []
+    away: tuple[str, ...] = ()
     progress = _Progress()
     try:
         async with aclosing(inspector.search(search, after=after, limit=limit)) as steps:
             async for step in steps:
                 jobs += step.jobs
-                after = step.next
+                after, away = step.next, step.away
                 progress.show(step.seen, step.total, len(jobs))
     except asyncio.CancelledError:  # Ctrl-C: the event loop cancels this task
-        return Found(jobs, after, stopped=True)
+        return Found(jobs, after, True, away)
     finally:
         progress.clear()
-    return Found(jobs, after, stopped=False)
+    return Found(jobs, after, False, away)
 
 
 class _Progress:

@@ -23,6 +23,7 @@ from penstock.inspector.entry_trigger import trigger
 from penstock.inspector.entry_views import EntryView, entry_view
 from penstock.inspector.fleet_checks import check_fleet
 from penstock.inspector.flow_inspector import FlowInspector
+from penstock.inspector.held_jobs import held_jobs
 from penstock.inspector.job_acts import JobAct, JobActs, every_state
 from penstock.inspector.job_edits import edit_job, retry_edited
 from penstock.inspector.job_search import JobSearch, SearchProgress
@@ -377,12 +378,13 @@ class Inspector:
     async def workers(self, *, jobs: int = 20) -> list[WorkerView]:
         """All workers, each with up to `jobs` of the jobs that it holds. With 0: two reads in all."""
         infos, now = await self._store.workers(), (await self._store.entries([])).now
-        return [await self._worker(info, jobs, now) for info in infos]
+        return await self._with_jobs(infos, jobs, now)
 
     async def worker(self, id: str, *, jobs: int = 200) -> WorkerView | None:
         """One worker, with up to `jobs` of the jobs that it holds; None if no live worker has this id."""
-        info = next((one for one in await self._store.workers() if one.id == id), None)
-        return None if info is None else await self._worker(info, jobs, (await self._store.entries([])).now)
+        infos = [one for one in await self._store.workers() if one.id == id]
+        found = await self._with_jobs(infos, jobs, (await self._store.entries([])).now)
+        return found[0] if found else None
 
     async def tell_workers(
         self, workers: Sequence[str], act: str, *, by: str, timeout: float = 10.0
@@ -421,11 +423,13 @@ class Inspector:
         then = await self._store.pause_entries([entry.ref for entry in found], paused)
         return [entry_view(entry, table.now) for entry in then if entry is not None]
 
-    async def _worker(self, info: WorkerInfo, jobs: int, now: int) -> WorkerView:
-        if jobs == 0:
-            return worker_view(info, [], more=info.running > 0, now=now)
-        page = await self._store.list_jobs(state=State.RUNNING, worker=info.id, limit=jobs)
-        return worker_view(info, page.jobs, more=page.next is not None, now=now)
+    async def _with_jobs(self, infos: Sequence[WorkerInfo], jobs: int, now: int) -> list[WorkerView]:
+        if jobs == 0 or not infos:
+            return [worker_view(info, [], more=info.running > 0, now=now) for info in infos]
+        held = await held_jobs(self._store, infos, jobs + 1)
+        return [
+            worker_view(info, held[info.id][:jobs], more=len(held[info.id]) > jobs, now=now) for info in infos
+        ]
 
     async def _partition(self, job: Job) -> PartitionInfo | None:
         return None if job.spec.partition is None else await self._store.partition(job.ref)

@@ -26,12 +26,14 @@ class SearchProgress(msgspec.Struct, frozen=True):
     - `jobs`: the jobs that this step found.
     - `next`: the cursor at which another search continues; None: the search is complete.
     - `seen`, `total`: about how many jobs the search has passed so far, and how many there are to pass.
+    - `away`: queues that this step or an earlier one left out: their part of the store does not answer.
     """
 
     jobs: list[JobRow]
     next: str | None
     seen: int
     total: int
+    away: tuple[str, ...] = ()
 
 
 async def search(
@@ -44,12 +46,14 @@ async def search(
     """
     total = await jobs_to_pass(store, check_search(search.filter, search.order))
     seen, left = 0, limit
+    away: set[str] = set()
     while left is None or left > 0:
         most = 500 if left is None else left + 1
         page = await store.search_jobs(
             search.filter, order=search.order, descending=search.descending, after=after, limit=most
         )
         seen += page.seen
+        away.update(page.away)
         hits, after = page.hits, page.next
         if left is not None:
             if len(hits) > left:
@@ -59,7 +63,7 @@ async def search(
             if not left and after is not None and after == page.next:
                 after = await _more(store, search, after)
         jobs = [job_row(hit.job) for hit in hits]
-        yield SearchProgress(jobs, after, min(seen, total), total)
+        yield SearchProgress(jobs, after, min(seen, total), total, tuple(sorted(away)))
         if after is None:
             return
 

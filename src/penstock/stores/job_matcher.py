@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from penstock.core.job import Job
 from penstock.core.redaction import Redaction
 from penstock.stores.contract import JobFilter
 
 __all__ = ["JobMatcher", "text_bytes"]
+
+#: Characters that no JSON encoder writes as an escape.
+_UNESCAPED = re.compile(rb"[A-Za-z0-9 _.,:;!?()\[\]{}@#$%*|~^-]*")
+_ESCAPES = re.compile(rb"(?:\\u[0-9a-fA-F]{4})+|\\.", re.DOTALL)
+_SHORT_ESCAPES = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
 def text_bytes(text: str) -> bytes:
@@ -20,6 +27,9 @@ class JobMatcher:
     `needle`: bytes that the stored form of every job that matches contains, if ASCII letters are compared
     without case; b"" if nothing is known. An error is found as `Kind: message`, which are stored apart: the
     longest part between colons, without spaces at its ends, is in one of them.
+
+    `escapes`: the stored form may contain a backslash instead, because a JSON encoder may have written a part
+    of the text as an escape: `\\u00f6` for ö, as many do, or `\\/`.
     """
 
     def __init__(self, filter: JobFilter) -> None:
@@ -30,6 +40,7 @@ class JobMatcher:
         between = [part.strip(b" ") for part in self._text.split(b":")]
         parts = between if self._text else map(text_bytes, filter.headers.values())
         self.needle = max(parts, key=len, default=b"")
+        self.escapes = not _UNESCAPED.fullmatch(self._text)
 
     def matches(self, job: Job) -> bool:
         """Whether the job matches the whole filter."""
@@ -67,8 +78,22 @@ class JobMatcher:
         )
 
     def _in_payload(self, payload: bytes) -> bool:
-        if self._text not in payload.lower():
+        if not self._is_in(payload):
             return False
         if self._redaction is None:
             return True
-        return any(self._text in part.lower() for part in self._redaction.visible_parts(payload))
+        return any(map(self._is_in, self._redaction.visible_parts(payload)))
+
+    def _is_in(self, json: bytes) -> bool:
+        """Whether JSON contains the text, as it is written or without its escapes."""
+        if self._text in json.lower():
+            return True
+        return self.escapes and b"\\" in json and self._text in _ESCAPES.sub(_unescaped, json).lower()
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    escape = found[0]
+    if len(escape) == 2:
+        return _SHORT_ESCAPES.get(escape[1:], escape[1:])
+    units = bytes.fromhex(escape.replace(b"\\u", b"").decode())
+    return units.decode("utf-16-be", "replace").encode()

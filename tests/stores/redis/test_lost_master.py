@@ -16,6 +16,7 @@ from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.errors import StoreUnavailable
+from penstock.inspector import Inspector, JobSearch
 from penstock.stores.contract import (
     EnqueueStatus,
     HeartbeatRequest,
@@ -229,6 +230,8 @@ async def test_queues_are_listed_and_those_that_are_lost_say_so(place: Place, st
     assert {job.queue for job in (await store.list_jobs(limit=500)).jobs} == {place.well}
     page = await store.search_jobs(JobFilter(), limit=500)
     assert ({job.queue for job in page.jobs}, page.away) == ({place.well}, (place.lost,))
+    steps = [step async for step in Inspector(store).search(JobSearch(JobFilter(text="nowhere")))]
+    assert steps[-1].away == (place.lost,)
 
 
 async def test_an_id_that_is_nowhere_else_may_be_in_the_lost_queue(place: Place, store: RedisStore) -> None:

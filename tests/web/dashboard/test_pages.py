@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock import App, Worker
 from penstock.core.formats import instant
 from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.inspector import Inspector
-from penstock.stores.contract import Settlement, Share
+from penstock.stores.contract import SearchPage, Settlement, Share
+from penstock.stores.facade import StoreFacade
 from penstock.web.dashboard.formats import ago
 from penstock.web.dashboard.json_tree import Redaction, json_text
 from penstock.web.dashboard.pages import PAGES
@@ -167,6 +169,17 @@ def test_filters_are_the_address_of_the_list(ran: Site) -> None:
         answer = ran.client.get(f"/jobs?{wrong}")
         assert answer.status_code == 200
         assert "cannot be shown" in answer.text, wrong
+
+
+def test_a_list_names_the_queues_that_it_could_not_search(ran: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    search_jobs = StoreFacade.search_jobs
+
+    async def without_a_part(self: StoreFacade, *args: Any, **options: Any) -> SearchPage:
+        return replace(await search_jobs(self, *args, **options), away=("orders",))
+
+    monkeypatch.setattr(StoreFacade, "search_jobs", without_a_part)
+    page = ran.client.get("/jobs?text=nowhere").text
+    assert "Not searched, because its part of the store does not answer: orders." in page
 
 
 def test_search_leads_to_a_job_a_queue_a_task_or_text(ran: Site) -> None:

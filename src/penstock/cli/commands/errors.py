@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from penstock.cli.completing import complete_queue
+from penstock.cli.empty_listings import why_empty
 from penstock.cli.options import limit_option
 from penstock.cli.session import Session
 from penstock.cli.short_forms import age
@@ -21,7 +22,8 @@ __all__ = ["command"]
 def command(queue: str | None, task: str | None, limit: int) -> None:
     """List the errors of the last 90 days, grouped by queue, task, class and message, latest first.
 
-    Numbers, ids and quoted text of a message are replaced, so that similar errors are in one group.
+    Numbers, ids, addresses, paths and quoted text of a message are replaced, so that similar errors are in
+    one group.
     """
     session = Session.current()
     groups = session.run(lambda i: i.statistics.errors(queue=queue, task=task, limit=limit))
@@ -34,7 +36,7 @@ def command(queue: str | None, task: str | None, limit: int) -> None:
             (f"{g.count:,}", age(g.last_at), age(g.first_at), f"{g.queue}/{g.task}", _text(g.kind, g.message))
             for g in groups
         ],
-        empty="no errors",
+        empty="" if groups else why_empty(session, [queue] if queue else [], "no errors"),
         spare=("FIRST",),
     )
     if groups:

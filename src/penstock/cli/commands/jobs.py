@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from penstock.cli.empty_listings import why_empty
 from penstock.cli.faults import INTERRUPTED, Exit
 from penstock.cli.job_acts import add_acts
 from penstock.cli.job_addresses import ambiguous, no_job
@@ -66,21 +67,23 @@ def list_(after: str | None, limit: int, **given: Any) -> int:
     search = read_search(**given)
     found = session.run(lambda inspector: run_search(inspector, search, after, limit))
     if session.json:
-        emit({"jobs": found.jobs, "next": found.next})
+        emit({"jobs": found.jobs, "next": found.next, "away": found.away})
     else:
         table(
             ("ID", "QUEUE", "TASK", "STATE", "ATTEMPT", "WHEN", "ENQUEUED", "NOTE"),
             [_line(job) for job in found.jobs],
-            empty="no matching jobs",
+            empty="" if found.jobs else why_empty(session, given["queues"], "no matching jobs"),
             spare=("ENQUEUED", "ATTEMPT", "NOTE", "WHEN", "QUEUE"),
         )
+    if found.away:
+        note(f"not searched, because their part of the store does not answer: {', '.join(found.away)}")
     if found.stopped:
         rest = "" if found.next is None else f"; continue with --after {found.next}"
         note(f"stopped: not all jobs were searched{rest}")
         return INTERRUPTED
     if found.next is not None and not session.json:
         note(f"more jobs match: continue with --after {found.next}")
-    return Exit.OK
+    return Exit.UNAVAILABLE if found.away else Exit.OK
 
 
 @command.command("show", cls=Command)

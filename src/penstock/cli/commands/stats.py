@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.completing import complete_queue
+from penstock.cli.empty_listings import why_empty
 from penstock.cli.session import Session
 from penstock.cli.short_forms import brief
 from penstock.cli.show import emit, note, say, table
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _DEPTH_HEADS = ("AVAILABLE", "PEAK", "RUNNING", "LATER")
+_NO_ATTEMPTS = "no attempts in this time"
+_NO_SAMPLES = "no samples in this time: a worker takes one each minute"
 _HEADS = ("DONE", "FAILED", "RETRIED", "DEAD", "WAIT 50/95/99 %", "RUN 50/95/99 %")
 
 
@@ -105,10 +108,11 @@ def command(
         emit({"totals": totals, "queues": queues, "tasks": tasks} if task is None else {"tasks": tasks})
         return
     if task is None:
-        _show_totals(queues, totals, _no_queues(queue))
+        _show_totals(queues, totals, "" if queues else _why_empty(session, queue, "no queues yet"))
     if tasks or task is not None:
         rows = [(*_cells(one), f"{one.queue}/{one.task}") for one in tasks]
-        table((*_HEADS, "TASK"), rows, empty="no attempts in this time")
+        empty = "" if tasks else _why_empty(session, queue, _NO_ATTEMPTS)
+        table((*_HEADS, "TASK"), rows, empty=empty)
     _note_missing("day", span)
 
 
@@ -132,7 +136,7 @@ def _show_periods(session: Session, by: str, queue: str | None, task: str | None
     table(
         (by.upper(), *_HEADS),
         [(_start(one.at, by), *_cells(one)) for one in periods],
-        empty="no attempts in this time",
+        empty="" if periods else _why_empty(session, queue, _NO_ATTEMPTS),
     )
     _note_missing(by, span)
 
@@ -149,7 +153,7 @@ def _show_depths(session: Session, by: str | None, queue: str | None, span: int)
     if session.json:
         emit(shown)
         return
-    empty = "no samples in this time: a worker takes one each minute"
+    empty = "" if rows else _why_empty(session, queue, _NO_SAMPLES)
     table(((by or "queue").upper(), *_DEPTH_HEADS), rows, empty=empty)
     _note_missing(by or "day", span)
 
@@ -177,11 +181,12 @@ def _show_sizes(session: Session, queue: str | None) -> None:
         emit({"sizes": found})
         return
     rows = [(one.queue, f"{one.bytes:,}", "sampled" if one.sampled else "") for one in found]
-    table(("QUEUE", "BYTES", "ESTIMATE"), rows, empty=_no_queues(queue))
+    empty = "" if rows else _why_empty(session, queue, "no queues yet")
+    table(("QUEUE", "BYTES", "ESTIMATE"), rows, empty=empty)
 
 
-def _no_queues(asked: str | None) -> str:
-    return "no queues yet" if asked is None else f"there is no queue {asked!r}"
+def _why_empty(session: Session, queue: str | None, otherwise: str) -> str:
+    return why_empty(session, [] if queue is None else [queue], otherwise)
 
 
 def _cells(one: TaskStatsView | PeriodStatsView) -> tuple[str, ...]:

@@ -58,7 +58,8 @@ class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True):
     - `flow`: the job is a node of this flow.
     - `headers`: it has each of these headers, with this value.
     - `text`: its payload (the stored JSON), its id, its reason or one of its errors as `Kind: message`
-      contains this text. The case of ASCII letters makes no difference.
+      contains this text. The case of ASCII letters makes no difference. A payload may contain the text as it
+      is stored, or with its escapes replaced: `\\u00f6` by ö, `\\/` by a slash.
     - `hidden`: for viewers who may not see all values: names, of which `*` stands for any characters. The
       text is not looked for in values of the payload under these names, and such a header matches nothing.
     - `enqueued`, `due`, `ended`: when it was enqueued, is or was due (`run_at`), and ended.

@@ -18,12 +18,14 @@ _MOST = 200
 
 @dataclass(frozen=True)
 class FoundList:
-    """What a search found, in its order; the cursor at which it goes on, and how far it came."""
+    """What a search found, in its order; the cursor at which it goes on, how far it came, and the queues that
+    it could not search."""
 
     refs: tuple[Ref, ...]
     next: str | None
     seen: int
     total: int
+    away: tuple[str, ...] = ()
 
 
 class FoundLists:

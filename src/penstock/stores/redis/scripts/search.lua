@@ -1,7 +1,8 @@
 -- One step of a search through the jobs of a queue, in order of enqueue or of a time.
 -- KEYS: the queue.  ARGV: clock, order (enqueued, due or ended), descending (1 or 0), start ('': none) and its generation, stop
 -- ('': none), states (numbers, separated by commas; 7: running), the most jobs to return, to pass, and bytes to pass, text
--- that a record contains ('': any; lower case), task ('': any).
+-- that a record contains ('': any; lower case), task ('': any), 1 if a record may contain a backslash instead of the text,
+-- text that the leases of running jobs contain ('': any).
 -- Start and stop are generations, or times; jobs of one time are in the order of their generations. Descending, the step
 -- passes jobs before the start and not before the stop; else those from the start on and before the stop.
 -- Returns {1 if it stopped early, or 0; number and generation of the last job; how many jobs it has passed; per job that may
@@ -14,7 +15,7 @@ local function step()
   local queue, order_by, down = KEYS[1], ARGV[2], ARGV[3] == '1'
   local start, start_generation, stop = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
   local most_found, most_seen, most_bytes = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
-  local needle, task = ARGV[11], ARGV[12]
+  local needle, task, escapes, worker = ARGV[11], ARGV[12], ARGV[13] == '1', ARGV[14]
   local wanted, jobs = {}, queue .. ':jobs'
   for state in string.gmatch(ARGV[7], '%d+') do wanted[tonumber(state)] = true end
 
@@ -46,20 +47,12 @@ local function step()
     end
   end
 
-  -- Running jobs are in no index by age: all are sorted.
   local function running()
-    local held, found, at = redis.call('HGETALL', queue .. ':held'), {}, 0
-    for i = 1, #held, 2 do
-      local generation = generation_of_held(queue, held[i], held[i + 1])
-      if not start or (down and generation < start) or (not down and generation >= start) then
-        found[#found + 1] = {generation, held[i], held[i + 1]}
-      end
-    end
-    sort_by_age(found, down)
+    local found, at = first_running(queue, most_seen, down, start, worker), 0
     return function()
       at = at + 1
       local one = found[at]
-      if one then return one[1], one[1], one[2], nil, one[3] end
+      if one then return one[1], one[1], one[2], nil, one[4] end
     end
   end
 
@@ -222,7 +215,7 @@ local function step()
       local ok, is = pcall(has_task, record)
       if ok and not is then return false end
     end
-    if needle == '' or contains(record) then return true end
+    if needle == '' or contains(record) or (escapes and string.find(record, '\\', 1, true)) then return true end
     return string.find(id_text(id), needle, 1, true) ~= nil or (lease and contains(lease))
   end
 

@@ -38,18 +38,21 @@ _PAGE = 500
 class _Lister:
     """Reads the jobs of one queue, newest first, page by page."""
 
-    def __init__(self, context: Context, queue: str, states: str, before: int, page: int) -> None:
+    def __init__(
+        self, context: Context, queue: str, states: str, before: int, page: int, worker: str | None
+    ) -> None:
         self._context = context
         self._queue = queue
         self._states = states
         self._before = before
         self._page = page
+        self._worker = worker
         self.jobs: list[Job] = []
         self.done = False
 
     def more(self) -> CallPlan[None]:
         """Read one more page."""
-        args: list[bytes | str | int] = [self._before, self._page, self._states]
+        args: list[bytes | str | int] = [self._before, self._page, self._states, self._worker or ""]
         (answer,) = raise_errors((yield [self._context.call("list_jobs", [self._queue], args)]))
         rows = jobs_from(answer)
         jobs = yield from shown(self._context, self._queue, rows)
@@ -58,15 +61,15 @@ class _Lister:
         if jobs:
             self._before = jobs[-1].generation
 
-    def at_least(self, wanted: int, task: str | None, worker: str | None) -> CallPlan[list[Job]]:
-        """Return at least `wanted` jobs of this task and worker, or all if there are fewer."""
+    def at_least(self, wanted: int, task: str | None) -> CallPlan[list[Job]]:
+        """Return at least `wanted` jobs of this task and the worker, or all if there are fewer."""
         found: list[Job] = []
         while len(found) < wanted and not self.done:
             yield from self.more()
             found = [
                 job
                 for job in self.jobs
-                if (task is None or job.task == task) and (worker is None or job.worker == worker)
+                if (task is None or job.task == task) and (self._worker in (None, job.worker))
             ]
         return found
 
@@ -93,8 +96,8 @@ def list_jobs(
     parts: list[list[tuple[int, str, Job]]] = []
     for name in names:
         # jobs with equal generations, which different queues may give, are ordered by queue
-        lister = _Lister(context, name, states, before + (name > last), page)
-        listed = lister.at_least(limit + 1, task, worker)
+        lister = _Lister(context, name, states, before + (name > last), page, worker)
+        listed = lister.at_least(limit + 1, task)
         found = yield from listed if queue is not None else alone(context, name, listed)
         if found is not AWAY:
             parts.append([(-job.generation, name, job) for job in found[: limit + 1]])

@@ -78,6 +78,8 @@ class _SearchRequest:
         self._rest: list[bytes | str | int] = [
             self.matcher.needle,
             filter.task or "",
+            int(self.matcher.escapes),
+            filter.worker or "",
         ]
 
     def call(

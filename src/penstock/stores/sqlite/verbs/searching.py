@@ -191,11 +191,11 @@ class _SearchStep:
 
     def _take(self, places: _Rows) -> SearchKey | None:
         """Note the jobs that match; return the place at which the step is over, None after the last row."""
-        needle = self._matcher.needle
+        needle, escapes = self._matcher.needle, self._matcher.escapes
         for place, row in places:
             self._seen += 1
             self._bytes += len(row[_SPEC]) + len(row[_ERRORS] or b"")
-            if not needle or _has(needle, row):
+            if not needle or _has(needle, row) or (escapes and b"\\" in row[_SPEC]):
                 job = show(self._tx, row)
                 if self._matcher.matches(job):
                     self._hits.append(SearchHit(job, search_cursor(place)))

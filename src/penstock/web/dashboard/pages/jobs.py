@@ -65,6 +65,7 @@ class JobList:
     """A page of jobs. `seen`, `total`: how far the search came, if it is not finished.
 
     `steps`: of the search. `kept`: it is not repeated while the page is open; the jobs are read again.
+    `away`: queues that it could not search, because their part of the store does not answer.
     """
 
     jobs: list[JobRow] = field(default_factory=list)
@@ -73,6 +74,7 @@ class JobList:
     total: int = 0
     steps: int = 0
     kept: bool = False
+    away: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ async def list_jobs(
             made.steps += 1
             view.shared.reads.count(1 if made.steps > 1 else 0)
             made.jobs += step.jobs
-            made.next, made.seen, made.total = step.next, step.seen, step.total
+            made.next, made.seen, made.total, made.away = step.next, step.seen, step.total, step.away
             if time.monotonic() - began > _PATIENCE:
                 break
     if limit is not None and len(made.jobs) == limit:
@@ -154,13 +156,14 @@ async def _found(view: View, filter: JobFilter) -> JobList:
     lists, key = view.shared.found_lists, (view.visitor, view.request.url.query)
     kept = lists.get(key) if view.live else None
     if kept is not None:
-        return JobList(await _read_again(view, filter, kept), kept.next, kept.seen, kept.total, kept=True)
+        jobs = await _read_again(view, filter, kept)
+        return JobList(jobs, kept.next, kept.seen, kept.total, kept=True, away=kept.away)
     made = await list_jobs(view, filter)
     made.kept = made.steps > LIVE_STEPS
     if "x-penstock-part" in view.request.headers:  # the next part of a search, for a page that is open
         return made
     refs = tuple(Ref(job.queue, job.id) for job in made.jobs)
-    found = FoundList(refs, made.next, made.seen, made.total)
+    found = FoundList(refs, made.next, made.seen, made.total, made.away)
     lists.put(key, found if made.kept else None)
     return made
 

@@ -63,40 +63,16 @@ local function add_fresh(queue, into, priority, before, n, newest)
   end
 end
 
--- The generation of a running job, from its lease, or if that is unreadable from its record.
+-- The generation of a running job, from its lease, or if that is unreadable from its record. A lease is not decoded: its
+-- sizes are compared, as read_held does.
 local function generation_of_held(queue, id, held)
-  if pcall(read_held, held) then return (struct.unpack('>I7', held)) end
+  local token = string.byte(held, 8)
+  local rest = token and #held - token - 19
+  if rest and rest >= 0 and rest >= string.byte(held, token + 18) + 256 * string.byte(held, token + 19) then
+    return (struct.unpack('>I7', held))
+  end
   local ok, job = pcall(read, redis.call('HGET', queue .. ':jobs', id))
   return ok and job.generation or 0
-end
-
-local function add_running(queue, into, before)
-  local held = redis.call('HGETALL', queue .. ':held')
-  for i = 1, #held, 2 do
-    local generation = generation_of_held(queue, held[i], held[i + 1])
-    if generation < before then into[#into + 1] = {generation, held[i], false, held[i + 1]} end
-  end
-end
-
--- Up to n jobs in a state that are older than `before`: the newest if `newest`, else the oldest.
-local function of_state(queue, state, before, n, newest)
-  local found = {}
-  if state == RUNNING then
-    add_running(queue, found, before)
-  else
-    local index, limit = queue .. ':state/' .. state, string.format('(%.0f', before)
-    local ids = newest and redis.call('ZREVRANGEBYSCORE', index, limit, '-inf', 'LIMIT', 0, n)
-      or redis.call('ZRANGEBYSCORE', index, '-inf', limit, 'LIMIT', 0, n)
-    add_ids(queue, found, ids, index)
-    if state == COLLECTING and newest then    -- oldest first is only for purge, which skips the members of batches
-      index = queue .. IN_BATCH
-      add_ids(queue, found, redis.call('ZREVRANGEBYSCORE', index, limit, '-inf', 'LIMIT', 0, n), index)
-    end
-    if state == AVAILABLE then
-      for _, priority in ipairs(bands(queue)) do add_fresh(queue, found, priority, before, n, newest) end
-    end
-  end
-  return found
 end
 
 local function sort_by_age(found, newest)
@@ -104,4 +80,44 @@ local function sort_by_age(found, newest)
     if newest then return a[1] > b[1] end
     return a[1] < b[1]
   end)
+end
+
+-- At least the first n running jobs, if there are as many: the newest that are older than `from`, or the oldest from it on.
+-- `worker`: only jobs whose leases contain this text. No index has running jobs by age, so each call passes all of them.
+local function first_running(queue, n, newest, from, worker)
+  local held, found, edge = redis.call('HGETALL', queue .. ':held'), {}, nil
+  for i = 1, #held, 2 do
+    if worker == '' or string.find(held[i + 1], worker, 1, true) then
+      local generation = generation_of_held(queue, held[i], held[i + 1])
+      local inside = not from or (generation < from) == newest
+      local beyond = edge and generation ~= edge and (generation < edge) == newest
+      if inside and not beyond then found[#found + 1] = {generation, held[i], false, held[i + 1]} end
+      if #found == 2 * n then
+        sort_by_age(found, newest)
+        for k = 2 * n, n + 1, -1 do found[k] = nil end
+        edge = found[n][1]
+      end
+    end
+  end
+  sort_by_age(found, newest)
+  return found
+end
+
+-- Jobs in a state that are older than `before`: the newest n if `newest`, else the oldest n; there may be more.
+-- `worker`: see first_running.
+local function of_state(queue, state, before, n, newest, worker)
+  if state == RUNNING then return first_running(queue, n, newest, newest and before, worker or '') end
+  local found = {}
+  local index, limit = queue .. ':state/' .. state, string.format('(%.0f', before)
+  local ids = newest and redis.call('ZREVRANGEBYSCORE', index, limit, '-inf', 'LIMIT', 0, n)
+    or redis.call('ZRANGEBYSCORE', index, '-inf', limit, 'LIMIT', 0, n)
+  add_ids(queue, found, ids, index)
+  if state == COLLECTING and newest then    -- oldest first is only for purge, which skips the members of batches
+    index = queue .. IN_BATCH
+    add_ids(queue, found, redis.call('ZREVRANGEBYSCORE', index, limit, '-inf', 'LIMIT', 0, n), index)
+  end
+  if state == AVAILABLE then
+    for _, priority in ipairs(bands(queue)) do add_fresh(queue, found, priority, before, n, newest) end
+  end
+  return found
 end
