@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from penstock.inspector import WorkerAct
 from penstock.stores.contract import DocumentChange, Store, Wake
 from penstock.stores.worker_commands import CommandChannel, CommandReply, SentCommand
@@ -49,3 +51,20 @@ async def test_a_command_that_cannot_be_read_is_removed(store: Store) -> None:
     await store.change_documents("worker-commands", [DocumentChange("w/1", b'{"act": "dance"}')])
     assert await CommandChannel(store).commands("w") == []
     assert (await store.documents("worker-commands")).documents == []
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b'{"$sealed":"1.0123abcd.AAAA"}', "it is encrypted with the key 0123abcd, and there is no key here"),
+        (b'{"done": 7}', "another version of Penstock has written it, or it is damaged"),
+    ],
+)
+async def test_a_reply_that_cannot_be_read_says_why(store: Store, body: bytes, says: str) -> None:
+    channel = CommandChannel(store)
+    sent = await channel.send(["w"], WorkerAct.DRAIN)
+    await store.change_documents("worker-replies", [DocumentChange(f"w/{sent[0].id}", body)])
+    (one,) = await channel.replies(sent, timeout=0.1)
+    assert one.reply is not None
+    assert not one.reply.done
+    assert f"it may obey, but its reply cannot be read: {says}" in one.reply.text
