@@ -9,6 +9,7 @@ import pytest
 from penstock.inspector import WorkerAct
 from penstock.stores.contract import DocumentChange, Store, Wake
 from penstock.stores.worker_commands import CommandChannel, CommandReply, SentCommand
+from tests.store.facts import OpenStore
 
 PUT = DocumentChange("w/1", b"{}")
 
@@ -68,3 +69,17 @@ async def test_a_reply_that_cannot_be_read_says_why(store: Store, body: bytes, s
     assert one.reply is not None
     assert not one.reply.done
     assert f"it may obey, but its reply cannot be read: {says}" in one.reply.text
+
+
+async def test_two_operators_each_get_the_reply_to_their_own_command(
+    open_store: OpenStore, store: Store
+) -> None:
+    ann, bob = CommandChannel(store), CommandChannel(open_store())
+    sent = [
+        await ann.send(["w"], WorkerAct.QUIET, by="ann"),
+        await bob.send(["w"], WorkerAct.STACKS, by="bob"),
+    ]
+    for mine, command in await CommandChannel(open_store()).commands("w"):
+        await ann.answer(mine, CommandReply(True, f"{command.act.value} for {command.by}"))
+    replies = await asyncio.gather(ann.replies(sent[0], timeout=5), bob.replies(sent[1], timeout=5))
+    assert [one.reply.text for (one,) in replies if one.reply] == ["quiet for ann", "stacks for bob"]
