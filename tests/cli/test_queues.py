@@ -254,6 +254,8 @@ def test_a_queue_is_held_and_let_go(penstock, store):
     assert queue["waits_for"].startswith("the queue is throttled until")
     assert penstock.ok("queues", "set", "default", "--throttle", "none") == "default: no limits\n"
     assert len(fetch(store)) == 1
+    facts = [entry["facts"] for entry in penstock.json("audit")["entries"]]
+    assert facts == [{"throttle": "none"}, {"throttle": "1h"}]
 
 
 def test_a_queue_that_is_not_there_is_limited_only_if_that_is_meant(penstock, store):

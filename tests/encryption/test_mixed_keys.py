@@ -426,6 +426,21 @@ async def test_a_worker_without_the_key_leaves_an_entry_to_those_who_have_it(wit
     assert "ada" in with_key.state.greeted
 
 
+async def test_an_encrypted_entry_is_triggered_only_with_the_key(with_greet: WithGreet) -> None:
+    from penstock.core.schedule import NewEntry, Schedule
+    from penstock.inspector import Inspector
+
+    with_key, keyless = with_greet(key=KEY), with_greet()
+    job = NewJob("", "greet", b'{"name":"ada"}')
+    await with_key.store.put_entries([NewEntry("daily", job, Schedule("0 0 * * *"))])
+    with pytest.raises(ConfigError, match=f"'daily' cannot be triggered here: .* the key {id_of(KEY)}"):
+        await Inspector(keyless.store).trigger_entry("daily")
+    assert (await keyless.store.list_jobs()).jobs == []
+    await Inspector(with_key.store).trigger_entry("daily")
+    await in_a_burst(with_key)
+    assert with_key.state.greeted == ["ada"]
+
+
 # ── the worker's offers ──────────────────────────────────────────────────────────────────────────
 
 

@@ -63,6 +63,7 @@ OPENED = {**STORES, "encrypted": _encrypted}
 #: Modules whose tests pass data of jobs in or out: an encrypted store must behave as any other there.
 ENCRYPTED = (
     "batches",
+    "bulk_acts",
     "depths",
     "discard",
     "documents",

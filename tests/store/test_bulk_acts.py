@@ -12,13 +12,16 @@ from penstock.core.clock import ManualClock
 from penstock.core.errors import ConfigError, StoreUnavailable
 from penstock.core.flow_member import FlowMember, Input
 from penstock.core.job import TERMINAL, Ref, State
+from penstock.core.lifecycle import Transition
 from penstock.inspector import BulkAct, BulkActs, BulkState, Inspector, JobAct
 from penstock.inspector import bulk_acts as module
 from penstock.inspector.audit import AuditLog
-from penstock.stores.contract import JobFilter, SearchPage, Store
+from penstock.stores.contract import JobFilter, SearchPage, Store, TimeRange
 from tests.store.facts import (
     DEAD,
     MINUTE,
+    RELEASED,
+    SECOND,
     OpenStore,
     add,
     counts,
@@ -255,6 +258,88 @@ async def test_what_cannot_be_done_is_refused_and_nothing_is_stored(store: Store
     with pytest.raises(ConfigError, match=f"the bulk act {first.id} .retry by ann. runs on the same jobs"):
         await acts.start(JobAct.DELETE, ALL_DEAD, by="me")
     assert await acts.all() == [first]
+
+
+# ── filters ──
+
+
+async def test_a_filter_without_states_selects_the_jobs_that_the_act_is_meant_for(store: Store) -> None:
+    ended, later = await in_state(store, State.COMPLETED), await in_state(store, State.SCHEDULED)
+    await dead(store, 2)
+    of_queue, acts = JobFilter(queues=("default",)), BulkActs(store)
+    assert [n async for n in acts.dry_run(of_queue, act=JobAct.RETRY)][-1] == 2
+    bulk = await acts.start(JobAct.RETRY, of_queue, by="me")
+    done = await run(store, bulk.id)
+    assert done is not None
+    assert (done.done, done.refused) == (2, 0)
+    assert [(await the(store, job)).state for job in (ended, later)] == [State.COMPLETED, State.SCHEDULED]
+
+
+async def test_an_act_on_the_same_jobs_is_refused_also_if_its_times_count_from_another_now(
+    store: Store, clock: ManualClock
+) -> None:
+    now, acts = clock.now(), BulkActs(store)
+    seen = replace(ALL_DEAD, enqueued=TimeRange(since=now - MINUTE, until=now))
+    first = await acts.start(JobAct.RETRY, seen, by="ann")
+    later = replace(ALL_DEAD, enqueued=TimeRange(since=now - SECOND, until=now + SECOND))
+    with pytest.raises(ConfigError, match=f"the bulk act {first.id} .retry by ann. runs on the same jobs"):
+        await acts.start(JobAct.DELETE, later, by="bob")
+    before = replace(ALL_DEAD, enqueued=TimeRange(until=now - MINUTE))
+    assert (await acts.start(JobAct.DELETE, before, by="bob")).state is BulkState.RUNNING
+
+
+async def test_a_filter_that_leaves_no_room_for_the_result_is_refused(store: Store) -> None:
+    await dead(store, 2)
+    await running(store)
+    states = (State.DEAD, State.RUNNING)
+    long = JobFilter(queues=("default", *(f"{n}-{'q' * 120}" for n in range(300))), states=states)
+    with pytest.raises(ConfigError, match="a bulk act has at most 32,768: name fewer queues"):
+        await BulkActs(store).start(JobAct.RETRY, long, by="me")
+    fits = replace(long, queues=long.queues[:230])
+    ended = await run(store, (await BulkActs(store).start(JobAct.RETRY, fits, by="me")).id)
+    assert ended is not None
+    assert (ended.state, ended.done, len(ended.examples)) == (BulkState.DONE, 2, 1)
+
+
+async def test_only_the_newest_ended_acts_are_kept(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_KEPT", 2)
+    acts = BulkActs(store)
+    runs = await acts.start(JobAct.RETRY, JobFilter(task="long"), by="me")
+    for n in range(4):
+        bulk = await acts.start(JobAct.RETRY, JobFilter(task=f"t{n}"), by="me")
+        clock.advance(1)
+        await acts.abort(bulk.id, by="me")
+    assert {one.filter.task for one in await acts.all()} == {"t3", "t2", "long"}
+    assert await acts.get(runs.id) == runs
+
+
+# ── copies ──
+
+
+async def test_a_bulk_copy_copies_no_copies_after_the_clock_was_set_back(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, *some(4))
+    clock.advance(1)
+    bulk = await BulkActs(store).start(JobAct.DUPLICATE, JobFilter(task="t"), by="me")
+    clock.set_wall(clock.now() - MINUTE)
+    ended = await run(store, bulk.id, steps=10)
+    assert ended is not None
+    assert (ended.state, ended.done) == (BulkState.DONE, 4)
+    assert await counts(store) == {State.AVAILABLE: 8}
+
+
+async def test_a_repeated_step_makes_no_second_copy_although_the_first_has_ended(store: Store) -> None:
+    await add(store, new("a"))
+    acts = module.JobActs(store, once="bulk-1")
+    await acts.apply(JobAct.DUPLICATE, [Ref("default", "a")])
+    for job in await take(store, 2):
+        ended = Transition(State.COMPLETED, keep=job.spec.retention)
+        await end(store, job, RELEASED if job.id == "a" else ended)
+    await acts.apply(JobAct.DUPLICATE, [Ref("default", "a")])
+    assert await counts(store) == {State.AVAILABLE: 1, State.COMPLETED: 1}
 
 
 # ── acts on single jobs ──

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from penstock.inspector import WorkerAct
 from penstock.stores.contract import DocumentChange, Store, Wake
 from penstock.stores.worker_commands import CommandChannel, CommandReply, SentCommand
+from tests.store.facts import OpenStore
 
 PUT = DocumentChange("w/1", b"{}")
 
@@ -49,3 +52,34 @@ async def test_a_command_that_cannot_be_read_is_removed(store: Store) -> None:
     await store.change_documents("worker-commands", [DocumentChange("w/1", b'{"act": "dance"}')])
     assert await CommandChannel(store).commands("w") == []
     assert (await store.documents("worker-commands")).documents == []
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b'{"$sealed":"1.0123abcd.AAAA"}', "it is encrypted with the key 0123abcd, and there is no key here"),
+        (b'{"done": 7}', "another version of Penstock has written it, or it is damaged"),
+    ],
+)
+async def test_a_reply_that_cannot_be_read_says_why(store: Store, body: bytes, says: str) -> None:
+    channel = CommandChannel(store)
+    sent = await channel.send(["w"], WorkerAct.DRAIN)
+    await store.change_documents("worker-replies", [DocumentChange(f"w/{sent[0].id}", body)])
+    (one,) = await channel.replies(sent, timeout=0.1)
+    assert one.reply is not None
+    assert not one.reply.done
+    assert f"it may obey, but its reply cannot be read: {says}" in one.reply.text
+
+
+async def test_two_operators_each_get_the_reply_to_their_own_command(
+    open_store: OpenStore, store: Store
+) -> None:
+    ann, bob = CommandChannel(store), CommandChannel(open_store())
+    sent = [
+        await ann.send(["w"], WorkerAct.QUIET, by="ann"),
+        await bob.send(["w"], WorkerAct.STACKS, by="bob"),
+    ]
+    for mine, command in await CommandChannel(open_store()).commands("w"):
+        await ann.answer(mine, CommandReply(True, f"{command.act.value} for {command.by}"))
+    replies = await asyncio.gather(ann.replies(sent[0], timeout=5), bob.replies(sent[1], timeout=5))
+    assert [one.reply.text for (one,) in replies if one.reply] == ["quiet for ann", "stacks for bob"]

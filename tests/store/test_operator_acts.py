@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from penstock.core.batch import BatchTerms
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import DISCARDED
+from penstock.core.limits import LimitChange
 from penstock.core.schedule import NewEntry, Overlap, Schedule
 from penstock.inspector import BulkActs, BulkState, Inspector, JobAct
 from penstock.inspector import bulk_acts as module
-from penstock.stores.contract import JobFilter, Settled, Settlement, StepRecord, Store
+from penstock.stores.contract import JobFilter, Settled, Settlement, StepRecord, Store, Tick, TickStatus
 from penstock.stores.job_log import JobLog, LogLine, store_logs
 from tests.store.facts import (
     COMPLETED,
     LEASE,
     MINUTE,
+    SECOND,
     OpenStore,
     add,
     counts,
@@ -93,6 +97,7 @@ async def test_a_member_of_a_batch_is_changed_only_with_its_batch(store: Store, 
     ((outcome, says),) = await act(store, name, one.ref)
     expected = "done" if name in (JobAct.DUPLICATE, JobAct.RETRY) else "refused"  # a retry is of its batch
     assert outcome == expected, says
+    assert outcome == "done" or f"part of the batch {before.batch}" in says
     after = await the(store, one)
     assert (after.state, after.batch, after.spec.payload) == (State.COLLECTING, before.batch, b"1")
 
@@ -156,6 +161,22 @@ async def test_an_edit_is_refused_if_the_arguments_are_not_those_that_were_shown
     assert (first.outcome, first.says) == ("done", "edited (is scheduled)")
     again = await inspector.edit(job.ref, with_new_arguments, version=shown.version)
     assert again.says == "not edited: its arguments have changed since they were shown"
+
+
+@pytest.mark.parametrize("stop", [{"paused": True}, {"limits": LimitChange.of(throttle="1h")}])
+@pytest.mark.parametrize("go", [{"paused": False, "limits": LimitChange.of(throttle=None)}])
+async def test_a_stopped_queue_starts_no_batch_and_no_node_and_what_runs_goes_on(
+    store: Store, stop: dict[str, Any], go: dict[str, Any]
+) -> None:
+    held, flow = await running(store), flow_of()
+    await add(store, member(size=2), member(size=2))
+    await put(store, flow, nodes_of(flow, 1))
+    await store.settings("default", **stop)
+    assert await take(store, 9) == []
+    assert await store.settle([Settlement(held.lease, COMPLETED)]) == [Settled.APPLIED]
+    await store.settings("default", **go)
+    batch, node = await take(store, 9)
+    assert (len(batch.members), node.id) == (2, ref_of(flow, 0).id)
 
 
 # ── in bulk ──
@@ -227,3 +248,30 @@ async def test_a_trigger_obeys_the_overlap_rule_except_while_the_entry_is_paused
     await inspector.pause_entry("report")
     assert (await inspector.trigger_entry("report"))[0].outcome == "done"
     assert len(ids(await take(store, 9))) == 2
+
+
+async def test_triggers_and_the_tick_of_a_worker_enqueue_one_job_each(
+    open_store: OpenStore, store: Store, clock: ManualClock
+) -> None:
+    spec = NewEntry("report", NewJob("", "t"), Schedule.of(every="1s"))
+    (entry,) = await store.put_entries([spec])
+    clock.advance(SECOND)
+    due = entry.watermark + SECOND
+    tick = Tick(entry.ref, entry.revision, entry.watermark, due, due, jobs=(new("report@1"),))
+    one, two, (ticked,) = await asyncio.gather(
+        Inspector(store).trigger_entry("report"),
+        Inspector(open_store()).trigger_entry("report"),
+        open_store().tick([tick]),
+    )
+    assert [change.outcome for change in (*one, *two)] == ["done", "done"]
+    assert ticked.status is TickStatus.APPLIED
+    triggered = [change.says.removeprefix("triggered: job ") for change in (*one, *two)]
+    assert sorted(ids(await take(store, 9))) == sorted([*triggered, "report@1"])
+
+
+async def test_a_triggered_job_joins_its_batch(store: Store) -> None:
+    job = NewJob("", "t", b"1", batch_terms=BatchTerms("", 2))
+    await store.put_entries([NewEntry("report", job, Schedule("0 * * * *"))])
+    for _ in range(2):
+        await Inspector(store).trigger_entry("report")
+    assert len((await take_one(store)).members) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from penstock.core.errors import StoreUnavailable
 from penstock.core.formats import instant
 from penstock.core.job import Job, Ref, State
 from penstock.core.limits import LimitChange, Rate
-from penstock.core.partition import Partition
+from penstock.core.partition import Partition, Tenant
 from penstock.inspector import Inspector
 from penstock.inspector import reasons as module
 from penstock.inspector.audit import AuditLog
@@ -35,6 +36,7 @@ from tests.store.facts import (
     in_state,
     member,
     new,
+    retryable,
     running,
     some,
     suspended,
@@ -94,6 +96,42 @@ async def test_without_a_worker_nothing_runs(store: Store) -> None:
     assert await reasons(store, "a") == [("busy", "all 8 slots of the 2 workers of the queue are taken")]
 
 
+@pytest.mark.parametrize(
+    ("facts", "other", "says"),
+    [
+        (
+            {"full_queues": ("default",)},
+            None,
+            "all slots that the only worker of the queue may use for it are taken",
+        ),
+        ({"full_tasks": ("t",)}, None, "all process slots of the only worker of the queue are taken"),
+        ({"running": 4}, {"full_tasks": ("t",)}, "none of the 2 workers of the queue has a free slot for it"),
+        (
+            {"full_queues": ("other",), "full_tasks": ("u",)},
+            None,
+            "it is the next of its queue: worker w1 takes it",
+        ),
+        ({"full_queues": ("default",)}, {}, "it is the next of its queue: one of 2 workers takes it"),
+    ],
+)
+async def test_a_job_needs_a_slot_of_its_queue_and_of_its_kind(
+    store: Store, facts: dict[str, Any], other: dict[str, Any] | None, says: str
+) -> None:
+    await store.announce(msgspec.structs.replace(WORKER, **facts))
+    if other is not None:
+        await store.announce(msgspec.structs.replace(WORKER, id="w2", **other))
+    await add(store, new("a"))
+    assert [text for _, text in await reasons(store, "a")] == [says]
+
+
+async def test_the_jobs_of_other_tenants_and_of_higher_priority_are_ahead(store: Store) -> None:
+    await store.announce(WORKER)
+    await add(store, *some(3, tenant=Tenant("big")), new("a", tenant=Tenant("small")), new("b", priority=-1))
+    await add(store, new("c", priority=5))
+    assert await reasons(store, "a") == [("ahead", "2 jobs are ahead of it")]
+    assert await reasons(store, "b") == [("ahead", "5 jobs are ahead of it")]
+
+
 async def test_a_paused_queue_names_who_paused_it(store: Store) -> None:
     await store.announce(WORKER)
     await add(store, new("a"))
@@ -112,6 +150,17 @@ async def test_a_throttled_queue(store: Store, clock: ManualClock) -> None:
     await store.settings("default", limits=LimitChange.of(throttle="1m"))
     says = f"the queue is throttled until {instant(clock.now() + MINUTE)}"
     assert (await reasons(store, "a"))[0] == ("throttled", says)
+    await AuditLog(store).write("cli:ann@box", "queue.set", "default", facts={"throttle": "1m"})
+    assert (await reasons(store, "a"))[0] == (
+        "throttled",
+        f"{says}, by cli:ann@box at {instant(clock.now())}",
+    )
+    await store.settings("default", limits=LimitChange.of(throttle="2m"))  # by a job that raised RateLimited
+    assert (await reasons(store, "a"))[0][
+        1
+    ] == f"the queue is throttled until {instant(clock.now() + 2 * MINUTE)}"
+    await AuditLog(store).write("cli:bob@box", "queue.set", "default", facts={"throttle": "none"})
+    assert " by " not in (await reasons(store, "a"))[0][1]
 
 
 async def test_a_full_queue_names_the_jobs_that_hold_its_places(store: Store) -> None:
@@ -152,6 +201,40 @@ async def test_a_delayed_job_says_when_it_is_due(store: Store) -> None:
     await store.announce(WORKER)
     later = await in_state(store, State.SCHEDULED)
     assert await reasons(store, later) == [("delayed", f"it is scheduled at {instant(later.run_at)}")]
+
+
+async def test_a_delayed_job_of_a_stopped_queue_says_that_too(store: Store) -> None:
+    await store.announce(WORKER)
+    job = await in_state(store, State.SCHEDULED)
+    await store.settings("default", paused=True, limits=LimitChange.of(throttle="30s"))
+    assert await kinds(store, job) == ["delayed", "paused"]
+    await store.settings("default", paused=False, limits=LimitChange.of(throttle="1h"))
+    assert await kinds(store, job) == ["delayed", "throttled"]
+
+
+async def test_a_job_that_is_due_and_not_yet_available_says_so(store: Store, clock: ManualClock) -> None:
+    await store.announce(WORKER)
+    later, failed = await in_state(store, State.SCHEDULED), await in_state(store, State.RETRYABLE)
+    clock.advance(MINUTE)
+    says = f"it was due at {instant(clock.now())}: a worker makes it available next"
+    assert await reasons(store, later) == [("delayed", says)]
+    assert await reasons(store, failed) == [("delayed", f"attempt 1 failed (ValueError); {says}")]
+
+
+@pytest.mark.parametrize(
+    ("state", "since"),
+    [(State.RETRYABLE, 1_700_000_000_000), (State.PARKED, None), (State.SUSPENDED, None)],
+)
+async def test_a_state_begins_when_a_worker_ended_its_attempt(
+    store: Store, clock: ManualClock, state: State, since: int | None
+) -> None:
+    await add(store, new("a"))
+    clock.advance(MINUTE)
+    fetched, job = clock.now(), await take_one(store)
+    ends = {State.RETRYABLE: retryable(), State.PARKED: PARKED, State.SUSPENDED: suspended()}
+    await end(store, job, ends[state])
+    (view,) = await Inspector(store).why("a")
+    assert view.since == instant(since or fetched)
 
 
 async def test_an_expired_job_says_so(store: Store, clock: ManualClock) -> None:
@@ -215,12 +298,18 @@ async def test_a_waiting_job_whose_partition_is_free_is_next(
     assert await reasons(store, job) == [("partition", says)]
 
 
-async def test_a_collecting_job_says_when_its_batch_starts(store: Store, clock: ManualClock) -> None:
+async def test_a_collecting_job_says_when_its_batch_starts(
+    store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = await in_state(store, State.COLLECTING)
     assert await reasons(store, job) == [("batch", "its batch starts when it is full; its size is 1")]
     await add(store, member("a", key="x", wait=MINUTE))
     says = f"its batch starts when it is full, or at {instant(clock.now() + MINUTE)}; its size is 1"
     assert await reasons(store, "a") == [("batch", says)]
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_MOST_COUNTED", 1)
+        says = "its batch is collecting, and 1 others of the queue are due before it"
+        assert await reasons(store, job) == [("batch", says)]
 
 
 async def test_a_member_of_a_batch_names_its_batch(store: Store) -> None:
@@ -277,6 +366,14 @@ async def test_a_suspended_job_names_its_signal_and_its_gathered_jobs(
 
     monkeypatch.setattr(store, "get", away)
     assert (await reasons(store, job))[1] == ("gather", "its flow waits for a gather of 2 jobs")
+
+
+async def test_a_gather_that_cannot_be_read_is_named(store: Store) -> None:
+    job = await running(store)
+    await store.record_steps([StepRecord(job.lease, "gather!!1", b'{"$sealed":"1.', LEASE)])
+    await end(store, job, suspended())
+    says = "its flow waits for a gather whose jobs cannot be read here"
+    assert (await reasons(store, job))[0] == ("gather", says)
 
 
 async def test_a_suspended_job_says_when_its_timer_ends(store: Store) -> None:

@@ -17,6 +17,7 @@ from penstock.client.handle import Handle
 from penstock.core.ids import mint_token
 from penstock.core.job import State
 from penstock.core.lifecycle import QueuePosition, released
+from penstock.inspector import Inspector
 from penstock.stores.contract import Settlement, Share, Store
 from penstock.worker import Worker
 from penstock.worker.executor.process_backlog import MOST_WAITING
@@ -126,6 +127,26 @@ async def test_a_queue_at_its_limit_takes_no_others_slot(app: App) -> None:
         assert len(running) == 2
         go_on.set()
         await until(lambda: len(running) == 50, "the others had their turn")
+
+
+async def test_a_job_without_a_slot_of_its_queue_says_so(app: App) -> None:
+    go_on = asyncio.Event()
+
+    @app.task(queue="narrow")
+    async def hold() -> bool:
+        return await go_on.wait()
+
+    handles = await app.aenqueue_many([hold.job() for _ in range(2)])
+    async with at_work(app, [Queue("narrow", slots=1), "wide"], concurrency=4, config=patient()) as worker:
+        await until(lambda: worker.info().full_queues == ("narrow",), "the slot of the queue is taken")
+        await app.store.announce(worker.info())  # as it does every few seconds
+        views = [view for handle in handles for view in await Inspector(app.store).why(handle.id)]
+        says = {reason.says for view in views if view.state == "available" for reason in view.reasons}
+        assert says == {"all slots that the only worker of the queue may use for it are taken"}
+        go_on.set()
+        for handle in handles:
+            await ended(handle)
+        assert worker.info().full_queues == ()
 
 
 async def test_a_full_queue_continues_as_soon_as_it_may_while_others_are_empty(app: App) -> None:
@@ -251,6 +272,7 @@ async def test_jobs_behind_process_tasks_that_wait_for_a_slot_start_at_once(
             assert time.monotonic() - began < 4
         assert worker._services is not None
         assert worker._services.slots.process_busy == 1
+        assert worker.info().full_tasks == (heavy.name,)
         gate.touch()
         jobs = [await ended(handle) for handle in (first, *waiting)]
     assert [job.attempt for job in jobs] == [1] * 13

@@ -27,7 +27,7 @@ class AuditedAct:
         """Write the entry, with more facts; several if it names many."""
         from penstock.inspector.audit import AuditLog
 
-        facts = {name: str(value) for name, value in self.facts.items()} | more
+        facts = {name: "none" if value is None else str(value) for name, value in self.facts.items()} | more
         await AuditLog(store).write(acting_user(), self.act, self.to, facts=facts)
 
 

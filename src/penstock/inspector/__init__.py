@@ -30,7 +30,6 @@ from penstock.inspector.queue_views import (
     QueueStatsView,
     QueueView,
 )
-from penstock.inspector.reasons import Reason, WhyView
 from penstock.inspector.requests import Change, parse_address, parse_state
 from penstock.inspector.rights import RIGHTS, right_of
 from penstock.inspector.stats_inspector import StatsInspector
@@ -44,6 +43,7 @@ from penstock.inspector.stats_views import (
 )
 from penstock.inspector.step_views import DurableStepView, StepsView, WaitView
 from penstock.inspector.undo import UndoStep
+from penstock.inspector.why_views import Reason, WhyView
 from penstock.inspector.worker_views import RunningView, WorkerView
 from penstock.stores.worker_commands import SentCommand, WorkerAct
 

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from penstock.core.errors import ConfigError, StoreUnavailable
 from penstock.core.ids import check_queue, mint
 from penstock.inspector.audit import AuditLog, redacted
-from penstock.inspector.job_acts import JobAct, JobActs, every_state
+from penstock.inspector.bulk_filters import filter_of_act, is_everything, select_same_jobs, until
+from penstock.inspector.job_acts import JobAct, JobActs
 from penstock.inspector.job_search import jobs_to_pass
 from penstock.inspector.requests import Change
 from penstock.stores.contract import (
@@ -23,15 +24,12 @@ from penstock.stores.contract import (
     DocumentChange,
     DocumentStatus,
     JobFilter,
-    JobOrder,
     SearchPage,
     Store,
-    TimeRange,
-    check_search,
 )
 from penstock.stores.worker_commands import BULK_ACTS, read_document
 
-__all__ = ["MOST_PACE", "PACE", "BulkAct", "BulkActs", "BulkState", "is_everything"]
+__all__ = ["MOST_PACE", "PACE", "BulkAct", "BulkActs", "BulkState"]
 
 #: The most jobs that one step changes, so that no script of Redis takes 5 ms.
 _STEP = 100
@@ -42,8 +40,10 @@ PACE = 500
 MOST_PACE = 100_000
 #: How long (ms) a process holds a bulk act after each of its steps.
 _HELD = 15_000
-#: How long (ms) an ended bulk act is kept.
-_KEPT = 7 * 86_400_000
+#: How long (ms) an ended bulk act is kept, and how many of them.
+_KEPT, _MOST_KEPT = 7 * 86_400_000, 1_000
+#: The most bytes of a bulk act at its start: the examples of skipped jobs and encryption need room, too.
+_LARGEST = 32_768
 _PAGE = 200
 #: How many reasons for which jobs were skipped are counted, and how many of these jobs are named.
 _REASONS, _NAMED = 12, 10
@@ -121,11 +121,15 @@ class BulkActs:
 
     # ── the operator ─────────────────────────────────────────────────────────────────────────────
 
-    async def dry_run(self, filter: JobFilter, *, limit: int | None = None) -> AsyncGenerator[int, None]:
+    async def dry_run(
+        self, filter: JobFilter, *, act: JobAct | None = None, limit: int | None = None
+    ) -> AsyncGenerator[int, None]:
         """Count the jobs that match, changing nothing: the number so far, after each step of the search.
 
-        Raises StoreUnavailable if some of their queues are away.
+        `act`: count the jobs that `start` selects for this act. Raises StoreUnavailable if some of their
+        queues are away.
         """
+        filter = filter if act is None else filter_of_act(act, filter)
         found, after = 0, None
         while limit is None or found < limit:
             page = _all_there(await self._store.search_jobs(filter, after=after, limit=500))
@@ -148,18 +152,22 @@ class BulkActs:
     ) -> BulkAct:
         """Start an act on all jobs that match; workers run it, and so may the caller (`PacedSteps`).
 
+        A filter without states selects those for which the act is meant: dead jobs for RETRY, scheduled and
+        retryable ones for RUN_NOW, queued ones for RESCHEDULE.
+
         `limit`: the most jobs. `pace`: the most jobs per second. Raises ConfigError for a filter that matches
-        every job, for a pace out of range, and while one with the same filter runs.
+        every job or is too long, for a pace out of range, and while another act on the same jobs runs.
         """
         if not 1 <= pace <= MOST_PACE:
             raise ConfigError(f"the pace {pace} is out of range: give 1 to {MOST_PACE:,} jobs per second")
-        filter = check_search(filter, JobOrder.ENQUEUED)
         if act is JobAct.MOVE:
             check_queue(to)
         if is_everything(act, filter):
             raise ConfigError("the filter matches every job: name a queue, a state, a task, a text or a time")
+        filter = filter_of_act(act, filter)
         listed, now = await self._all()
-        self._refuse_second(filter, [one for _, one in listed])
+        acts = [one for _, one in listed]
+        self._refuse_second(filter, acts)
         bulk = BulkAct(
             id=mint(),
             act=act,
@@ -173,10 +181,7 @@ class BulkActs:
             created_at=now,
             total=await jobs_to_pass(self._store, filter),
         )
-        change = DocumentChange(bulk.id, msgspec.json.encode(bulk), 0)
-        (written,) = await self._store.change_documents(BULK_ACTS, [change], notify=True)
-        if written.status is not DocumentStatus.APPLIED:
-            raise ConfigError("too many bulk acts are kept: those that have ended are removed after 7 days")
+        await self._write_new(bulk, acts)
         await self._refuse_racing(bulk)
         await self._audit.write(by, f"bulk.{act.value}", bulk.id, facts=_facts(bulk))
         return bulk
@@ -264,17 +269,19 @@ class BulkActs:
         # a copy may be enqueued within the millisecond of the start, and must not be copied again; nor may a
         # moved job be met again in its new queue
         end = bulk.created_at + (bulk.act not in (JobAct.DUPLICATE, JobAct.MOVE))
-        filter = replace(bulk.filter, enqueued=_before(bulk.filter.enqueued, end))
+        filter = replace(bulk.filter, enqueued=until(bulk.filter.enqueued, end))
         search = self._store.search_jobs(filter, descending=False, after=bulk.after, limit=room)
         return _all_there(await search)
 
     async def _changed(self, bulk: BulkAct, page: SearchPage) -> BulkAct:
         """Change these jobs; return the bulk act with its new progress."""
-        refs = [job.ref for job in page.jobs if not job.in_batch]  # members of a batch end with it
         acts = JobActs(self._store, delay=bulk.delay, to=bulk.to, reason=bulk.reason, once=bulk.id)
+        # if the clock was set back, copies that the act has made are older than its start
+        jobs = [job for job in page.jobs if not acts.has_made(job.id)]
+        refs = [job.ref for job in jobs if not job.in_batch]  # members of a batch end with it
         changes = [
             Change(job.queue, job.id, "refused", "part of a batch: change the batch instead")
-            for job in page.jobs
+            for job in jobs
             if job.in_batch
         ]
         changes += await acts.apply(bulk.act, refs)
@@ -316,6 +323,22 @@ class BulkActs:
         (written,) = await self._store.change_documents(BULK_ACTS, [change])
         return written.revision if written.status is DocumentStatus.APPLIED else 0
 
+    async def _write_new(self, bulk: BulkAct, others: list[BulkAct]) -> None:
+        """Store a bulk act, and remove the oldest ended ones if there are too many."""
+        body = msgspec.json.encode(bulk)
+        if len(body) > _LARGEST:
+            raise ConfigError(
+                f"the filter and the reason have {len(body):,} bytes; a bulk act has at most {_LARGEST:,}: "
+                "name fewer queues, or shorten the text"
+            )
+        ended = sorted((one.ended_at, one.id) for one in others if one.ended_at is not None)
+        surplus = max(0, len(ended) + 1 - _MOST_KEPT)
+        changes = [DocumentChange(id, None) for _, id in ended[: min(surplus, _PAGE)]]
+        changes.append(DocumentChange(bulk.id, body, 0))
+        *_, written = await self._store.change_documents(BULK_ACTS, changes, notify=True)
+        if written.status is not DocumentStatus.APPLIED:
+            raise ConfigError("too many bulk acts are running: wait for the end of some, or abort them")
+
     async def _refuse_racing(self, bulk: BulkAct) -> None:
         """Remove this bulk act and raise, if another one with its filter was started at the same time."""
         others = [one for _, one in (await self._all())[0] if one.id != bulk.id]
@@ -327,7 +350,7 @@ class BulkActs:
 
     def _refuse_second(self, filter: JobFilter, others: list[BulkAct]) -> None:
         for one in others:
-            if one.state is BulkState.RUNNING and one.filter == filter:
+            if one.state is BulkState.RUNNING and select_same_jobs(one.filter, filter):
                 raise ConfigError(
                     f"the bulk act {one.id} ({one.act.value} by {one.by}) runs on the same jobs: "
                     "wait for its end, or abort it"
@@ -353,17 +376,6 @@ def _all_there(page: SearchPage) -> SearchPage:
         names = ", ".join(page.away[:5])
         raise StoreUnavailable(f"part of the store is away: {names}; name other queues to go on without it")
     return page
-
-
-def is_everything(act: JobAct, filter: JobFilter) -> bool:
-    """Whether the filter selects all jobs that the act can change."""
-    if replace(filter, states=()) != JobFilter():
-        return False
-    return not filter.states or set(filter.states) >= set(every_state(act))
-
-
-def _before(range: TimeRange, instant: int) -> TimeRange:
-    return replace(range, until=instant if range.until is None else min(range.until, instant))
 
 
 def _facts(bulk: BulkAct) -> dict[str, str]:

@@ -41,10 +41,11 @@ from penstock.inspector.queue_views import (
     queue_views,
     stats_view,
 )
-from penstock.inspector.reasons import WhyView, holders, stopped_by, why
+from penstock.inspector.reasons import holders, stopped_by, why
 from penstock.inspector.requests import Change, parse_address
 from penstock.inspector.stats_inspector import StatsInspector
 from penstock.inspector.undo import UndoStep, undo, undo_step
+from penstock.inspector.why_views import WhyView
 from penstock.inspector.worker_views import WorkerView, worker_view
 from penstock.stores.contract import Finding, JobFilter, PartitionInfo, Store, Timetable, WorkerInfo
 from penstock.stores.encrypted import unreadable_check

@@ -9,7 +9,7 @@ from hashlib import sha256
 from msgspec.structs import replace
 
 from penstock.core.ids import mint
-from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
+from penstock.core.job import QUEUED, TERMINAL, Job, NewJob, Ref, State
 from penstock.core.job_changes import copied_spec
 from penstock.core.lifecycle import DISCARDED, OPERATOR_CANCELLED
 from penstock.inspector.job_moves import move_jobs
@@ -70,6 +70,11 @@ _EVERY = {
 }
 
 
+#: How long (ms) a copy that is made under a name is kept after its end, at least: if the step that made it is
+#: repeated, by another worker some seconds later, the copy is still known.
+_COPY_KEPT = 60_000
+
+
 class JobActs:
     """Acts on jobs of a store.
 
@@ -111,6 +116,10 @@ class JobActs:
         }
         return await acts[act](refs)
 
+    def has_made(self, id: str) -> bool:
+        """Whether the job with this id is a copy that was made under the name `once`."""
+        return bool(self._once) and id == _marked(self._once, id[:_OWN])
+
     # ── acts ─────────────────────────────────────────────────────────────────────────────────────
 
     async def _retry(self, refs: Sequence[Ref]) -> list[Change]:
@@ -126,7 +135,8 @@ class JobActs:
         if later:
             states |= dict(zip(later, await self._store.reschedule(later, delay=0), strict=True))  # type: ignore[arg-type]
         allowed = frozenset({State.SCHEDULED, State.RETRYABLE})
-        return [changed(ref, states.get(ref), "made available", allowed) for ref in refs]
+        done = [changed(ref, states.get(ref), "made available", allowed) for ref in refs]
+        return await self._refuse_members(done, [states.get(ref) for ref in refs])
 
     async def _reschedule(self, refs: Sequence[Ref]) -> list[Change]:
         before = await self._store.reschedule(refs, delay=self._delay, run_at=self._run_at)
@@ -138,7 +148,8 @@ class JobActs:
 
     async def _cancel(self, refs: Sequence[Ref]) -> list[Change]:
         states = await self._store.cancel(refs, reason=self._reason or OPERATOR_CANCELLED)
-        return [_cancelled(ref, state) for ref, state in zip(refs, states, strict=True)]
+        done = [_cancelled(ref, state) for ref, state in zip(refs, states, strict=True)]
+        return await self._refuse_members(done, states)
 
     async def _delete(self, refs: Sequence[Ref]) -> list[Change]:
         before = await self._store.delete(refs)
@@ -158,7 +169,7 @@ class JobActs:
         """Enqueue a copy of each job under a new id, without its unique key and its flow."""
         jobs, now = await self._store.get(refs), (await self._store.entries([])).now
         copies = {
-            job.ref: copied_spec(replace(job.spec, flow=None), self._new_id(job), now)
+            job.ref: self._copy(job, now)
             for job in jobs
             if job is not None and self._why_not_copied(job) is None
         }
@@ -184,11 +195,14 @@ class JobActs:
             return f"it takes results of the flow {job.spec.flow.id}: retry the flow from its node instead"
         return "its record cannot be read" if job.spec.unreadable else self._why_unreadable(job)
 
-    def _new_id(self, job: Job) -> str:
-        """The id of the copy. With `once`, it is always the same, so that a repeated step copies nothing."""
+    def _copy(self, job: Job, now: int) -> NewJob:
+        """A copy of the job. With `once`, its id is always the same: a repeated step copies nothing."""
+        spec = replace(job.spec, flow=None)
         if not self._once:
-            return mint()
-        return sha256(f"{self._once}/{job.queue}/{job.id}".encode()).hexdigest()[:32]
+            return copied_spec(spec, mint(), now)
+        own = sha256(f"{self._once}/{job.queue}/{job.id}".encode()).hexdigest()[:_OWN]
+        spec = replace(spec, retention=max(spec.retention, _COPY_KEPT))
+        return copied_spec(spec, _marked(self._once, own), now)
 
     async def _refuse_members(self, done: list[Change], before: Sequence[State | None]) -> list[Change]:
         """Mark members of a running batch as refused; their state does not show the membership."""
@@ -199,6 +213,14 @@ class JobActs:
                 why = f"part of the batch {job.batch}: change the batch instead"
                 done[n] = Change(job.queue, job.id, "refused", why)
         return done
+
+
+#: The characters of a copy's id that tell of which job it is; the others tell under which name it was made.
+_OWN = 24
+
+
+def _marked(once: str, own: str) -> str:
+    return own + sha256(f"{once}/{own}".encode()).hexdigest()[:8]
 
 
 def changed(

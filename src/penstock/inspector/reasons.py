@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import aclosing
 
-import msgspec
-
-from penstock.core.errors import StoreUnavailable
+from penstock.core.duration import milliseconds
+from penstock.core.errors import ConfigError, StoreUnavailable
 from penstock.core.formats import instant
 from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
 from penstock.core.text import counted
-from penstock.inspector.audit import AuditLog
+from penstock.inspector.audit import AuditLog, ShownEntry
 from penstock.inspector.step_views import open_gathers
+from penstock.inspector.why_views import Reason, WhyView
+from penstock.inspector.worker_reasons import knows, no_server, worker_reasons
 from penstock.stores.contract import QueueInfo, Store, WorkerInfo
 
-__all__ = ["Reason", "WhyView", "holders", "stopped_by", "why"]
+__all__ = ["holders", "stopped_by", "why"]
 
 #: Jobs ahead of an available job are counted up to this number: a job may have a megabyte of arguments.
 _MOST_COUNTED = 1_000
@@ -23,26 +24,8 @@ _PAGE = 200
 #: How many of the jobs are named that hold a place, or that a flow waits for.
 _NAMED = 3
 _PAUSES = ("queue.pause", "queue.resume")
-
-
-class Reason(msgspec.Struct, frozen=True):
-    """One rule that keeps a job. `kind` is stable: paused, throttled, limited, rated, delayed, ahead …"""
-
-    kind: str
-    says: str
-
-
-class WhyView(msgspec.Struct, frozen=True):
-    """Why a job does not run now: its state, since when, and the reasons, the decisive one first.
-
-    A running or ended job has one reason, which says so.
-    """
-
-    queue: str
-    id: str
-    state: str
-    since: str
-    reasons: list[Reason]
+#: A worker holds these jobs, or has held them until their state began.
+_FROM_A_WORKER = (State.RUNNING, State.PARKED, State.SUSPENDED)
 
 
 async def why(store: Store, job: Job) -> WhyView:
@@ -69,9 +52,18 @@ async def stopped_by(store: Store, info: QueueInfo) -> str | None:
             if info.name not in entry.to.split(", "):
                 continue
             if entry.act in _PAUSES or (not info.paused and "throttle" in entry.facts):
-                stops = entry.act == _PAUSES[0] if info.paused else "throttle" in entry.facts
+                stops = entry.act == _PAUSES[0] if info.paused else _throttles(shown, info)
                 return f"{entry.who} at {instant(shown.at)}" if stops else None
     return None
+
+
+def _throttles(shown: ShownEntry, info: QueueInfo) -> bool:
+    """Whether the queue is throttled by this act of an operator; else jobs have asked for more time."""
+    try:
+        lasts = milliseconds(shown.entry.facts["throttle"])
+    except ConfigError:  # the act has ended a throttle
+        return False
+    return shown.at + lasts >= (info.throttled_until or 0)
 
 
 class _Question:
@@ -110,28 +102,35 @@ class _Question:
         found = [
             *await self._paused(info),
             *await self._limited(info),
-            *self._no_worker(workers),
+            *worker_reasons(self._job, workers),
             *await self._ahead(),
         ]
         return found or [self._next(workers)]
 
     async def _later(self) -> list[Reason]:
         job = self._job
+        found = [Reason("delayed", self._due(await self._now()))]
+        for info in await self._store.queues([job.queue]):
+            found += await self._paused(info)
+            if info.throttled_until is not None and info.throttled_until > job.run_at:
+                found += await self._limited(info)
+        return found if await self._serving() else [*found, no_server(job)]
+
+    def _due(self, now: int) -> str:
+        job, at = self._job, instant(self._job.run_at)
+        failed = ""
         if job.state is State.RETRYABLE and job.errors:
             last = job.errors[-1]
-            failed = f"attempt {last.attempt} failed ({last.kind}); it is retried"
-        else:
-            failed = "it is scheduled"
-        found = [Reason("delayed", f"{failed} at {instant(job.run_at)}")]
-        if not await self._serving():
-            found.append(Reason("no worker", f"no live worker serves the queue {job.queue!r}"))
-        return found
+            failed = f"attempt {last.attempt} failed ({last.kind}); "
+        if job.run_at <= now:
+            return f"{failed}it was due at {at}: a worker makes it available next"
+        return f"{failed}it is {'retried' if failed else 'scheduled'} at {at}"
 
     async def _parked(self) -> list[Reason]:
         job, serving = self._job, await self._serving()
         if job.reason:
             return [Reason("parked", job.reason)]
-        knowing = [w.id for w in serving if job.task in w.tasks or job.queue in w.handled]
+        knowing = [w.id for w in serving if knows(w, job)]
         if knowing:
             return [Reason("next", f"worker {knowing[0]} knows the task {job.task!r} and takes it next")]
         return [Reason("unknown task", f"no live worker knows the task {job.task!r}")]
@@ -158,10 +157,14 @@ class _Question:
             return [Reason("batch", f"it is part of the batch {job.batch}, which is {state}")]
         terms = job.spec.batch_terms
         key = "" if terms is None else terms.key
-        for info in await self._store.batches(job.queue, limit=_MOST_COUNTED):
+        infos = await self._store.batches(job.queue, limit=_MOST_COUNTED)
+        for info in infos:
             if (info.task, info.key) == (job.task, key):
                 due = "is full" if info.due is None else f"is full, or at {instant(info.due)}"
                 return [Reason("batch", f"its batch starts when it {due}; its size is {info.size:,}")]
+        if len(infos) == _MOST_COUNTED:
+            says = f"its batch is collecting, and {_MOST_COUNTED:,} others of the queue are due before it"
+            return [Reason("batch", says)]
         return [Reason("batch", "its batch starts next")]
 
     async def _suspended(self) -> list[Reason]:
@@ -178,6 +181,8 @@ class _Question:
 
     async def _gather(self, refs: Sequence[Ref]) -> Reason:
         """Names only jobs of its own queue: others may be hidden from the one who asks."""
+        if not refs:
+            return Reason("gather", "its flow waits for a gather whose jobs cannot be read here")
         try:
             jobs = await self._store.get(refs[:_PAGE])
         except StoreUnavailable:
@@ -206,9 +211,12 @@ class _Question:
         job = self._job
         if job.state not in QUEUED or job.expires_at is None:
             return []
-        if job.expires_at > (await self._store.entries([])).now:
+        if job.expires_at > await self._now():
             return []
         return [Reason("expired", f"it expired at {instant(job.expires_at)}: it is cancelled next")]
+
+    async def _now(self) -> int:
+        return (await self._store.entries([])).now
 
     # ── rules of the queue ───────────────────────────────────────────────────────────────────────
 
@@ -220,7 +228,9 @@ class _Question:
 
     async def _limited(self, info: QueueInfo) -> list[Reason]:
         if info.throttled_until is not None:
-            return [Reason("throttled", f"the queue is throttled until {instant(info.throttled_until)}")]
+            by = None if info.paused else await stopped_by(self._store, info)
+            says = f"the queue is throttled until {instant(info.throttled_until)}"
+            return [Reason("throttled", f"{says}, by {by}" if by else says)]
         most, running = info.limits.max_running, info.counts.get(State.RUNNING, 0)
         if most is not None and running >= most:
             named = await holders(self._store, info)
@@ -237,21 +247,6 @@ class _Question:
     async def _serving(self) -> list[WorkerInfo]:
         """The live workers that serve the job's queue."""
         return [w for w in await self._store.workers() if self._job.queue in w.queues]
-
-    def _no_worker(self, serving: Sequence[WorkerInfo]) -> list[Reason]:
-        job = self._job
-        if not serving:
-            return [Reason("no worker", f"no live worker serves the queue {job.queue!r}")]
-        fetching = [w for w in serving if w.state == "running"]
-        if not fetching:
-            states = ", ".join(sorted({w.state for w in serving}))
-            return [Reason("no worker", f"no worker of the queue fetches jobs now ({states})")]
-        if not any(job.task in w.tasks or job.queue in w.handled for w in fetching):
-            return [Reason("unknown task", f"no live worker knows the task {job.task!r}: it will be parked")]
-        slots, running = sum(w.concurrency for w in fetching), sum(w.running for w in fetching)
-        if running >= slots:
-            return [Reason("busy", f"all {slots} slots of the {_workers(fetching)} of the queue are taken")]
-        return []
 
     async def _ahead(self) -> list[Reason]:
         """How many jobs of the queue are fetched before this one."""
@@ -276,10 +271,6 @@ def _jobs(n: int) -> str:
     return f"{counted(n, 'job')} {'is' if n == 1 else 'are'}"
 
 
-def _workers(workers: Sequence[WorkerInfo]) -> str:
-    return "only worker" if len(workers) == 1 else f"{len(workers)} workers"
-
-
 def _ended(job: Job) -> Reason:
     if job.state is State.COMPLETED:
         return Reason("ended", "it has completed")
@@ -293,6 +284,8 @@ def _since(job: Job) -> int:
     """The instant at which the job's state began, as far as the store keeps it."""
     if job.state in TERMINAL and job.ended_at is not None:
         return job.ended_at
-    if job.state is State.RUNNING and job.fetched_at is not None:
+    if job.state is State.RETRYABLE and job.errors:
+        return job.errors[-1].at
+    if job.state in _FROM_A_WORKER and job.fetched_at is not None:
         return job.fetched_at
     return job.run_at if job.state is State.AVAILABLE else job.enqueued_at

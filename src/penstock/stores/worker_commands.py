@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.core.errors import ConfigError, did_you_mean
 from penstock.core.ids import mint
+from penstock.encryption import why_not_here
 from penstock.stores.contract import Document, DocumentChange, DocumentStatus, Store
 
 __all__ = [
@@ -181,7 +182,7 @@ class CommandChannel:
 
     async def _reply(self, name: str) -> CommandReply | None:
         document, _ = await read_document(self._store, _REPLIES, name)
-        return None if document is None else msgspec.json.decode(document.body, type=CommandReply)
+        return None if document is None else _reply_of(document.body)
 
     async def _remove(self, kind: str, names: Sequence[str]) -> None:
         for n in range(0, len(names), _AT_ONCE):
@@ -211,6 +212,14 @@ def parse_act(text: str) -> WorkerAct:
 
 def _name(sent: SentCommand) -> str:
     return f"{sent.worker}/{sent.id}"
+
+
+def _reply_of(body: bytes) -> CommandReply:
+    try:
+        return msgspec.json.decode(body, type=CommandReply)
+    except msgspec.MsgspecError:
+        why = why_not_here(body) or "another version of Penstock has written it, or it is damaged"
+        return CommandReply(False, f"it may obey, but its reply cannot be read: {why}")
 
 
 def _read(document: Document) -> WorkerCommand | None:

@@ -239,6 +239,7 @@ class Worker:
             unknown = self._services.unknown_tasks
             tasks = tuple(task for task in tasks if task not in unknown.closed_tasks)
             handled = tuple(queue for queue in handled if queue not in unknown.closed_queues)
+        full_queues, full_tasks = self._full()
         return WorkerInfo(
             id=self.id,
             host=socket.gethostname(),
@@ -255,7 +256,20 @@ class Worker:
             memory=resident(os.getpid()),
             cpu=round(time.process_time(), 2),
             clock=time.time_ns() // 1_000_000,
+            full_queues=full_queues,
+            full_tasks=full_tasks,
         )
+
+    def _full(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The queues without a free slot of their own here, and the tasks without a free process slot."""
+        services = self._services
+        if services is None:
+            return (), ()
+        held, slots = services.leased_jobs.per_queue, services.slots
+        queues = (q.name for q in self._setup.queues if q.slots is not None and held[q.name] >= q.slots)
+        if slots.process_busy < slots.process_slots:
+            return tuple(queues), ()
+        return tuple(queues), tuple(n for n, task in self._app.tasks.items() if task.run_in == "process")
 
     def report_lost_worker(
         self, worker: str, cause: str, jobs: int, dead: Sequence[tuple[str, str]] = ()

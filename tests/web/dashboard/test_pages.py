@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import html
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from msgspec.structs import replace
 
 from penstock import App, Worker
 from penstock.core.formats import instant
-from penstock.core.job import NewJob, State
+from penstock.core.job import State
 from penstock.core.lifecycle import Transition
 from penstock.inspector import Inspector
 from penstock.stores.contract import SearchPage, Settlement, Share
@@ -23,8 +22,7 @@ from penstock.web.dashboard.formats import ago
 from penstock.web.dashboard.json_tree import Redaction, json_text
 from penstock.web.dashboard.pages import PAGES
 from penstock.web.dashboard.security import CONTENT_POLICY
-from tests.cli.conftest import Cli
-from tests.web.dashboard.conftest import Site, example_app
+from tests.web.dashboard.conftest import Site
 from tests.web.dashboard.test_access import path_of
 
 PAYLOADS = (
@@ -76,21 +74,6 @@ def test_a_dead_job_is_found_by_its_error_understood_and_retried(ran: Site) -> N
     assert "Job failed: retried (was dead)." in page
     assert "jobs.retry by anonymous" in page
     assert "Job failed: retried" not in client.get("/jobs/mail/failed").text
-
-
-def test_why_is_the_same_from_code_the_command_line_and_the_dashboard() -> None:
-    app = example_app("memory://why")
-    site = Site(app, open_to_all=True, hosts=())
-    asyncio.run(app.store.enqueue([NewJob("first", "send", queue="mail"), NewJob("a", "send", queue="mail")]))
-    asyncio.run(Inspector(app.store).pause("mail"))
-    (view,) = asyncio.run(Inspector(app.store).why("mail/a"))
-    says = ["the queue is paused", "no live worker serves the queue 'mail'", "1 job is ahead of it"]
-    assert [one.says for one in view.reasons] == says
-    (shown,) = Cli("memory://why").json("jobs", "why", "mail/a")["jobs"]
-    assert [one["says"] for one in shown["reasons"]] == says
-    page = html.unescape(site.client.get("/jobs/mail/a").text)
-    assert all(f'<p class="why">{text[0].upper()}{text[1:]}.</p>' in page for text in says)
-    app.store.close()
 
 
 def test_a_page_that_is_not_there_keeps_the_navigation(ran: Site) -> None:

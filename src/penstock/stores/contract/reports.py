@@ -109,6 +109,8 @@ class WorkerInfo(msgspec.Struct, frozen=True):
 
     - `queues`, `tasks`: the queues that the worker serves and the tasks that it knows.
     - `handled`: the queues of which the worker runs the jobs of every task.
+    - `full_queues`: the queues whose slots in the worker are all taken.
+    - `full_tasks`: its process tasks, while all its process slots are taken.
     - `state`: running, quiet or draining; "unreadable" if the record cannot be read.
     - `memory`, `cpu`: the resident bytes of the process, and the CPU seconds that it has used; 0: unknown.
     - `seen_at`: the store's clock at the worker's last announcement.
@@ -131,6 +133,8 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     memory: int = 0
     cpu: float = 0.0
     clock: int = 0
+    full_queues: tuple[str, ...] = ()
+    full_tasks: tuple[str, ...] = ()
 
     @classmethod
     def unreadable(cls, id: str, seen_at: int) -> WorkerInfo:

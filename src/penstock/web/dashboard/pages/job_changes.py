@@ -19,7 +19,7 @@ from penstock.core.errors import ConfigError
 from penstock.core.ids import check_queue
 from penstock.core.job import Ref, State
 from penstock.inspector import Change, JobAct, JobRow, UndoStep, parse_address
-from penstock.inspector.bulk_acts import is_everything
+from penstock.inspector.bulk_filters import is_everything
 from penstock.inspector.job_acts import every_state, usual_states
 from penstock.stores.contract import JobFilter
 from penstock.web.access_tokens import Right

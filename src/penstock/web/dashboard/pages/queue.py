@@ -124,8 +124,9 @@ async def set_limits(view: View) -> Response:
     if not given:
         return view.done("Nothing was changed.", path)
     await view.inspector.set_limits(queue.name, LimitChange.of(**given))
-    await view.audit("queue.set", queue.name, {name: str(value) for name, value in given.items()})
-    named = ", ".join(f"{name.replace('_', ' ')} {'none' if v is None else v}" for name, v in given.items())
+    shown = {name: "none" if value is None else str(value) for name, value in given.items()}
+    await view.audit("queue.set", queue.name, shown)
+    named = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
     return view.done(f"Set for {queue.name}: {named}.", path)
 
 
