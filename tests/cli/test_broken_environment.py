@@ -56,12 +56,15 @@ def test_a_worker_whose_streams_are_closed_runs_its_jobs(store, tasks, redirect)
     assert [job.state for job in store.sync.get([Ref("default", "a")]) if job] == ["completed"]
 
 
-def test_a_question_that_nobody_can_answer_is_answered_with_no(store):
+@pytest.mark.parametrize("redirect", ["<&-", "</dev/null"])
+def test_a_question_that_nobody_can_answer_is_answered_with_no(store, redirect):
     put(store, "a")
-    ran = run(store, "jobs", "delete", "--all", "-q", "default", redirect="<&-")
+    ran = run(store, "jobs", "delete", "--all", "-q", "default", redirect=redirect)
     assert ran.returncode == 1
-    assert ran.stderr.decode().splitlines()[-1] == "penstock: aborted"
+    says = "penstock: error: no answer on stdin: --yes does it without a question"
+    assert ran.stderr.decode().splitlines()[-1] == says
     assert b"Traceback" not in ran.stderr
+    assert store.sync.get([Ref("default", "a")]) != [None]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from datetime import datetime, timedelta
 
 import msgspec
@@ -11,9 +12,10 @@ import pytest
 
 from penstock.cli.job_search import run_search
 from penstock.core.flow_member import FlowMember
-from penstock.core.job import NewJob, Ref, State
+from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.core.unique import UniqueKey
+from penstock.errors import StoreUnavailable
 from penstock.inspector import Inspector, JobSearch
 from penstock.retry import exponential, fibonacci, fixed, linear, sidekiq, steps
 from penstock.stores.contract import Settlement
@@ -113,20 +115,70 @@ def test_a_search_that_makes_no_sense_is_a_usage_error(penstock, words, problem)
     assert (result.exit_code, problem in result.stderr) == (2, True), result.stderr
 
 
-def test_the_log_of_a_job_is_printed(penstock, store):
+def a_log(store, *texts) -> Job:
+    """A running job `a` that has logged these lines."""
     put(store, "a")
     (job,) = fetch(store, 1)
     log = JobLog()
-    log.append(LogLine(1_700_000_000_000, "page 1 of 7"))
+    for text in texts:
+        log.append(LogLine(1_700_000_000_000, text))
     asyncio.run(store_logs(store, [(job.lease, log)], 15_000))
+    return job
+
+
+def test_the_log_of_a_job_is_printed(penstock, store):
+    job = a_log(store, "page 1 of 7")
     line = "2023-11-14T22:13:20.000Z  page 1 of 7"
     assert penstock.ok("jobs", "log", "a") == f"{line}\n"
-    assert f"log (1 lines)\n  {line}" in penstock.ok("jobs", "show", "default/a")
+    assert f"log (1 line)\n  {line}" in penstock.ok("jobs", "show", "default/a")
+    assert penstock.json("jobs", "log", "a")["log"] == [
+        {"at": "2023-11-14T22:13:20.000Z", "text": "page 1 of 7"}
+    ]
     asyncio.run(store.settle([Settlement(job.lease, Transition(State.COMPLETED, keep=60_000))]))
-    assert penstock.json("jobs", "log", "a", "--follow") == {
-        "log": [{"at": "2023-11-14T22:13:20.000Z", "text": "page 1 of 7"}]
-    }
+    assert penstock.ok("jobs", "log", "a", "--follow") == f"{line}\n"
     assert penstock("jobs", "log", "b").exit_code == 3
+
+
+def test_a_followed_log_is_printed_line_by_line_also_as_json_and_survives_an_outage(
+    penstock, store, monkeypatch
+):
+    job = a_log(store, "one", "two")
+    printed = []
+
+    async def look(self, refs, *, timeout):
+        printed.append(sys.stdout.buffer.getvalue())
+        if len(printed) < 4:
+            raise StoreUnavailable("connection refused")
+        await store.settle([Settlement(job.lease, Transition(State.COMPLETED, keep=60_000))])
+        return []
+
+    monkeypatch.setattr(type(store), "wait_for_end", look)
+    monkeypatch.setattr("penstock.cli.job_log._FOLLOWED", 1)
+    result = penstock("jobs", "log", "a", "--follow", "--json")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line.get("text") for line in lines] == ["one", "two", None]
+    assert lines[2]["error"]["code"] == 4
+    assert result.stderr == "penstock: error: connection refused\n"  # once, of three times
+    assert result.exit_code == 0
+    assert printed[0].count(b"text") == 2  # before the job has ended
+
+
+def test_ctrl_c_ends_a_followed_log_without_an_error(penstock, store, monkeypatch):
+    a_log(store, "one")
+
+    async def interrupted(self, refs, *, timeout):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(store), "wait_for_end", interrupted)
+    assert penstock.ok("jobs", "log", "a", "--follow").endswith("one\n")
+
+
+def test_an_act_that_no_job_matches_asks_nothing(penstock, store):
+    put(store, "a")
+    result = penstock("jobs", "retry", "--all", "--queue", "nope")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "0 jobs match\n", "")
+    assert penstock.json("jobs", "cancel", "--all", "--queue", "nope") == {"jobs": 0}
+    assert penstock.json("bulk", "list") == {"bulk": []}
 
 
 async def test_a_stopped_search_gives_what_it_has_found(store):

@@ -115,6 +115,16 @@ def test_a_queue_with_jobs_is_deleted_only_by_force(penstock, store):
     assert store.sync.queues() == []
 
 
+def test_a_deletion_by_force_asks_with_the_number_of_jobs(penstock, store):
+    put(store, "a", "b")
+    put(store, "c", queue="mail")
+    result = penstock("queues", "delete", "default", "mail", "mail", "--force", input="n\n")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "delete default, mail and remove 3 jobs?" in result.stderr
+    assert len(penstock.json("jobs", "list")["jobs"]) == 3
+    assert "there is no queue 'nope'" in penstock.says(3, "queues", "delete", "nope", "--force")
+
+
 def test_a_queue_of_which_jobs_run_is_not_deleted(penstock, store):
     put(store, "a")
     fetch(store)

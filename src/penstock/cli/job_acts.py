@@ -199,7 +199,7 @@ def _all(
     filter = _filter(act, filters)
     if dry_run or not yes:
         count = session.run(lambda inspector: _count(inspector, filter, limit))
-        if dry_run:
+        if dry_run or not count:
             says = f"{counted(count, 'job')} {'matches' if count == 1 else 'match'}"
             emit({"jobs": count}) if session.json else say(says)
             return Exit.OK

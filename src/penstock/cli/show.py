@@ -29,14 +29,16 @@ __all__ = [
     "table",
 ]
 
+_NO_ANSWER = "no answer on stdin: --yes does it without a question"
 
-def emit(document: Any) -> None:
-    """Print a JSON document on stdout, indented at a terminal."""
+
+def emit(document: Any, *, on_one_line: bool = False) -> None:
+    """Print a JSON document on stdout, indented at a terminal unless it is one of many."""
     try:
         text = msgspec.json.encode(document).decode()
     except UnicodeEncodeError:  # an argument of the command need not be UTF-8
         text = msgspec.json.encode(_whole(msgspec.to_builtins(document))).decode()
-    if at_terminal():
+    if at_terminal() and not on_one_line:
         text = msgspec.json.format(text, indent=2)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     click.echo(json_escaped(text, ascii=encoding.replace("-", "").lower() != "utf8"))
@@ -91,10 +93,16 @@ def repaint(frame: str, *, in_place: bool, first: bool) -> None:
 
 
 def ask(question: str) -> None:
-    """Ask a question; abort the command unless the answer is yes."""
-    if sys.stdin is None:  # no answer is possible
-        raise click.Abort
-    click.confirm(one_line(question), abort=True, err=True)
+    """Ask a question; abort the command unless the answer is yes. All commands that ask have --yes."""
+    try:
+        yes = sys.stdin is not None and click.confirm(one_line(question), err=True)
+    except click.Abort:  # Ctrl-C, or the end of the input
+        click.echo(err=True)
+        if sys.stdin.isatty():
+            raise
+        raise click.ClickException(_NO_ANSWER) from None
+    if not yes:
+        raise click.ClickException(_NO_ANSWER) if sys.stdin is None else click.Abort
 
 
 def at_terminal() -> bool:
@@ -107,7 +115,8 @@ def table(
 ) -> None:
     """Print a table, or `empty` if there are no rows. Numbers are right-aligned; ids are never cut.
 
-    `spare`: columns that a narrow terminal does not show, the first of these first; a note names them.
+    `spare`: columns that a narrow terminal does not show, the first of these first; a note names them. If the
+    others do not fit either, each row is shown in lines of a heading and a value.
     """
     if not rows:
         note(empty)
@@ -118,7 +127,11 @@ def table(
     if not at_terminal():
         click.echo("\n".join(aligned(heads, rows)))
         return
-    fitted = fit(heads, rows, spare, _size().columns)
+    width = _size().columns
+    fitted = fit(heads, rows, spare, width)
+    if fitted.total > width:
+        _rows_apart(heads, rows)
+        return
     click.echo(coloured(heads, rows, fitted))
     if fitted.left_out:
         note(f"the terminal is too narrow for {', '.join(fitted.left_out)}")
@@ -126,13 +139,23 @@ def table(
 
 def facts(pairs: Sequence[tuple[str, str | None]]) -> None:
     """Print names and values in two columns, without the values that are None."""
-    shown = [(name, value) for name, value in pairs if value is not None]
-    width = max(len(name) for name, _ in shown)
+    from penstock.cli.tables import cells, padded
+
+    shown = [(one_line(name), value) for name, value in pairs if value is not None]
+    width = max(cells(name) for name, _ in shown)
     for name, value in shown:
-        labelled(name.ljust(width), value, dim=True)
+        labelled(padded(name, width), value, dim=True)
 
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _rows_apart(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print the rows one below the other, without their empty cells."""
+    for n, row in enumerate(rows):
+        if n:
+            say()
+        facts([(head, cell or None) for head, cell in zip(heads, row, strict=True)])
 
 
 def _size() -> os.terminal_size:

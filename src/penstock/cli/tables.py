@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from penstock.core.job import State
 
-__all__ = ["Fit", "aligned", "coloured", "fit", "justify", "style"]
+__all__ = ["Fit", "aligned", "cells", "coloured", "fit", "justify", "padded", "style"]
 
 #: Columns that are never folded, because an id in pieces cannot be copied.
 _IDS = frozenset({"ID", "JOB", "WORKER", "FLOW", "NODE", "CURSOR"})
@@ -26,14 +26,34 @@ class Fit(NamedTuple):
     widths: list[int]
     left_out: list[str]
 
+    @property
+    def total(self) -> int:
+        """The width of the table, with two spaces between its columns."""
+        return sum(self.widths) + 2 * (len(self.widths) - 1)
+
+
+def cells(text: str) -> int:
+    """How many cells of a terminal a text takes: a Chinese character two, a combining accent none."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # a table in a pipe seldom needs it
+
+    return cell_len(text)
+
+
+def padded(text: str, width: int, *, right: bool = False) -> str:
+    """The text with spaces up to a width: after it, or `right`: before it."""
+    spaces = " " * (width - cells(text))
+    return spaces + text if right else text + spaces
+
 
 def fit(heads: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str], width: int) -> Fit:
     """Choose columns and widths for a terminal of this width.
 
-    Text is folded first; then the columns `spare` are left out, in this order. If ids alone are too wide, all
-    columns are shown and the terminal wraps the lines.
+    Text is folded first; then the columns `spare` are left out, in this order. If the rest is too wide, all
+    columns are chosen, and `Fit.total` is more than the width.
     """
-    natural = [max([len(head), *(len(row[n]) for row in rows)]) for n, head in enumerate(heads)]
+    natural = [max([len(head), *(cells(row[n]) for row in rows)]) for n, head in enumerate(heads)]
     least = [
         wide
         if heads[n] in _IDS or _is_numeric(rows, n)
@@ -54,11 +74,11 @@ def fit(heads: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str
 
 def aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a table without colours, for a pipe."""
-    widths = [max(len(head), *(len(row[i]) for row in rows)) for i, head in enumerate(heads)]
+    widths = [max(len(head), *(cells(row[i]) for row in rows)) for i, head in enumerate(heads)]
     right = [_is_numeric(rows, n) for n in range(len(heads))]
     return [
         "  ".join(
-            cell.rjust(width) if to_right else cell.ljust(width)
+            padded(cell, width, right=to_right)
             for cell, width, to_right in zip(line, widths, right, strict=True)
         ).rstrip()
         for line in (heads, *rows)

@@ -12,15 +12,16 @@ import msgspec
 from penstock.cli.empty_listings import why_empty
 from penstock.cli.faults import INTERRUPTED, Exit
 from penstock.cli.job_acts import add_acts
-from penstock.cli.job_addresses import ambiguous, no_job
+from penstock.cli.job_addresses import no_job
 from penstock.cli.job_edit import add_edit
+from penstock.cli.job_log import add_log, log_line
 from penstock.cli.job_search import read_search, run_search, search_options
 from penstock.cli.session import Command, Session
 from penstock.cli.short_forms import age, progress_text, span
 from penstock.cli.show import emit, facts, note, say, say_lines, table
 from penstock.cli.watching import Listing
 from penstock.core.duration import format_ms
-from penstock.core.job import Ref, State
+from penstock.core.job import State
 from penstock.core.retry import DURATIONS
 from penstock.core.text import counted
 
@@ -28,21 +29,16 @@ if TYPE_CHECKING:
     from penstock.inspector import (
         ActView,
         AttemptView,
-        Inspector,
         JobRow,
         JobView,
-        LogLineView,
         UniqueView,
     )
     from penstock.inspector.job_views import StepView
-    from penstock.stores.contract import Store
 
 __all__ = ["command"]
 
 #: Maximum number of characters shown of a payload or result without --full.
 _SHOWN = 4_000
-#: With `log --follow`: ms between two looks at the log of a running job.
-_FOLLOWED = 500
 #: Maximum number of steps shown of a retry policy.
 _STEPS = 10
 
@@ -108,46 +104,6 @@ def show(address: str, full: bool) -> None:
         _show(view, None if full else _SHOWN)
 
 
-@command.command("log", cls=Command)
-@click.argument("address", metavar="ID")
-@click.option("--follow", "-f", is_flag=True, help="Print new lines until the job ends.")
-def log(address: str, follow: bool) -> None:
-    """Print the lines that a job has logged by current_job().log()."""
-    session = Session.current()
-
-    async def printing(store: Store) -> list[LogLineView]:
-        job = await _the_job(Inspector(store), address)
-        shown = 0
-        while True:
-            if not session.json:
-                for line in job.log[shown:]:
-                    say(_log_line(line))
-            shown = len(job.log)
-            if not follow or job.ended_at is not None:
-                return job.log
-            ref = Ref(job.queue, job.id)
-            await store.wait_for_end([ref], timeout=_FOLLOWED)
-            again = await Inspector(store).job(f"{ref.queue}/{ref.id}")
-            if not again:  # ended, and not kept
-                return job.log
-            (job,) = again
-
-    from penstock.inspector import Inspector
-
-    lines = session.run_on_store(printing)
-    if session.json:
-        emit({"log": lines})
-
-
-async def _the_job(inspector: Inspector, address: str) -> JobView:
-    found = await inspector.job(address)
-    if not found:
-        raise no_job(address)
-    if len(found) > 1:
-        raise ambiguous(address, [Ref(job.queue, job.id) for job in found])
-    return found[0]
-
-
 @command.command("why", cls=Command)
 @click.argument("address", metavar="ID")
 def why(address: str) -> None:
@@ -169,6 +125,7 @@ def why(address: str) -> None:
             say(f"  {reason.says}")
 
 
+add_log(command)
 add_acts(command)
 add_edit(command)
 
@@ -253,7 +210,7 @@ def _show(job: JobView, limit: int | None) -> None:
     if job.steps:
         _show_text(f"steps ({len(job.steps):,})", "\n".join(map(_step, job.steps)))
     if job.log:
-        _show_text(f"log ({len(job.log):,} lines)", "\n".join(map(_log_line, job.log)))
+        _show_text(f"log ({counted(len(job.log), 'line')})", "\n".join(map(log_line, job.log)))
     if job.acts:
         _show_text("acts of operators", "\n".join(map(_act_line, job.acts)))
     if job.attempts:
@@ -299,10 +256,6 @@ def _attempt_line(one: AttemptView) -> str:
     where = "" if one.worker is None else f", worker {one.worker}"
     error = "" if one.error is None else f": {one.error}"
     return f"{one.attempt}  since {_instant(one.fetched_at) or 'unknown'}  {one.outcome}{ran}{where}{error}"
-
-
-def _log_line(line: LogLineView) -> str:
-    return f"{line.at}  {line.text}"
 
 
 def _act_line(one: ActView) -> str:

@@ -307,18 +307,21 @@ def purge(names: tuple[str, ...], states: tuple[str, ...], yes: bool) -> None:
     session = Session.current()
     chosen = [parse_state(state) for state in states] or _PURGED
 
-    async def count(inspector: Inspector) -> int:
-        queues = await _known(inspector, names)
-        return sum(queue.counts.get(state, 0) for queue in queues for state in chosen)
-
     async def acting(inspector: Inspector) -> dict[str, int]:
         return {name: await inspector.purge(name, *([chosen] if states else [])) for name in names}
 
-    number = session.run(count)
+    names = tuple(dict.fromkeys(names))
+    number = session.run(lambda inspector: _count(inspector, names, chosen))
     if not yes:
         ask(f"remove {counted(number, 'job')} from {', '.join(names)}?")
     facts = {"states": ", ".join(chosen)}
     _print_purged(session, session.run(acting, audited=AuditedAct("queue.purge", names, facts)))
+
+
+async def _count(inspector: Inspector, names: Sequence[str], states: Sequence[State]) -> int:
+    """The number of jobs of queues in these states. Raises CommandError if a queue does not exist."""
+    queues = await _known(inspector, names)
+    return sum(queue.counts.get(state, 0) for queue in queues for state in states)
 
 
 def _print_purged(session: Session, purged: dict[str, int]) -> None:
@@ -337,9 +340,10 @@ def _print_purged(session: Session, purged: dict[str, int]) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation of --force.")
 def delete(names: tuple[str, ...], force: bool, yes: bool) -> Exit:
     """Delete empty queues. Their settings, statistics and periodic entries are deleted, too."""
-    session = Session.current()
+    session, names = Session.current(), tuple(dict.fromkeys(names))
     if force and not yes:
-        ask(f"delete {', '.join(names)} and all jobs in it?")
+        number = session.run(lambda inspector: _count(inspector, names, _PURGED))
+        ask(f"delete {', '.join(names)} and remove {counted(number, 'job')}?")
 
     async def acting(inspector: Inspector) -> dict[str, bool]:
         await _known(inspector, names)

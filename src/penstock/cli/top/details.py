@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.cli.short_forms import span
-from penstock.core.text import block, one_line
+from penstock.core.text import block, counted, one_line
 from penstock.inspector import ErrorGroupView, HeldView, Inspector, JobRow, QueueView, WorkerView
 
 __all__ = ["details"]
@@ -37,7 +37,7 @@ async def details(inspector: Inspector, subject: Any) -> str:
 async def _of_queue(inspector: Inspector, shown: QueueView) -> list[str]:
     queue = await inspector.queue(shown.name) or shown
     lines = [f"{state:<10} {count:,}" for state, count in queue.counts.items()]
-    lines += ["", f"{queue.workers} workers fetch its jobs"]
+    lines += ["", f"{counted(queue.workers or 0, 'live worker')} of this queue"]
     for name, on in (("paused", queue.paused), ("throttled", queue.throttled_until is not None)):
         if on:
             lines.append(name + (f" by {queue.stopped_by}" if queue.stopped_by else ""))
