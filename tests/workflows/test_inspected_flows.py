@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from penstock import App, Worker
 from penstock.core.flow import FlowState
 from penstock.core.job import State
 from penstock.inspector import Inspector
-from penstock.workflows import chord, current_flow
+from penstock.workflows import chain, chord, current_flow
 from tests.workflows.conftest import in_a_burst
 
 
@@ -47,6 +49,33 @@ async def test_flows_are_listed_by_state_and_shown_in_parts(app: App) -> None:
     assert [one.node for one in dead.members] == [3]
     assert await inspector.flows.graph("default/nothing") is None
     assert await inspector.flows.queues("default/first") == {"default"}
+
+
+async def test_a_list_for_somebody_who_may_not_read_all_queues_names_no_flow_of_the_others(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    async def fetch(n: int) -> int:
+        return n
+
+    for n, queue in enumerate(("mine", "others", "others", "mine", "others")):
+        later = fetch.using(queue=queue, delay="1h")
+        await chain(later.job(n), fetch).aenqueue(id=f"{queue}-{n}")
+    flows, sees = Inspector(app.store).flows.flows, "mine".__eq__
+    assert [flow.id for flow in (await flows(sees=sees)).flows] == ["mine-3", "mine-0"]
+    page = await flows(sees=sees, limit=1)
+    assert ([flow.id for flow in page.flows], "others" in str(page.next)) == (["mine-3"], False)
+    assert [flow.id for flow in (await flows(sees=sees, after=page.next)).flows] == ["mine-0"]
+    monkeypatch.setattr("penstock.inspector.flow_inspector._MOST_PASSED", 1)
+    monkeypatch.setattr("penstock.inspector.flow_inspector.FLOW_STEP", 1)
+    found, after = list[str](), None
+    for _ in range(20):
+        page = await flows(sees=sees, limit=1, after=after)
+        found, after = [*found, *(flow.id for flow in page.flows)], page.next
+        assert "others" not in str(after)
+        if after is None:
+            break
+    assert list(dict.fromkeys(found)) == ["mine-3", "mine-0"]
 
 
 async def test_steps_waits_and_undo_runs_are_shown(app: App) -> None:

@@ -123,7 +123,7 @@ class ArgsCodec:
         call = self._call or self._prepare()
         try:
             return call.by_parameter(_DECODE_LOOSELY(payload if payload.strip() else b"{}"))
-        except (Misfit, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (Misfit, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Undecodable(f"{self._name}: {error}") from error
 
     def misfits(self, arguments: Mapping[str, bytes]) -> dict[str, str]:

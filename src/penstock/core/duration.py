@@ -17,6 +17,8 @@ Duration = float | int | str | timedelta
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: The longest text that is read: the search for parts takes quadratic time in text that has none.
+_LONGEST_TEXT = 100
 #: The longest duration: far enough for any job, while now + delay stays a 64-bit integer and a valid
 #: datetime.
 LONGEST = 1000 * 365 * 86_400_000
@@ -48,10 +50,10 @@ def milliseconds(value: Duration, *, what: str = "duration") -> int:
 
 def _parse(text: str, what: str) -> float:
     compact = text.replace(" ", "").lower()
-    parts = _PART.findall(compact)
+    parts = _PART.findall(compact) if len(compact) <= _LONGEST_TEXT else []
     if not parts or "".join(n + u for n, u in parts) != compact:
         hint = "is negative" if compact.startswith("-") else "is not a duration"
-        raise ConfigError(f"{what}={text!r} {hint}: write '90s', '5m', '2h', '1d', '250ms' or '1h30m'")
+        raise ConfigError(f"{what}={shown(text)} {hint}: write '90s', '5m', '2h', '1d', '250ms' or '1h30m'")
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 

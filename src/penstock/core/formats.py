@@ -61,5 +61,5 @@ def json_or_base64(data: bytes | None) -> tuple[msgspec.Raw | None, str | None]:
     try:
         text = data.decode("utf-8")
         return msgspec.Raw(msgspec.json.format(text, indent=-1).encode()), None
-    except (UnicodeDecodeError, msgspec.DecodeError):
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):  # the last: nested too deeply
         return None, b64encode(data).decode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from penstock.inspector.job_views import JobRow, job_row
@@ -34,12 +36,18 @@ class StartedBatchesView(msgspec.Struct, frozen=True):
     seen: int = 0
 
 
-async def started_batches(store: Store, after: str | None, limit: int) -> StartedBatchesView:
-    """Up to `limit` batches that have started. Passes a bounded number of jobs, so it may find fewer."""
+async def started_batches(
+    store: Store, after: str | None, limit: int, queues: Sequence[str] = ()
+) -> StartedBatchesView:
+    """Up to `limit` batches that have started, of these queues or of all.
+
+    Passes a bounded number of jobs, so it may find fewer.
+    """
+    filter = JobFilter(queues=tuple(queues), text=_MARK)
     found: list[StartedBatchView] = []
     seen = 0
     for _ in range(_SEARCHES):
-        page = await store.search_jobs(JobFilter(text=_MARK), after=after, limit=limit - len(found))
+        page = await store.search_jobs(filter, after=after, limit=limit - len(found))
         for job in page.jobs:
             if job.members:
                 terms = job.spec.batch_terms

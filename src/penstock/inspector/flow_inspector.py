@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.core.errors import ConfigError
 from penstock.core.flow import FlowInfo, FlowNode, FlowState
@@ -13,7 +13,7 @@ from penstock.inspector.flow_views import FlowPageView, FlowView, NodeView, flow
 from penstock.inspector.requests import parse_address
 from penstock.inspector.step_views import StepsView, WaitView, read_steps, read_waits
 from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage, Signal, SignalStatus, Store, most_steps
-from penstock.stores.flow_cursor import place_of
+from penstock.stores.flow_cursor import cursor_before_names, place_of
 
 __all__ = ["FlowInspector"]
 
@@ -28,31 +28,38 @@ class FlowInspector:
         self._store = store
 
     async def flows(
-        self, *, after: str | None = None, limit: int = 50, states: Sequence[FlowState] = ()
+        self,
+        *,
+        after: str | None = None,
+        limit: int = 50,
+        states: Sequence[FlowState] = (),
+        sees: Callable[[str], bool] | None = None,
     ) -> FlowPageView:
         """A page of flows, newest first; with `states`, of those that are in one of them.
 
-        A call passes at most 2000 flows, so with `states` it may find few or none before the end: only `next`
-        is None tells the end.
+        `sees`: for viewers who may not read all queues. Flows of other queues are left out, and `next` does
+        not name them.
+
+        A call passes at most 2000 flows, so with `states` or `sees` it may find few or none before the end:
+        only `next` is None tells the end.
         """
-        if not states:
+        if not states and sees is None:
             page = await self._store.list_flows(after=after, limit=limit)
             return FlowPageView([flow_view(info) for info in page.flows], page.next)
         found: list[FlowInfo] = []
-        passed = 0
-        while passed < _MOST_PASSED:
+        passed, start = 0, after
+        while True:
             page = await self._store.list_flows(after=after, limit=FLOW_STEP)
-            fitting = [info for info in page.flows if info.state in states]
-            found += fitting
+            found += [info for info in page.flows if _fits(info, states, sees)]
             if len(found) > limit:
                 places = [place_of(info) for info in found[: limit + 1]]
                 cut = FlowPage.of(found[:limit], places, limit)
                 return FlowPageView([flow_view(info) for info in cut.flows], cut.next)
-            passed += len(page.flows)
-            after = page.next
-            if after is None:
-                break
-        return FlowPageView([flow_view(info) for info in found], after)
+            passed, after = passed + len(page.flows), page.next
+            shown = after if after is None or sees is None else cursor_before_names(after)
+            # without names, a cursor leads to all flows of its millisecond: it must not lead here again
+            if after is None or (passed >= _MOST_PASSED and shown != start):
+                return FlowPageView([flow_view(info) for info in found], shown)
 
     async def flow(self, address: str) -> FlowView | None:
         """The flow at this address; None if there is none."""
@@ -134,6 +141,10 @@ class FlowInspector:
             if not await self._store.advance_flows():
                 break
         return await self.flow(address)
+
+
+def _fits(info: FlowInfo, states: Sequence[FlowState], sees: Callable[[str], bool] | None) -> bool:
+    return (not states or info.state in states) and (sees is None or sees(info.spec.queue))
 
 
 def _ref(address: str) -> Ref:

@@ -170,15 +170,16 @@ class Inspector:
         return await edit_job(self._store, ref, rewrite, version=version, why_unreadable=why)
 
     async def edit_and_retry(
-        self, ref: Ref, rewrite: Callable[[Job], NewJob], *, version: str | None = None
+        self, ref: Ref, rewrite: Callable[[Job], NewJob], *, version: str | None = None, nonce: str = ""
     ) -> Change:
         """As `edit`, and make the job available now, with all its attempts.
 
         An ended job gets a copy with a new id, which the change names; unless it was completed, the copy
-        replaces it.
+        replaces it. `nonce`: a random text; two requests with the same one and the same arguments make
+        one copy.
         """
         why = unreadable_check(self._store)
-        return await retry_edited(self._store, ref, rewrite, version=version, why_unreadable=why)
+        return await retry_edited(self._store, ref, rewrite, version=version, why_unreadable=why, nonce=nonce)
 
     async def prepare_undo(self, act: JobAct, refs: Sequence[Ref], *, to: str = "") -> list[UndoStep]:
         """What would take this act back, asked before it is done; `to`: the queue of a MOVE.
@@ -203,12 +204,16 @@ class Inspector:
         """Start a collecting batch now and return its id; None if there is none."""
         return await self._store.flush_batch(queue, task=task, key=key)
 
-    async def started_batches(self, *, after: str | None = None, limit: int = 50) -> StartedBatchesView:
-        """Batches that have started, newest first. Each call passes a bounded number of jobs.
+    async def started_batches(
+        self, *, after: str | None = None, limit: int = 50, queues: Sequence[str] = ()
+    ) -> StartedBatchesView:
+        """Batches that have started, of these queues or of all, newest first.
+
+        Each call passes a bounded number of jobs.
 
         So it may find few or none before the end: only `next` is None tells the end.
         """
-        return await started_batches(self._store, after, limit)
+        return await started_batches(self._store, after, limit, queues)
 
     # queues
 

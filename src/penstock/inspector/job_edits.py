@@ -54,12 +54,14 @@ async def retry_edited(
     *,
     version: str | None,
     why_unreadable: Callable[[Job], str | None],
+    nonce: str = "",
 ) -> Change:
     """Retry a job with the arguments of `rewrite(job)`, with all its attempts.
 
     A queued job is edited. An ended one is replaced by a copy with a new id, without its unique key and an
     expiry that has passed; a completed one stays beside its copy. The copy is stored first, so that a crash
-    loses nothing.
+    loses nothing. `nonce`: a random text, without which the id of the copy of a completed job shows who tries
+    them all what its arguments are.
     """
     (job,) = await store.get([ref])
     if job is None or job.state not in TERMINAL:
@@ -73,7 +75,7 @@ async def retry_edited(
     if why is not None:
         return Change(ref.queue, ref.id, "refused", f"not retried: {why}")
     new = rewrite(job)
-    copy = copied_spec(new, _id_of_copy(job, new), (await store.entries([])).now)
+    copy = copied_spec(new, _id_of_copy(job, new, nonce), (await store.entries([])).now)
     (answer,) = await store.enqueue([copy])
     if answer.status not in (EnqueueStatus.NEW, EnqueueStatus.EXISTS):
         why = f"the queue answered {answer.status.value}"
@@ -86,12 +88,12 @@ async def retry_edited(
     return Change(ref.queue, copy.id, "done", f"enqueued with new arguments as {copy.id}")
 
 
-def _id_of_copy(job: Job, new: NewJob) -> str:
+def _id_of_copy(job: Job, new: NewJob, nonce: str) -> str:
     """The id of the copy, the same for each request: of two, one makes it.
 
     A completed job stays, so it may have several copies, with different arguments.
     """
-    payload = new.payload if job.state is State.COMPLETED else b""
+    payload = nonce.encode() + new.payload if job.state is State.COMPLETED else b""
     origin = f"{job.queue}/{job.id}/{job.generation}/retry/".encode()
     return sha256(origin + payload).hexdigest()[:32]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.core.flow import FlowInfo
 from penstock.stores.cursors import not_a_cursor
 
-__all__ = ["FlowPlace", "flow_cursor", "place_of"]
+__all__ = ["FlowPlace", "cursor_before_names", "flow_cursor", "place_of"]
 
 #: The place of a flow in the list: time of creation, queue, id.
 FlowPlace = tuple[int, str, str]
@@ -22,3 +22,9 @@ def flow_cursor(after: str) -> FlowPlace:
     if not created.isascii() or not created.isdigit() or not queue or not id:
         raise not_a_cursor(after)
     return int(created), queue, id
+
+
+def cursor_before_names(after: str) -> str:
+    """A cursor before this one that names no flow: flows of the same millisecond come again."""
+    created, _, _ = flow_cursor(after)
+    return f"{created + 1}/!/!"  # no name begins with a character so low

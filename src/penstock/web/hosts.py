@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 from penstock.web.exchange import Exchange
 
-__all__ = ["HostRule", "host_of"]
+__all__ = ["HostRule", "host_of", "is_address"]
 
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -61,7 +61,7 @@ class HostRule:
 
     def _is_known(self, name: str) -> bool:
         name = name.lower()
-        return name == "localhost" or name in self._known or _is_address(name)
+        return name == "localhost" or name in self._known or is_address(name)
 
 
 def host_of(value: str) -> str:
@@ -71,7 +71,8 @@ def host_of(value: str) -> str:
     return value.partition(":")[0] if value.count(":") <= 1 else value
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Whether this is an IP address."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

@@ -154,6 +154,8 @@ def test_a_signal_is_sent_to_the_job_that_waits_for_it(site: Site, app: Any) -> 
         assert "The data is not JSON, and nothing was sent" in back
         assert f">\n{html.escape(data)}</textarea>" in back.replace("&#34;", "&quot;")
         assert 'aria-describedby="data-' in back
+    deep = site.post(site.client, send, name="packed", key="7", data="[" * 5_000 + "]" * 5_000)
+    assert (deep.status_code, "The data is nested too deeply" in deep.text) == (200, True)
     for name, key in (("packed", "8"), ("other", "7"), ("", "")):
         assert "does not wait for this signal any more" in _after(site, send, name=name, key=key, data="1")
     viewer = site.logged_in(site.token("viewer", "read"))

@@ -152,6 +152,21 @@ def drip(port: int, request: bytes) -> None:
         raise AssertionError("the server has not closed the connection")
 
 
+async def test_of_too_many_idle_connections_the_oldest_makes_room(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.web.dashboard.server._MOST_CONNECTIONS", 60)
+    monkeypatch.setattr(bounded_connection, "_SPARE", 50)
+    async with served(site, DashboardListener(port=0)) as port:
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(80)]
+        assert (await asyncio.to_thread(fetched, port, "/"))[0] == 200
+        assert await idle[0][0].read() == b""
+        idle[-1][1].write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await idle[-1][0].readline()).startswith(b"HTTP/1.1 200")
+        for _, writer in idle:
+            writer.close()
+
+
 async def test_a_request_behind_an_event_stream_ends_the_connection(site: Site) -> None:
     async with served(site, DashboardListener(port=0)) as port:
         head = b" HTTP/1.1\r\nHost: localhost\r\n\r\n"

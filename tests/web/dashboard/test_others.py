@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -13,7 +13,7 @@ from penstock import App, Worker
 from penstock.core.clock import ManualClock, SystemClock
 from penstock.core.job import NewJob
 from penstock.stores.connect import connect
-from penstock.stores.contract import WorkerInfo
+from penstock.stores.contract import JobFilter, SearchPage, WorkerInfo
 from penstock.web.dashboard import Dashboard
 from penstock.web.dashboard.json_tree import Redaction, json_tree
 from penstock.workflows import chain
@@ -78,6 +78,58 @@ def test_a_late_worker_is_named_to_those_who_may_read_its_queues() -> None:
         page = site.logged_in(site.token(f"t{named}", scope)).get("/").text
         assert ("worker on bank-7 was last seen 45 s ago" in page) is named
     store.close()
+
+
+def test_the_filter_of_workers_does_not_tell_the_names_of_queues_of_others(site: Site) -> None:
+    now = SystemClock().now()
+    asyncio.run(site.app.store.announce(WorkerInfo("w1", "web-1", 1, now, ("mail", "payroll"), (), 4)))
+    client = site.logged_in(site.token("ann", "read:mail"))
+    shown = {part: "web-1" in client.get(f"/workers?name={part}").text for part in ("mail", "web", "pay")}
+    assert shown == {"mail": True, "web": True, "pay": False}
+
+
+def test_tasks_of_queues_of_others_are_not_offered_and_viewers_see_no_forms(flow: Site) -> None:
+    operator = flow.logged_in(flow.token("ann", "operate:mail"))
+    assert "send" in operator.get("/enqueue").text
+    assert "payroll" not in operator.get("/enqueue").text
+    assert operator.get("/enqueue?task=payroll").status_code == 404
+    answer = flow.post(operator, "/enqueue", task="payroll", **{"a.to": "ann", "o.queue": "mail"})
+    assert answer.status_code == 404
+    assert flow.logged_in(flow.token("bob", "read")).get("/enqueue").status_code == 403
+
+
+def test_a_job_does_not_name_its_flow_in_a_queue_of_others(site: Site) -> None:
+    (send,) = site.app.tasks.values()
+
+    @site.app.task(queue="secret")
+    def salary(of: str) -> str:
+        return of
+
+    chain(salary.job("ann"), send).enqueue(id="raise-of-ann")
+    asyncio.run(Worker(site.app, concurrency=1, burst=True).run())
+    (path,) = re.findall(r'data-href="(/jobs/mail/[^"]+)"', site.client.get("/jobs?queue=mail").text)
+    assert "/flows/secret/raise-of-ann" in site.client.get(path).text
+    page = site.logged_in(site.token("bob", "read:mail")).get(path).text
+    assert "s-completed" in page
+    assert "secret" not in page
+    assert "raise-of-ann" not in page
+
+
+def test_batches_are_looked_for_in_the_queues_that_the_visitor_may_read(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cursor of a search over all queues may name one of them."""
+    asked, search = [], site.app.store.search_jobs
+
+    async def watched(filter: JobFilter, **given: Any) -> SearchPage:
+        asked.append(filter.queues)
+        return await search(filter, **given)
+
+    monkeypatch.setattr(site.app.store, "search_jobs", watched)
+    site.app.store.sync.enqueue([NewJob(queue, "send", b"{}", queue) for queue in ("secret", "mail")])
+    assert "No batch is kept." in site.logged_in(site.token("ann", "read:mail")).get("/batches").text
+    assert "No batch is kept." in site.logged_in(site.token("bob", "read:none")).get("/batches").text
+    assert asked == [("mail",)]
 
 
 # ── other clocks ─────────────────────────────────────────────────────────────────────────────────

@@ -42,7 +42,7 @@ WRITES = frozenset(
 )
 #: Values that cost time, overflow or leave their place if they are taken at their word.
 BOMBS = (
-    "9" * 3_000,
+    "9" * 20_000,
     "9" * 25 + "d",
     "(a+)+$" * 300 + "a" * 300,
     "%_" * 1_500,
@@ -339,6 +339,37 @@ def test_every_header_of_a_proxy_closes_an_open_dashboard(site: Site) -> None:
     assert site.client.get("/").status_code == 200
     for name in ("via", "forwarded", "x-forwarded-for", "x-forwarded-proto", "x-real-ip", "cf-connecting-ip"):
         assert site.new_client().get("/", headers={name: "203.0.113.9"}).status_code == 303
+
+
+@pytest.mark.parametrize("host", ["203.0.113.9", "203.0.113.9:8080", "[2001:db8::1]:80", "0.0.0.0"])
+def test_a_host_that_is_not_this_machine_closes_an_open_dashboard_on_loopback(host: str, site: Site) -> None:
+    assert site.new_client().get("/", headers={"host": host}).status_code == 303
+
+
+async def test_a_request_of_http_1_0_is_that_of_a_proxy_and_closes_an_open_dashboard(site: Site) -> None:
+    status = dict[str, int]()
+
+    async def asked(version: str) -> None:
+        async def send(message: Any) -> None:
+            status.setdefault(version, message.get("status"))
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/",
+            "raw_path": b"/",
+            "root_path": "",
+            "scheme": "http",
+        }
+        scope |= {"query_string": b"", "headers": [(b"host", b"127.0.0.1:8080")], "http_version": version}
+        await site.dashboard({**scope, "server": ("127.0.0.1", 8080)}, receive, send)  # type: ignore[arg-type]
+
+    await asked("1.1")
+    await asked("1.0")
+    assert status == {"1.1": 200, "1.0": 303}
 
 
 # ── sessions ─────────────────────────────────────────────────────────────────────────────────────

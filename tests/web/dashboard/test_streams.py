@@ -113,6 +113,19 @@ async def test_the_number_of_streams_is_bounded(site: Site, monkeypatch: pytest.
         await stream.leave()
 
 
+async def test_many_streams_that_begin_at_once_are_bounded_as_well(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.web.dashboard.stream._MOST_OF_ONE", 3)
+    streams = [Stream(site.dashboard) for _ in range(10)]
+    for stream in streams:
+        await stream.started()
+    assert sorted(stream.status for stream in streams) == [200] * 3 + [503] * 7
+    for stream in streams:
+        await stream.leave()
+    assert site.dashboard._streams._open.total() == 0
+
+
 async def test_a_stream_ends_with_its_login(new_site: NewSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.web.dashboard.identification._FRESH", 0.0)
     monkeypatch.setattr("penstock.web.dashboard.stream._CHECKED", 1)

@@ -1,6 +1,7 @@
-"""A connection of uvicorn with bounds on the head of a request and on clients that do not read.
+"""A connection of uvicorn that bounds heads of requests, idle connections, and clients that do not read.
 
 Uvicorn reads a head of any size for any time, and waits for ever for a client that does not read its answer.
+With too many connections it refuses requests, also if all others are idle.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ _LONGEST_HEAD = 64 * 1024
 #: Seconds in which a new connection sends a head, in which a begun head has to be complete, and in which the
 #: rest of a body has to come that nobody waits for.
 _PATIENCE = 20.0
+#: So many connections below the limit of uvicorn, room is made: a new one counts before the old one has gone.
+_SPARE = 50
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class BoundedConnection(HttpToolsProtocol):
     """Closes its connection if a head is too large or too late, if a body is still sent long after its
     answer, or if an answer is not read.
+
+    Of too many connections, the one closes that has waited longest for a request or the rest of one.
 
     Also if a request follows that for an event stream, which has no end: uvicorn reads nothing more then, and
     would not see that the client has gone.
@@ -32,10 +37,26 @@ class BoundedConnection(HttpToolsProtocol):
     _size = 0
     _late: TimerHandle | None = None
     _unread = 0
+    _since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._since = self.loop.time()
         self._begin_head()
+        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency - _SPARE:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        waiting = [one for one in self.connections if isinstance(one, BoundedConnection) and one.waits]
+        if waiting:
+            min(waiting, key=lambda one: one._since).transport.abort()
+
+    @property
+    def waits(self) -> bool:
+        """Whether no complete request is unanswered."""
+        return not self.transport.is_closing() and (
+            self._in_body or self.cycle is None or self.cycle.response_complete
+        )
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
@@ -69,6 +90,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._since = self.loop.time()
         if self._in_body and self._late is None:  # its data would put off the end of an idle connection
             self._late = self.loop.call_later(_PATIENCE, self.transport.abort)
 

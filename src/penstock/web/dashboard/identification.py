@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 
+from penstock.core.loopback import is_loopback
 from penstock.stores.contract import Store
 from penstock.web.access import AccessRefusedError, AccessTokens
 from penstock.web.access_tokens import AccessToken, Right
 from penstock.web.dashboard.sessions import Sessions
 from penstock.web.dashboard.settings import DashboardSettings
 from penstock.web.dashboard.visitor import EVERYBODY, Visitor
+from penstock.web.hosts import host_of, is_address
 
 __all__ = ["Identification", "Login"]
 
@@ -65,9 +67,7 @@ class Identification:
 
     async def _is_open(self, request: Request) -> bool:
         """Whether nobody has to log in: the setting allows it, without a proxy, and there is no token."""
-        if not self._settings.open_to_all or any(name in request.headers for name in _OF_PROXIES):
-            return False
-        return not await self.tokens.all()
+        return self._settings.open_to_all and not _was_forwarded(request) and not await self.tokens.all()
 
     async def token_of(self, secret: str) -> AccessToken | str:
         """The token with this secret if it may read; otherwise why it opens nothing."""
@@ -80,3 +80,16 @@ class Identification:
         if not any(scope.gives(Right.READ) for scope in token.scopes):
             return f"The token {token.name!r} has no right to read."
         return token
+
+
+def _was_forwarded(request: Request) -> bool:
+    """Whether a request seems to come through a proxy, from anywhere.
+
+    Not all proxies add a header: nginx in its simplest form sends HTTP/1.0, which no browser does. What only
+    copies bytes keeps the `Host`, so an address there is not that of the loopback listener that is reached.
+    """
+    if request.scope.get("http_version") == "1.0" or any(name in request.headers for name in _OF_PROXIES):
+        return True
+    server = request.scope.get("server")
+    host = host_of(request.headers.get("host", ""))
+    return server is not None and is_loopback(server[0]) and is_address(host) and not is_loopback(host)

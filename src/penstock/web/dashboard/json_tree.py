@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.redaction import HIDDEN, Redaction
 
-__all__ = ["HIDDEN", "Redaction", "TreeNode", "holds_hidden", "json_text", "json_tree"]
+__all__ = [
+    "HIDDEN",
+    "Redaction",
+    "TreeNode",
+    "hidden_texts",
+    "holds_hidden",
+    "json_text",
+    "json_tree",
+    "stored_bytes",
+    "stored_tree",
+]
 
 #: Nodes and characters of a text that are shown at once.
 _MOST_NODES, _LONGEST_TEXT = 400, 2_000
 _DEEPEST = 40
+#: Levels from which on the lines of a text are indented no further: its size would grow with the square.
+_MOST_INDENTED = 20
+_TOO_DEEP = "nested too deeply to be shown"
 
 
 @dataclass
@@ -34,12 +48,33 @@ class _Number(str):
 
 
 def json_tree(raw: bytes, redaction: Redaction, *, most: int = _MOST_NODES) -> TreeNode | None:
-    """The tree of a JSON document, of at most `most` nodes; None if it is not JSON, or too deep."""
+    """The tree of a JSON document, of at most `most` nodes; None if it is not JSON.
+
+    A document that is nested too deeply is one word that says so: nothing of it is shown that may be hidden.
+    """
     try:
         value = json.loads(raw, parse_int=_Number, parse_float=_Number, parse_constant=_Number)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
+    except RecursionError:
+        return TreeNode("word", text=_TOO_DEEP)
     return _Builder(redaction, most).node(None, value, 0)
+
+
+def stored_tree(raw: Any, base64: str | None, redaction: Redaction) -> TreeNode | None:
+    """The tree of a document that the inspector gives as JSON or as base64; None if it is not JSON.
+
+    JSON that a strict reader refuses is a tree as well, in which names hide values.
+    """
+    kept = stored_bytes(raw, base64)
+    return None if kept is None else json_tree(kept, redaction)
+
+
+def stored_bytes(raw: Any, base64: str | None) -> bytes | None:
+    """The bytes of a document that the inspector gives as JSON or as base64."""
+    if raw is not None:
+        return bytes(raw)
+    return None if base64 is None else b64decode(base64)
 
 
 class _Builder:
@@ -84,11 +119,15 @@ def _cut(text: str) -> str:
 
 def json_text(raw: bytes, redaction: Redaction) -> str:
     """A whole JSON document as indented text, with exact numbers and hidden values replaced."""
+    lines: list[str] = []
     try:
         value = json.loads(raw, parse_int=_Number, parse_float=_Number, parse_constant=_Number)
-        return "".join(_written(value, redaction, "\n"))
-    except (ValueError, RecursionError):
-        return "This is not JSON, or it is nested too deeply.\n"
+        _write(value, redaction, lines, 0)
+    except ValueError:
+        return "This is not JSON.\n"
+    except RecursionError:
+        return f"This is {_TOO_DEEP}.\n"
+    return "".join(lines)
 
 
 def holds_hidden(raw: bytes, redaction: Redaction) -> bool:
@@ -105,22 +144,44 @@ def _hides_one(value: Any, redaction: Redaction) -> bool:
     return isinstance(value, list) and any(_hides_one(one, redaction) for one in value)
 
 
-def _written(value: Any, redaction: Redaction, indent: str) -> Iterator[str]:
+def hidden_texts(raw: bytes, redaction: Redaction) -> list[str] | None:
+    """The values of a JSON document that are not shown, as texts; None if it is nested too deeply."""
+    try:
+        return list(_hidden_texts(json.loads(raw, parse_int=str, parse_float=str), redaction, False))
+    except ValueError:
+        return []
+    except RecursionError:
+        return None
+
+
+def _hidden_texts(value: Any, redaction: Redaction, hides: bool) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, one in value.items():
+            yield from _hidden_texts(one, redaction, hides or redaction.hides(name))
+    elif isinstance(value, list):
+        for one in value:
+            yield from _hidden_texts(one, redaction, hides)
+    elif hides:
+        yield value if isinstance(value, str) else json.dumps(value)
+
+
+def _write(value: Any, redaction: Redaction, lines: list[str], depth: int) -> None:
+    indent = "\n" + "  " * min(depth, _MOST_INDENTED)
     match value:
         case _Number():
-            yield str(value)
+            lines.append(value)
         case dict() if value:
             for n, (name, one) in enumerate(value.items()):
-                yield f"{'{' if n == 0 else ','}{indent}  {json.dumps(name, ensure_ascii=False)}: "
+                lines.append(f"{'{' if n == 0 else ','}{indent}  {json.dumps(name, ensure_ascii=False)}: ")
                 if redaction.hides(name):
-                    yield f'"{HIDDEN}"'
+                    lines.append(f'"{HIDDEN}"')
                 else:
-                    yield from _written(one, redaction, f"{indent}  ")
-            yield f"{indent}}}"
+                    _write(one, redaction, lines, depth + 1)
+            lines.append(f"{indent}}}")
         case list() if value:
             for n, one in enumerate(value):
-                yield f"{'[' if n == 0 else ','}{indent}  "
-                yield from _written(one, redaction, f"{indent}  ")
-            yield f"{indent}]"
+                lines.append(f"{'[' if n == 0 else ','}{indent}  ")
+                _write(one, redaction, lines, depth + 1)
+            lines.append(f"{indent}]")
         case _:
-            yield json.dumps(value, ensure_ascii=False)
+            lines.append(json.dumps(value, ensure_ascii=False))

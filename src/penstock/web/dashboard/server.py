@@ -26,6 +26,8 @@ __all__ = ["DashboardListener", "new_server", "serve_dashboard"]
 
 _log = logging.getLogger("penstock.web")
 
+_MOST_CONNECTIONS = 1_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardListener:
@@ -106,7 +108,7 @@ def _config(
         proxy_headers=False,
         timeout_graceful_shutdown=max(1, round(grace)),
         timeout_keep_alive=30,
-        limit_concurrency=1_000,
+        limit_concurrency=_MOST_CONNECTIONS,
     )
     config.load()
     config.ssl = None if tls is None else tls.context

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager
 
 import msgspec
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -44,21 +44,22 @@ class EventStreams:
         self.are_closed = False
 
     def answer(self, method: str, visitor: Visitor, again: Recheck) -> Response:
-        """A new stream, or a refusal if too many are open."""
+        """A new stream; it is a refusal if too many are open when it begins."""
         if method == "HEAD":  # a stream without a body would only hold the connection
             return Response(media_type=_TYPE, headers=_HEADERS)
-        if self._open.total() >= _MOST or self._open[visitor.name] >= _MOST_OF_ONE:
-            return PlainTextResponse("too many event streams are open\n", 503, {"Retry-After": "30"})
-        return _EventStream(self._counted(visitor, again))
+        return _EventStream(self._events(visitor, again), lambda: self._counted(visitor.name))
 
-    async def _counted(self, visitor: Visitor, again: Recheck) -> AsyncGenerator[bytes, None]:
-        self._open[visitor.name] += 1
+    @contextmanager
+    def _counted(self, name: str) -> Iterator[bool]:
+        """Count a stream while this block lasts; False if it is one too many."""
+        if self._open.total() >= _MOST or self._open[name] >= _MOST_OF_ONE:
+            yield False
+            return
+        self._open[name] += 1
         try:
-            async with aclosing(self._events(visitor, again)) as events:
-                async for event in events:
-                    yield event
+            yield True
         finally:
-            self._open[visitor.name] -= 1
+            self._open[name] -= 1
             self._open += Counter()  # forgets visitors without streams
 
     async def _events(self, visitor: Visitor, again: Recheck) -> AsyncGenerator[bytes, None]:
@@ -84,15 +85,23 @@ class EventStreams:
 
 
 class _EventStream(StreamingResponse):
-    """A response that closes its events at once when the browser has gone."""
+    """A response that closes its events at once when the browser has gone, or a refusal.
 
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+    It is counted here, before anything is awaited: many requests at once would all see room for one.
+    """
+
+    def __init__(
+        self, events: AsyncGenerator[bytes, None], counted: Callable[[], AbstractContextManager[bool]]
+    ) -> None:
         super().__init__(events, media_type=_TYPE, headers=_HEADERS)
         self._events = events
+        self._counted = counted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self._events):
-            await super().__call__(scope, receive, send)
+        refusal = PlainTextResponse("too many event streams are open\n", 503, {"Retry-After": "30"})
+        with self._counted() as allowed:
+            async with aclosing(self._events):
+                await (super().__call__ if allowed else refusal)(scope, receive, send)
 
 
 def event_text(snapshot: QueueSnapshot, visitor: Visitor) -> bytes:

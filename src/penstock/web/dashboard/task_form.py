@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from inspect import Parameter, formatannotation
+from inspect import Parameter, Signature, formatannotation
 from pathlib import PurePath
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, LiteralString, Union, get_args, get_origin
@@ -24,9 +24,16 @@ import msgspec
 from penstock.app.task import Task
 from penstock.codec.shape import spell
 from penstock.web.dashboard.forms import Form
-from penstock.web.dashboard.json_tree import Redaction, holds_hidden, json_text
+from penstock.web.dashboard.json_tree import HIDDEN, Redaction, holds_hidden, json_text
 
-__all__ = ["ArgumentField", "argument_fields", "brief", "fill_from_form", "fill_from_job"]
+__all__ = [
+    "ArgumentField",
+    "argument_fields",
+    "brief",
+    "fill_from_form",
+    "fill_from_job",
+    "shown_signature",
+]
 
 Kind = Literal["text", "word", "number", "choice", "json"]
 
@@ -72,7 +79,7 @@ class ArgumentField:
 
     @property
     def json(self) -> bytes | None:
-        """The argument as JSON; None to leave it out. Raises ValueError for what is not JSON."""
+        """The argument as JSON; None to leave it out. Raises ValueError, or RecursionError."""
         if self.null:
             return b"null"
         if self.hidden and not self.text:
@@ -93,9 +100,19 @@ class ArgumentField:
         return msgspec.json.encode(self.text if self.kind == "text" else text)
 
 
-def argument_fields(task: Task[..., Any]) -> list[ArgumentField]:
+def argument_fields(task: Task[..., Any], redaction: Redaction) -> list[ArgumentField]:
     """The fields of a task, with its defaults. Raises ConfigError if an annotation cannot be resolved."""
-    return [_field(parameter) for parameter in task.carried.signature.parameters.values()]
+    return [_field(one) for one in shown_signature(task, redaction).parameters.values()]
+
+
+def shown_signature(task: Task[..., Any], redaction: Redaction) -> Signature:
+    """The signature of a task without the defaults that are hidden."""
+    signature = task.carried.signature
+    shown = [
+        one.replace(default=_HIDDEN_DEFAULT) if _has_hidden_default(one, redaction) else one
+        for one in signature.parameters.values()
+    ]
+    return signature.replace(parameters=shown)
 
 
 def brief(annotation: str) -> str:
@@ -115,6 +132,8 @@ def fill_from_form(fields: Sequence[ArgumentField], form: Form, task: Task[..., 
                 arguments[field.name] = found
         except (ValueError, msgspec.MsgspecError) as error:
             field.error = f"This is not JSON: {error}"
+        except RecursionError:
+            field.error = "This JSON is nested too deeply."
     misfits = task.carried.misfits(arguments)
     for field in fields:
         field.error = field.error or misfits.get(field.name, "")
@@ -149,6 +168,28 @@ def _shown(kind: Kind, raw: bytes) -> str:
 # ── from a signature ─────────────────────────────────────────────────────────────────────────────
 
 
+class _HiddenDefault:
+    """Stands for a default that is not shown."""
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+
+_HIDDEN_DEFAULT = _HiddenDefault()
+
+
+def _has_hidden_default(parameter: Parameter, redaction: Redaction) -> bool:
+    default = parameter.default
+    if default is None or default is Parameter.empty or (isinstance(default, str) and not default):
+        return False
+    if redaction.hides(parameter.name):
+        return True
+    try:
+        return holds_hidden(_SPELL(default), redaction)
+    except (TypeError, ValueError, msgspec.MsgspecError):
+        return False
+
+
 def _field(parameter: Parameter) -> ArgumentField:
     annotation = Any if parameter.annotation is Parameter.empty else parameter.annotation
     if parameter.kind is Parameter.VAR_POSITIONAL:
@@ -160,7 +201,9 @@ def _field(parameter: Parameter) -> ArgumentField:
     required = parameter.default is Parameter.empty
     shown = "any" if annotation is Any else brief(formatannotation(annotation))
     field = ArgumentField(parameter.name, kind, shown, required, example=example, choices=choices)
-    if not required:
+    if parameter.default is _HIDDEN_DEFAULT:
+        field.example = f"{HIDDEN}: leave empty for the default"
+    elif not required:
         field.default = field.text = _default(kind, parameter.default)
         if not field.default:
             field.example = example or f"{parameter.default!r:.60}"

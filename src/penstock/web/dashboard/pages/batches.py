@@ -7,7 +7,9 @@ from typing import Any
 from starlette.responses import Response
 
 from penstock.core.flow import FlowState
+from penstock.inspector import StartedBatchesView
 from penstock.web.access_tokens import Right
+from penstock.web.dashboard.cards import card
 from penstock.web.dashboard.flow_rows import flow_row, shade_of
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.shared_reads import FRESH_FOUND
@@ -24,12 +26,7 @@ _OPEN = (FlowState.RUNNING, FlowState.STOPPING)
 async def show(view: View) -> dict[str, Any]:
     after, inspector = view.asked("after") or None, view.inspector
     collecting = await view.card("batches", lambda: inspector.batches(limit=_COLLECTING))
-    started = await view.card(
-        ("started batches", after),
-        lambda: inspector.started_batches(after=after, limit=_STARTED),
-        cost=_SEARCH_COST,
-        fresh=FRESH_FOUND,
-    )
+    started = await card(_started(view, after))
     groups = await view.card("open flows", lambda: inspector.flows.flows(limit=_GROUPS, states=_OPEN), cost=2)
     return {
         "collecting": collecting,
@@ -44,6 +41,20 @@ async def show(view: View) -> dict[str, Any]:
         else [],
         "shade_of": shade_of,
     }
+
+
+async def _started(view: View, after: str | None) -> StartedBatchesView:
+    """Those of the queues that the visitor may read: a cursor of all may name others."""
+    queues = () if view.may("read") else tuple(queue.name for queue in await view.queues())
+    if not queues and not view.may("read"):
+        return StartedBatchesView([], None)
+    read = view.inspector.started_batches
+    return await view.read(
+        ("started batches", after, queues),
+        lambda: read(after=after, limit=_STARTED, queues=queues),
+        cost=_SEARCH_COST,
+        fresh=FRESH_FOUND,
+    )
 
 
 async def start(view: View) -> Response:

@@ -17,8 +17,15 @@ from penstock.app.task import Task
 from penstock.client.handle import Handle
 from penstock.core.errors import ConfigError, PenstockError
 from penstock.web.access_tokens import Right
+from penstock.web.dashboard.json_tree import Redaction
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
-from penstock.web.dashboard.task_form import ArgumentField, argument_fields, brief, fill_from_form
+from penstock.web.dashboard.task_form import (
+    ArgumentField,
+    argument_fields,
+    brief,
+    fill_from_form,
+    shown_signature,
+)
 from penstock.web.dashboard.view import NotFoundError, View, segment
 
 __all__ = ["ACTS", "PAGE", "offered_tasks"]
@@ -61,7 +68,7 @@ async def show(view: View) -> dict[str, Any]:
     options = _option_fields(task)
     for option in options:
         option.text = view.asked(option.name)
-    return _values(view, task, argument_fields(task), options)
+    return _values(view, task, argument_fields(task, view.shared.redaction), options)
 
 
 async def enqueue(view: View) -> dict[str, Any] | Response:
@@ -69,7 +76,7 @@ async def enqueue(view: View) -> dict[str, Any] | Response:
     if not view.form.get("task"):
         return view.done("Choose a task.", "/enqueue", failed=True)
     task = _task(view, view.form.get("task"))
-    fields, options = argument_fields(task), _option_fields(task)
+    fields, options = argument_fields(task, view.shared.redaction), _option_fields(task)
     arguments = fill_from_form(fields, view.form, task)
     given = _read_options(view, task, options)
     if any(field.error for field in fields) or any(option.error for option in options):
@@ -105,11 +112,12 @@ def _task(view: View, name: str) -> Task[..., Any]:
 
 
 def _tasks(view: View) -> dict[str, Task[..., Any]]:
+    """The tasks, by name, of the queues that the visitor may read."""
     app = view.shared.app
     if app is None:
         return {}
     app.import_tasks()
-    return dict(sorted(app.tasks.items()))
+    return {name: task for name, task in sorted(app.tasks.items()) if view.sees(task.queue)}
 
 
 def offered_tasks(view: View) -> dict[str, Task[..., Any]]:
@@ -165,7 +173,7 @@ def _values(
         "title": "Enqueue" if task is None else f"Enqueue {task.name}",
         "task": task,
         "about": "" if task is None else inspect.cleandoc(task.__doc__ or ""),
-        "tasks": [_row(one) for one in _tasks(view).values()] if task is None else [],
+        "tasks": [_row(one, view.shared.redaction) for one in _tasks(view).values()] if task is None else [],
         "has_app": view.shared.app is not None,
         "fields": fields,
         "options": options,
@@ -175,14 +183,15 @@ def _values(
     }
 
 
-def _row(task: Task[..., Any]) -> dict[str, str]:
+def _row(task: Task[..., Any], redaction: Redaction) -> dict[str, str]:
     about = inspect.cleandoc(task.__doc__ or "").partition("\n")[0]
-    return {"name": task.name, "queue": task.queue, "signature": _signature(task), "about": about}
+    return {"name": task.name, "queue": task.queue, "signature": _signature(task, redaction), "about": about}
 
 
-def _signature(task: Task[..., Any]) -> str:
+def _signature(task: Task[..., Any], redaction: Redaction) -> str:
     try:
-        return brief(str(task.carried.signature.replace(return_annotation=inspect.Signature.empty)))
+        shown = shown_signature(task, redaction)
+        return brief(str(shown.replace(return_annotation=inspect.Signature.empty)))
     except ConfigError as error:
         return str(error)
 
@@ -192,6 +201,7 @@ PAGE = DashboardPage(
     path="/enqueue",
     title="Enqueue",
     show=show,
+    right=Right.OPERATE,
     navigation="Enqueue",
     key="n",
     offered_to=Right.OPERATE,

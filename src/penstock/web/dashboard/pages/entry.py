@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from penstock.inspector import EntryRunsView
 from penstock.web.access_tokens import Right
 from penstock.web.dashboard.formats import local_time
-from penstock.web.dashboard.json_tree import json_tree
+from penstock.web.dashboard.json_tree import stored_tree
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.run_strip import strip_of
 from penstock.web.dashboard.view import NotFoundError, View, segment
@@ -24,7 +24,7 @@ async def show(view: View) -> dict[str, Any] | Response:
     found = await _entry(view)
     if found is None:
         return RedirectResponse(view.link("/periodic", name=view.id), 303)
-    entry, payload = found.entry, found.entry.payload
+    entry = found.entry
     return {
         "title": entry.name,
         "entry": entry,
@@ -33,7 +33,7 @@ async def show(view: View) -> dict[str, Any] | Response:
         "passed": [run for run in reversed(found.runs) if run.passed],
         "coming": [run for run in found.runs if not run.passed],
         "local": lambda at: local_time(at, entry.tz),
-        "arguments": None if payload is None else json_tree(bytes(payload), view.shared.redaction),
+        "arguments": stored_tree(entry.payload, entry.payload_base64, view.shared.redaction),
         "may": view.may("operate", entry.queue),
     }
 

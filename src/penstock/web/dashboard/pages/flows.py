@@ -24,7 +24,7 @@ _SUSPENDED = 6
 async def show(view: View) -> dict[str, Any]:
     chosen = view.all_asked("state")
     page = await card(_page(view, chosen))
-    flows = [flow for flow in page.value.flows if view.sees(flow.queue)] if page.value is not None else []
+    flows = page.value.flows if page.value is not None else []
     waiting = None
     if not chosen and not view.asked("after"):
         waiting = await card(_waiting(view))
@@ -35,7 +35,7 @@ async def show(view: View) -> dict[str, Any]:
         "all_states": [(state.value, shade_of(state.value)) for state in FlowState],
         "shade_of": shade_of,
         "waiting": waiting,
-        "searched": bool(chosen) and page.value is not None and len(page.value.flows) < _PAGE,
+        "searched": (bool(chosen) or not view.may("read")) and len(flows) < _PAGE,
     }
 
 
@@ -46,9 +46,12 @@ async def _page(view: View, chosen: list[str]) -> FlowPageView:
         known = ", ".join(state.value for state in FlowState)
         raise ConfigError(f"state: choose from {known}") from None
     after = view.asked("after") or None
+    sees, whose = (None, None) if view.may("read") else (view.sees, view.visitor.scopes)
     read = view.inspector.flows.flows
     return await view.read(
-        ("flows", states, after), lambda: read(after=after, limit=_PAGE, states=states), cost=2
+        ("flows", states, after, whose),
+        lambda: read(after=after, limit=_PAGE, states=states, sees=sees),
+        cost=2,
     )
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,13 +14,14 @@ from penstock.core.duration import milliseconds
 from penstock.core.errors import ConfigError
 from penstock.core.ids import check_queue
 from penstock.core.job import QUEUED, TERMINAL, Ref, State
-from penstock.inspector import JobAct, JobView
+from penstock.inspector import JobAct, JobView, WhyView
 from penstock.web.access_tokens import Right
 from penstock.web.dashboard.cards import Card
 from penstock.web.dashboard.formats import brief, instant_of
-from penstock.web.dashboard.json_tree import TreeNode, json_text, json_tree
+from penstock.web.dashboard.json_tree import json_text, stored_bytes, stored_tree
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.related import RelatedJob, related_jobs
+from penstock.web.dashboard.shown_keys import reasons_without, shown_keys
 from penstock.web.dashboard.undo_tickets import act_with_undo
 from penstock.web.dashboard.view import NotFoundError, View, segment
 
@@ -58,15 +58,17 @@ async def show(view: View) -> dict[str, Any]:
     job = await read_job(view)
     address = f"{job.queue}/{job.id}"
     longest = max([one.ran or 0.0 for one in job.attempts], default=0.0)
+    keys = shown_keys(job, view.shared.redaction)
     return {
         "title": job.task,
         "job": job,
-        "why": await view.card(("why", address), lambda: view.inspector.why(address), cost=3),
+        "keys": keys,
+        "why": await _why(view, job, keys),
         "moments": sorted(_moments(job), key=lambda one: one.at),
         "longest": longest,
         "steps": [(name, one) for one in job.steps if (name := _step_name(one.name))],
-        "arguments": _tree(view, job.payload, job.payload_base64),
-        "result": _tree(view, job.result, job.result_base64),
+        "arguments": stored_tree(job.payload, job.payload_base64, view.shared.redaction),
+        "result": stored_tree(job.result, job.result_base64, view.shared.redaction),
         "headers": view.shared.redaction.apply(job.headers),
         "linked": [name for name in job.headers if _is_filter(view, name)],
         "related": await _related(view, job, address),
@@ -77,6 +79,12 @@ async def show(view: View) -> dict[str, Any]:
         "deletable": State(job.state) is not State.RUNNING,
         "running": job.state == State.RUNNING.value,
     }
+
+
+async def _why(view: View, job: JobView, keys: Mapping[str, str]) -> Card[list[WhyView]]:
+    address = f"{job.queue}/{job.id}"
+    found = await view.card(("why", address), lambda: view.inspector.why(address), cost=3)
+    return Card(None if found.value is None else reasons_without(found.value, job, keys), found.error)
 
 
 def _is_filter(view: View, name: str) -> bool:
@@ -96,10 +104,10 @@ async def document(view: View) -> dict[str, Any]:
         "arguments": (job.payload, job.payload_base64),
         "result": (job.result, job.result_base64),
     }
-    raw = _raw(*kept.get(what, (None, None)))
+    raw = stored_bytes(*kept.get(what, (None, None)))
     if raw is None:
         raise NotFoundError(f"This job has no {what:.20}.")
-    text = await asyncio.to_thread(json_text, raw, view.shared.redaction)  # seconds for the largest ones
+    text = await asyncio.to_thread(json_text, raw, view.shared.redaction)  # a second for the largest
     return {"title": what, "job": job, "text": text}
 
 
@@ -122,18 +130,6 @@ def _step_name(stored: str) -> str:
         kind
     )
     return shown if shown and "!" not in name else ""
-
-
-def _tree(view: View, raw: Any, base64: str | None) -> TreeNode | None:
-    kept = _raw(raw, base64)
-    return None if kept is None else json_tree(kept, view.shared.redaction)
-
-
-def _raw(raw: Any, base64: str | None) -> bytes | None:
-    """The stored bytes. JSON that a strict reader refuses is a tree as well, in which names hide values."""
-    if raw is not None:
-        return bytes(raw)
-    return None if base64 is None else b64decode(base64)
 
 
 def _moments(job: JobView) -> Iterator[Moment]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from secrets import token_hex
 from typing import Any
 
 import msgspec
@@ -65,8 +67,21 @@ async def save(view: View) -> dict[str, Any] | Response:
 
 
 async def _edited(view: View, job: JobView, rewrite: Callable[[Job], NewJob], *, retries: bool) -> Change:
-    edit = view.inspector.edit_and_retry if retries else view.inspector.edit
-    return await edit(Ref(job.queue, job.id), rewrite, version=view.form.get("version") or None)
+    shown, ref = view.form.get("version"), Ref(job.queue, job.id)
+    same = not shown or shown.partition("_")[0] == _version(view, job)
+    version = job.version if same else "changed"  # the version of no job: the edit is refused
+    if retries:
+        return await view.inspector.edit_and_retry(ref, rewrite, version=version, nonce=shown)
+    return await view.inspector.edit(ref, rewrite, version=version)
+
+
+def _version(view: View, job: JobView) -> str:
+    """A text that changes with what the form shows of the arguments.
+
+    Not a hash of all arguments, by which hidden ones could be found: somebody would try all values.
+    """
+    shown = view.shared.redaction.visible_parts(bytes(job.payload or b""))
+    return sha256(b"\0".join([job.enqueued_at.encode(), *shown])).hexdigest()[:16]
 
 
 # ── the form ─────────────────────────────────────────────────────────────────────────────────────
@@ -96,7 +111,7 @@ def _fill(form: _Edit, task: Task[..., Any], raw: bytes, view: View) -> bool:
     """Enter the arguments of the job; False if they do not belong to the task as it is now."""
     try:
         arguments = task.carried.raw_by_name(raw)
-        form.fields = argument_fields(task)
+        form.fields = argument_fields(task, view.shared.redaction)
     except (Undecodable, ConfigError):
         return False
     fill_from_job(form.fields, arguments, view.shared.redaction)
@@ -140,6 +155,8 @@ def _unchecked(form: _Edit) -> tuple[Sequence[Any] | None, Mapping[str, Any] | N
         found = msgspec.json.decode(form.text, type=dict[str, msgspec.Raw] | list[msgspec.Raw])
     except msgspec.MsgspecError as error:
         raise ArgumentError(f"the arguments are neither a JSON object nor an array: {error}") from None
+    except RecursionError:
+        raise ArgumentError("the arguments are nested too deeply") from None
     return (None, found) if isinstance(found, dict) else (found, None)
 
 
@@ -148,7 +165,8 @@ def _values(view: View, form: _Edit) -> dict[str, Any]:
         "title": f"Edit {form.job.task}",
         "job": form.job,
         "edit": form,
-        "version": view.form.get("version") or form.job.version,
+        # the same form enqueues one copy, however often it is sent
+        "version": view.form.get("version") or f"{_version(view, form.job)}_{token_hex(8)}",
         "ended": State(form.job.state) in TERMINAL,
     }
 

@@ -106,6 +106,8 @@ async def send_signal(view: View) -> Response | dict[str, Any]:
         signal = signal_of(name, key, msgspec.json.decode(text or "null"), ref.id, None, None)
     except msgspec.DecodeError as error:
         return await _again(view, text, f"The data is not JSON, and nothing was sent: {error}")
+    except RecursionError:
+        return await _again(view, text, "The data is nested too deeply, and nothing was sent.")
     except ArgumentError as error:
         return await _again(view, text, str(error))
     status = sent(signal, await view.inspector.flows.send(signal))

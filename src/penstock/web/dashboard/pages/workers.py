@@ -20,7 +20,7 @@ _LONGEST = 15
 async def show(view: View) -> dict[str, Any]:
     workers, held = await card(seen_workers(view)), await card(held_jobs(view))
     part = view.asked("name").casefold()
-    matching = [one for one in workers.value or [] if _matches(one, part)]
+    matching = [one for one in workers.value or [] if _matches(view, one, part)]
     start = next((n + 1 for n, one in enumerate(matching) if one.id == view.asked("after")), 0)
     shown = matching[start : start + _PAGE]
     jobs = held.value.jobs if held.value else []
@@ -38,8 +38,9 @@ async def show(view: View) -> dict[str, Any]:
     }
 
 
-def _matches(worker: WorkerView, part: str) -> bool:
-    facts = (worker.id, worker.host, worker.state, worker.version, str(worker.pid), *worker.queues)
+def _matches(view: View, worker: WorkerView, part: str) -> bool:
+    queues = filter(view.sees, worker.queues)  # else the filter would tell names of others
+    facts = (worker.id, worker.host, worker.state, worker.version, str(worker.pid), *queues)
     return any(part in fact.casefold() for fact in facts)
 
 
