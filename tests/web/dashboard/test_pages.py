@@ -162,11 +162,20 @@ def test_filters_are_the_address_of_the_list(ran: Site) -> None:
         "header=x",
         "flow=x",
         "after=garbage",
-        "order=due&state=dead",
     ):
         answer = ran.client.get(f"/jobs?{wrong}")
         assert answer.status_code == 200
         assert "cannot be shown" in answer.text, wrong
+
+
+def test_an_order_that_the_states_do_not_have_is_not_offered_and_not_kept(ran: Site) -> None:
+    for query, orders in (("order=due&state=dead", 4), ("order=ended&not-state=dead", 2), ("order=ended", 6)):
+        page = ran.client.get(f"/jobs?{query}").text
+        assert "cannot be shown" not in page
+        assert page.count("<option", page.index('id="f-order"'), page.index('class="columns"')) == orders, (
+            query
+        )
+    assert 'data-row="mail/failed"' in ran.client.get("/jobs?order=due&state=dead").text
 
 
 def test_search_leads_to_a_job_a_queue_a_task_or_text(ran: Site) -> None:
