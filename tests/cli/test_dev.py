@@ -38,9 +38,9 @@ async def never(name: str) -> None:
 class Dev:
     """The running command, and the store that it uses."""
 
-    def __init__(self, here: Path) -> None:
+    def __init__(self, here: Path, code: str = CODE) -> None:
         self.code = here / "tasks.py"
-        self.code.write_text(CODE)
+        self.code.write_text(code)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "penstock", "dev", "tasks:app", "--port", "0", "--json"],
             cwd=here,
@@ -52,6 +52,11 @@ class Dev:
         assert self.process.stdout is not None
         self.facts = json.loads(self.process.stdout.readline())
         self.app = App(f"sqlite:///{here}/jobs.db")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self.app.store.close()
 
     def logs(self, text: str) -> None:
         wait_for(self.process.stderr, text)
@@ -74,9 +79,7 @@ class Dev:
 def dev(here: Path) -> Iterator[Dev]:
     made = Dev(here)
     yield made
-    made.process.kill()
-    made.process.communicate()
-    made.app.store.close()
+    made.close()
 
 
 @pytest.mark.system

@@ -50,7 +50,7 @@ def test_the_project_has_tasks_web_app_tests_dockerfile_and_settings(penstock: C
         *(".dockerignore", "Dockerfile", "README.md", "penstock.toml", "requirements.txt"),
         *("shop/__init__.py", "shop/app.py", "shop/tasks.py", "shop/web.py", "tests/test_shop.py"),
     ]
-    assert "cd mine && penstock worker" in said
+    assert "cd mine && penstock dev" in said
 
 
 def test_its_tests_pass(penstock: Cli, here: Path) -> None:

@@ -3,12 +3,15 @@
 from datetime import timedelta
 from io import StringIO
 
+from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import transaction
 from django.test import TransactionTestCase  # jobs run in threads, and see what is committed
 from django.utils import timezone
 from penstock.testing import FaultyStore, inline
+from starlette.testclient import TestClient
 
+from mysite.asgi import application
 from mysite.jobs import app
 from newsletter.models import Letter, Subscriber
 from newsletter.tasks import welcome
@@ -56,3 +59,19 @@ class Newsletter(TransactionTestCase):
 
     def test_an_unknown_job_is_not_found(self) -> None:
         self.assertEqual(self.client.get("/jobs/nothing").status_code, 404)
+
+    def test_staff_see_the_dashboard_with_djangos_login(self) -> None:
+        job = self.client.post("/subscribers", {"email": "ann@example.org"}, "application/json").json()["job"]
+        site = TestClient(application, follow_redirects=False)
+        asked = site.get("/dashboard/jobs?state=dead")
+        self.assertEqual(asked.headers["location"], "/admin/login/?next=%2Fdashboard%2Fjobs%3Fstate%3Ddead")
+        page = f"/dashboard/jobs/mail/{job}"
+        for name, facts, status, may_act in (
+            ("guest", {}, 403, False),
+            ("bob", {"is_staff": True}, 200, False),
+            ("ann", {"is_staff": True, "is_superuser": True}, 200, True),
+        ):
+            self.client.force_login(User.objects.create(username=name, **facts))
+            site.cookies.set("sessionid", self.client.cookies["sessionid"].value)
+            answer = site.get(page)
+            self.assertEqual((answer.status_code, f"{page}/act/" in answer.text), (status, may_act), name)

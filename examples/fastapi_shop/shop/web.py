@@ -1,6 +1,8 @@
 """The web application. It enqueues jobs, reports on them, and runs none."""
 
 import math
+import os
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -10,7 +12,9 @@ from fastapi.responses import JSONResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from penstock import EnqueueUnknown, Handle, JobNotFound, QueueFull, StoreUnavailable
 from pydantic import BaseModel, PositiveInt
+from starlette.middleware.sessions import SessionMiddleware
 
+from shop import staff
 from shop.app import app
 from shop.database import Order, Session
 from shop.orders import enqueue_confirm
@@ -25,6 +29,10 @@ async def lifespan(_: FastAPI) -> AsyncIterator[None]:
 
 
 web = FastAPI(title="Shop", lifespan=lifespan)
+# Without SECRET_KEY, each process has its own, and a login is known to one of them alone.
+web.add_middleware(SessionMiddleware, secret_key=os.environ.get("SECRET_KEY") or secrets.token_hex())
+web.include_router(staff.routes)
+web.mount("/staff/jobs", staff.dashboard)
 
 
 class NewOrder(BaseModel):

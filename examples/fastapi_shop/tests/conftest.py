@@ -8,6 +8,7 @@ import pytest
 
 folder = tempfile.TemporaryDirectory(prefix="shop-")
 os.environ["DATABASE_URL"] = f"sqlite:///{folder.name}/shop.db"
+os.environ["STAFF"] = "ann:secret bob:other"
 
 from fastapi.testclient import TestClient
 from penstock.testing import Inline, inline

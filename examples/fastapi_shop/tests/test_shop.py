@@ -3,6 +3,7 @@
 import logging
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from fastapi.testclient import TestClient
@@ -113,3 +114,20 @@ def test_a_dead_job_raises_an_alert(caplog: pytest.LogCaptureFixture) -> None:
         box.run()
     (alert,) = [line for line in caplog.records if line.name == "shop.alerts"]
     assert alert.message.startswith("job is dead: NoResultFound")
+
+
+def test_staff_see_the_dashboard_with_the_login_of_the_shop(client: TestClient, box: Inline) -> None:
+    job = client.post("/reports/2020").json()["job"]
+    page = f"/staff/jobs/jobs/reports/{job}"
+    asked = client.get(page, follow_redirects=False)
+    assert (asked.status_code, asked.headers["location"]) == (
+        303,
+        f"/staff/login?{urlencode({'next': page})}",
+    )
+    login = asked.headers["location"]
+    assert client.post(login, data={"name": "ann", "password": "other"}).status_code == 401
+    assert "Cancel…" in client.post(login, data={"name": "ann", "password": "secret"}).text
+    box.run()
+    assert "s-completed" in client.get(page).text
+    client.post(login, data={"name": "bob", "password": "other"})
+    assert "/act/" not in client.get(page).text  # he may look

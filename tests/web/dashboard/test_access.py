@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from penstock import App
 from penstock.core.errors import ConfigError
+from penstock.testing import inline
 from penstock.web.access import AccessTokens
 from penstock.web.access_tokens import Right
 from penstock.web.dashboard import Dashboard, Visitor
@@ -184,6 +185,47 @@ def test_a_host_application_mounts_it_with_its_own_login(app: App) -> None:
     answer = client.post(path, data=data)
     assert answer.headers["location"] == f"/internal/jobs/jobs/mail/{id}"
     assert "user:ann" in client.get(f"/internal/jobs/jobs/mail/{id}").text
+
+
+def test_a_host_application_sends_people_to_its_own_login_and_back(app: App) -> None:
+    people = {"ann": Visitor.of("ann", "operate"), "guest": Visitor.of("guest")}
+
+    def login(request: Request) -> Visitor | None:
+        return people.get(request.headers.get("x-user", ""))
+
+    dashboard = Dashboard(app, login=login, login_url="/accounts/login/?by=sso")
+    host = Starlette(routes=[Mount("/jobs", dashboard)])
+    client = TestClient(host, base_url="http://shop.example", follow_redirects=False)
+    answer = client.get("/jobs/jobs?state=dead")
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/accounts/login/?by=sso&next=%2Fjobs%2Fjobs%3Fstate%3Ddead"
+    assert client.get("/jobs/", headers={"x-penstock-live": "1"}).status_code == 401
+    guest = client.get("/jobs/", headers={"x-user": "guest"})
+    assert (guest.status_code, "may not see this dashboard" in guest.text) == (403, True)
+    client.headers["x-user"] = "ann"
+    data = {
+        "form_token": form_token(client, "/jobs/jobs"),
+        "name": "my view",
+        "query": "text=a",
+        "back": "/jobs/jobs?text=a",
+    }
+    client.headers.pop("x-user")
+    ended = client.post("/jobs/jobs/views", data=data)
+    assert (ended.status_code, "my view" in ended.text) == (401, True)
+    assert 'href="/accounts/login/?by=sso&amp;next=%2Fjobs%2Fjobs%3Ftext%3Da"' in ended.text
+    with pytest.raises(ConfigError, match="give login="):
+        Dashboard(app, login_url="/accounts/login/")
+
+
+def test_a_mounted_dashboard_shows_the_store_that_a_test_has_given_the_app(app: App) -> None:
+    dashboard = Dashboard(app, open_to_all=True)
+    client = TestClient(dashboard, base_url=BASE)
+    with inline(app) as box:
+        id = enqueued(app)
+        assert f"/jobs/mail/{id}" in client.get("/jobs").text
+        box.run()
+        assert "s-completed" in client.get(f"/jobs/mail/{id}").text
+    assert f"/jobs/mail/{id}" not in client.get("/jobs").text
 
 
 @pytest.mark.parametrize(

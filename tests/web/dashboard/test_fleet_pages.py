@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import re
+import shlex
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from penstock import App, QueueDefaults
 from penstock.core.errors import StoreUnavailable
 from penstock.core.limits import LimitChange
 from penstock.core.task_stats import TaskStats
@@ -19,6 +24,7 @@ from penstock.stores.contract import ErrorCount, Share, StatsReport, TaskCount, 
 from penstock.stores.worker_commands import CommandChannel, CommandReply
 from penstock.web.dashboard.pages.errors import searched_text
 from penstock.web.dashboard.view import free_segment, segment
+from tests.cli.conftest import Cli
 from tests.web.dashboard.conftest import Site
 from tests.web.dashboard.test_pages import PAYLOADS, run_all
 
@@ -100,6 +106,26 @@ FAULTS = (
 def test_an_empty_store_teaches(site: Site) -> None:
     for path, says in EMPTY.items():
         assert says in shown(site, path), path
+
+
+def test_what_an_empty_store_teaches_works(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = "".join(shown(site, path) for path in ("/", "/queues", "/jobs", "/limits"))
+    commands = re.findall(r"<pre>penstock (enqueue .+?)</pre>", html.unescape(pages))
+    assert len(commands) == pages.count('<a href="/enqueue">choose a task</a>') == 4
+    (tmp_path / "tasks.py").write_text(
+        f"from penstock import App\napp = App('sqlite:///{tmp_path}/jobs.db')\n"
+        "@app.task\ndef send_welcome(user_id: int, lang: str = 'en') -> None: ...\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "tasks", raising=False)
+    Cli("memory://").ok(*shlex.split(commands[0]), url=False)
+    put(site, "a")
+    site.dashboard._shared.reads.clear()
+    (code,) = re.findall(r"<pre>app = (App\(.+?\))</pre>", html.unescape(shown(site, "/limits")))
+    made = eval(code, {"App": App, "QueueDefaults": QueueDefaults})
+    assert made.queue_defaults["mail"].max_running == 10
 
 
 def test_a_part_that_fails_leaves_the_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,9 @@
-"""The dashboard inside FastAPI and Django applications, under a path and with their logins."""
+"""The dashboard inside a FastAPI application, under a path and with its login.
+
+The tests of examples/fastapi_shop and examples/django_site mount it with logins by session.
+"""
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 import httpx2 as httpx
 import pytest
@@ -41,45 +41,3 @@ async def test_fastapi_mounts_it_under_a_path_with_its_own_login(app: App) -> No
             assert HtmlCheck.of(page.text, "/internal/jobs/").faults == [], path
         style = await client.get(HtmlCheck.asset(page.text, "dashboard.css"))
         assert style.headers["content-type"] == "text/css; charset=utf-8"
-
-
-DJANGO = """
-import asyncio
-
-from django.conf import settings
-from django.http import HttpResponse
-from django.urls import path
-settings.configure(SECRET_KEY="x" * 50, ROOT_URLCONF=__name__, ALLOWED_HOSTS=["shop.example"])
-urlpatterns = [path("hello", lambda request: HttpResponse("hello"))]
-from django.core.asgi import get_asgi_application
-import httpx2 as httpx
-from penstock import App
-from penstock.web.dashboard import Dashboard
-
-dashboard = Dashboard(App("memory://"), open_to_all=True)
-django_application = get_asgi_application()
-
-async def application(scope, receive, send):
-    if scope["type"] == "http" and scope["path"].startswith("/jobs/"):
-        await dashboard({**scope, "root_path": "/jobs"}, receive, send)
-    else:
-        await django_application(scope, receive, send)
-
-async def main():
-    transport = httpx.ASGITransport(application)
-    async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as client:
-        assert (await client.get("/hello")).text == "hello"
-        page = await client.get("/jobs/")
-        assert page.status_code == 200, page.text
-        assert 'href="/jobs/queues"' in page.text
-        assert (await client.get("/jobs/queues")).status_code == 200
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.system
-def test_django_sends_one_path_to_it() -> None:
-    pytest.importorskip("django", reason="needs django, which is not installed")
-    done = subprocess.run([sys.executable, "-c", DJANGO], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

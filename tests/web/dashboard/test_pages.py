@@ -147,7 +147,6 @@ def test_filters_are_the_address_of_the_list(ran: Site) -> None:
         "header=x",
         "flow=x",
         "after=garbage",
-        "order=due&state=dead",
     ):
         answer = ran.client.get(f"/jobs?{wrong}")
         assert answer.status_code == 200
@@ -163,6 +162,16 @@ def test_a_list_names_the_queues_that_it_could_not_search(ran: Site, monkeypatch
     monkeypatch.setattr(StoreFacade, "search_jobs", without_a_part)
     page = ran.client.get("/jobs?text=nowhere").text
     assert "Not searched, because its part of the store does not answer: orders." in page
+
+
+def test_an_order_that_the_states_do_not_have_is_not_offered_and_not_kept(ran: Site) -> None:
+    for query, orders in (("order=due&state=dead", 4), ("order=ended&not-state=dead", 2), ("order=ended", 6)):
+        page = ran.client.get(f"/jobs?{query}").text
+        assert "cannot be shown" not in page
+        assert page.count("<option", page.index('id="f-order"'), page.index('class="columns"')) == orders, (
+            query
+        )
+    assert 'data-row="mail/failed"' in ran.client.get("/jobs?order=due&state=dead").text
 
 
 def test_search_leads_to_a_job_a_queue_a_task_or_text(ran: Site) -> None:

@@ -45,7 +45,7 @@ def command(directory: Path) -> None:
         say(str(directory / name))
     say()
     enter = "" if directory == Path() else f"cd {directory} && "
-    say(f"Run it:   {enter}penstock worker")
+    say(f"Run it:   {enter}penstock dev      # needs pip install 'penstock[web]'")
     say("          python -m shop.web")
     say("Test it:  python -m pytest")
 

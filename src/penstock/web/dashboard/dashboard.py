@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlencode
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -25,7 +25,7 @@ from penstock.web.dashboard.bulk_steps import BulkSteps
 from penstock.web.dashboard.depth_samples import sampling
 from penstock.web.dashboard.formats import plain_line
 from penstock.web.dashboard.forms import FormError, local_path, read_form
-from penstock.web.dashboard.identification import Identification, Login
+from penstock.web.dashboard.identification import Identification, Login, NoRightsError
 from penstock.web.dashboard.json_tree import Redaction
 from penstock.web.dashboard.login_tries import LoginTries
 from penstock.web.dashboard.page import DashboardAct, DashboardPage
@@ -54,8 +54,9 @@ class Dashboard:
     """Pages for operators over the store of an app, as an ASGI application.
 
     Mount it under any path of another ASGI application. `login` is a function of that application: it gets
-    the request and returns a `Visitor`, or None for somebody who may see nothing. Without it, visitors log in
-    with an access token (`penstock tokens create`).
+    the request and returns a `Visitor`, or None for somebody who has to log in, at `login_url` if that is
+    given. A visitor without rights sees nothing. Without `login`, visitors log in with an access token
+    (`penstock tokens create`).
     """
 
     def __init__(
@@ -70,12 +71,23 @@ class Dashboard:
     ) -> None:
         """`given`: settings by name, as in `Dashboard(app, read_only=True)`."""
         settings = settings or _settings(given)
-        store = app.store if isinstance(app, App) else app
-        inspector = Inspector(store)
-        reads = SharedReads()
+        if settings.login_url and login is None:
+            raise ConfigError("login_url= is where login= sends people: give login=, too")
+        self._app = app if isinstance(app, App) else None
+        self._settings, self._login_of_host = settings, login
+        self._templates = Templates()
+        self._assets = Assets()
+        self._tries = LoginTries()
+        self._pages = pages
+        self._show_store(app.store if isinstance(app, App) else app)
+        hosts = HostRule(settings.hosts or (), open_to_all=settings.hosts is None)
+        self._asgi: ASGIApp = Guard(Starlette(routes=self._routes(acts)), hosts)
+
+    def _show_store(self, store: Store) -> None:
+        settings, inspector, reads = self._settings, Inspector(store), SharedReads()
         self._shared = Shared(
             store=store,
-            app=app if isinstance(app, App) else None,
+            app=self._app,
             inspector=inspector,
             settings=settings,
             redaction=Redaction(settings.redact),
@@ -83,18 +95,14 @@ class Dashboard:
             pulse=Pulse(inspector, settings.interval, reads.outdate),
             bulk_steps=BulkSteps(store, allowed=not settings.read_only),
         )
-        self._identification = Identification(store, settings, login, lambda: reads.count(1))
+        self._identification = Identification(store, settings, self._login_of_host, lambda: reads.count(1))
         self._clock = StoreTime(self._store_time)
-        self._tries = LoginTries()
         self._streams = EventStreams(self._shared.pulse)
-        self._templates = Templates()
-        self._assets = Assets()
-        self._pages = pages
         self._cookie = f"penstock-{digest_of(store.url)[:8]}"
-        hosts = HostRule(settings.hosts or (), open_to_all=settings.hosts is None)
-        self._asgi: ASGIApp = Guard(Starlette(routes=self._routes(acts)), hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is not None and self._app.store is not self._shared.store:
+            self._show_store(self._app.store)  # a test of the host application has given the app its own
         await self._asgi(scope, receive, send)
 
     @contextmanager
@@ -200,6 +208,8 @@ class Dashboard:
                 made = self._plain(request, error.status, "Not accepted", str(error))
             except NotFoundError as error:
                 made = self._plain(request, 404, "Not found", str(error))
+            except NoRightsError:
+                made = self._plain(request, 403, "Not allowed", "Your account may not see this dashboard.")
             except (ConfigError, ArgumentError) as error:
                 made = self._plain(request, 400, "Not accepted", str(error))
             except StoreUnavailable as error:
@@ -259,21 +269,34 @@ class Dashboard:
 
     # ── login ────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def _has_login(self) -> bool:
+        """Whether there is a page at which visitors log in."""
+        return self._identification.by_token or bool(self._settings.login_url)
+
     def _to_login(self, request: Request) -> Response:
-        if not self._identification.by_token:
+        if not self._has_login:
             return self._plain(request, 403, "Not allowed", "Your account may not see this dashboard.")
         if request.method == "POST" or request.url.path.endswith("/events"):
             return self._plain(request, 401, "Logged out", "Log in again, and repeat this.")
         view = self._of(request, Visitor("", ()))
-        return RedirectResponse(view.link("/login", next=view.here() if view.path != "/" else None), 303)
+        return RedirectResponse(self._login_link(view, view.here()), 303)
+
+    def _login_link(self, view: View, next: str) -> str:
+        """The address of the login page, which leads back to a page of this dashboard."""
+        if self._identification.by_token:
+            return view.link("/login", next=next if next != view.link("/") else None)
+        url = self._settings.login_url
+        return f"{url}{'&' if '?' in url else '?'}{urlencode({'next': next})}"
 
     async def _logged_out(self, request: Request) -> Response:
         """What somebody has entered is not done, but not lost either."""
-        if not self._identification.by_token:
+        if not self._has_login:
             return self._to_login(request)
         form = await read_form(request, self._given(request))
         view = self._of(request, Visitor("", ()))
-        values = {"entered": form.entered(), "next": local_path(form.get("back"), view.base, "")}
+        back = local_path(form.get("back"), view.base, view.link("/"))
+        values = {"entered": form.entered(), "login": self._login_link(view, back)}
         return HTMLResponse(self._render("logged_out.html", view, {**values, "title": "Logged out"}), 401)
 
     async def _login_page(self, request: Request) -> Response:
@@ -318,7 +341,10 @@ class Dashboard:
             return self._to_login(request)
 
         async def again() -> Visitor | None:
-            return await self._identification.visitor(request, self._given(request))
+            try:
+                return await self._identification.visitor(request, self._given(request))
+            except NoRightsError:
+                return None
 
         return self._streams.answer(request.method, view.visitor, again)
 

@@ -16,7 +16,7 @@ from penstock.web.dashboard.settings import DashboardSettings
 from penstock.web.dashboard.visitor import EVERYBODY, Visitor
 from penstock.web.hosts import host_of, is_address
 
-__all__ = ["Identification", "Login"]
+__all__ = ["Identification", "Login", "NoRightsError"]
 
 #: For this long (s) a revoked token or a logout at another server may still be valid here.
 _FRESH = 1.0
@@ -28,6 +28,10 @@ _OF_PROXIES = (
 
 #: A function of the host application: who sent this request, or None, which refuses it.
 Login = Callable[[Request], Visitor | Awaitable[Visitor | None] | None]
+
+
+class NoRightsError(Exception):
+    """The host application knows this visitor, who may see nothing here: a login would not help."""
 
 
 class Identification:
@@ -49,10 +53,14 @@ class Identification:
         return self._login is None
 
     async def visitor(self, request: Request, cookie: str | None) -> Visitor | None:
-        """Who sent the request; None: somebody who has to log in."""
+        """Who sent the request; None: somebody who has to log in. Raises NoRightsError."""
         found = await self._found(request, cookie)
-        if found is None or not found.may_somewhere(Right.READ):
+        if found is None:
             return None
+        if not found.may_somewhere(Right.READ):
+            if self.by_token:
+                return None
+            raise NoRightsError
         return found.reading_only() if self._settings.read_only else found
 
     async def _found(self, request: Request, cookie: str | None) -> Visitor | None:

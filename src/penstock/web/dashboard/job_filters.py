@@ -14,7 +14,7 @@ from penstock.core.errors import ConfigError
 from penstock.core.formats import instant
 from penstock.core.job import Ref, State
 from penstock.inspector import parse_state
-from penstock.stores.contract import JobFilter, JobOrder, TimeRange
+from penstock.stores.contract import JobFilter, JobOrder, TimeRange, check_search
 from penstock.web.access_tokens import Right
 from penstock.web.dashboard.formats import compact, exact
 from penstock.web.dashboard.view import View
@@ -28,6 +28,7 @@ __all__ = [
     "filter_query",
     "has_secrets",
     "order_asked",
+    "orders_of",
     "terms",
 ]
 
@@ -99,10 +100,24 @@ async def allowed_filter(view: View, filter: JobFilter, right: Right = Right.REA
     return replace(filter, queues=tuple(chosen)) if chosen else None
 
 
-def order_asked(view: View) -> str:
-    """The name of the order in the query."""
+def order_asked(view: View, filter: JobFilter) -> str:
+    """The name of the order in the query, if jobs of the filter's states have it: a click on a state keeps
+    the rest of the query."""
     name = view.asked("order", "newest")
-    return name if name in ORDERS else "newest"
+    return name if name in orders_of(filter.states) else "newest"
+
+
+def orders_of(states: tuple[State, ...]) -> dict[str, str]:
+    """The orders that jobs of all these states have: names, and in words."""
+    return {name: says for name, (by, _, says) in ORDERS.items() if _have(states, by)}
+
+
+def _have(states: tuple[State, ...], order: JobOrder) -> bool:
+    try:
+        check_search(JobFilter(states=states), order)
+    except ConfigError:
+        return False
+    return True
 
 
 def filter_query(filter: JobFilter) -> dict[str, Any]:

@@ -28,6 +28,8 @@ class DashboardSettings:
       that nobody else reaches.
     - `session_length`: seconds after which a login ends.
     - `interval`: seconds between two reads of the store for all open pages together.
+    - `login_url`: where somebody whom the host application's `login` does not know is sent, with the page
+      that was asked for as `next`. Without it, they get the status 403.
     """
 
     read_only: bool = False
@@ -36,6 +38,7 @@ class DashboardSettings:
     open_to_all: bool = False
     session_length: float = 12 * 3600.0
     interval: float = 2.0
+    login_url: str = ""
 
     def __post_init__(self) -> None:
         if self.session_length <= 0:

@@ -1,5 +1,5 @@
 // The keyboard: / searches, g and a letter opens a page, j and k move in a table, Enter opens, Escape closes.
-import { closest, find, openMenus } from "./elements.js";
+import { closest, find, isTyping, openMenus } from "./elements.js";
 
 let prefix = 0;
 
@@ -7,8 +7,9 @@ let prefix = 0;
 function move(by) {
   const rows = [...document.querySelectorAll("main tbody tr")];
   if (!rows.length) return;
-  const now = rows.findIndex((row) => row.classList.contains("at"));
-  rows[now]?.classList.remove("at");
+  const at = rows.findIndex((row) => row.classList.contains("at"));
+  rows[at]?.classList.remove("at");
+  const now = at >= 0 ? at : rows.findIndex((row) => row.contains(document.activeElement));
   const row = rows[Math.min(rows.length - 1, Math.max(0, now + by))];
   row?.classList.add("at");
   row?.scrollIntoView({ block: "nearest" });
@@ -18,13 +19,12 @@ function move(by) {
 export function startKeys() {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const field = closest(HTMLElement, "input, select, textarea", event);
     if (event.key === "Escape") {
-      field?.blur();
+      closest(HTMLElement, "input, select, textarea", event)?.blur();
       for (const open of openMenus()) open.open = false;
       return;
     }
-    if (field) return;
+    if (isTyping(event)) return;
     const page = find(HTMLElement, `.side nav [data-key="${CSS.escape(event.key)}"]`);
     if (event.key === "/") {
       event.preventDefault();

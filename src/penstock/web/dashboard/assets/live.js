@@ -150,6 +150,7 @@ function refresh() {
     asking = false;
     if (request.status === 401 || request.status === 403) location.reload(); // the login or a right has ended
     else if (request.status === 404) end();
+    else if (request.status === 503 && request.getResponseHeader("Refresh")) location.reload(); // why the app cannot be loaded
     else if (request.status === 200 && request.response) take(request.response, request.responseURL);
     else missed = true;
   };

@@ -21,6 +21,7 @@ from penstock.web.dashboard.job_filters import (
     allowed_filter,
     filter_asked,
     order_asked,
+    orders_of,
     terms,
 )
 from penstock.web.dashboard.page import DashboardPage
@@ -96,7 +97,7 @@ async def show(view: View) -> dict[str, Any]:
         found = Card(error=str(error))
     asked, without = view.all_asked("queue"), view.all_asked("not-queue")
     counts = totals([q for q in queues if (not asked or q.name in asked) and q.name not in without])
-    order, views = order_asked(view), saved_views(view.request)
+    order, views = order_asked(view, filter), saved_views(view.request)
     here = clean_query(view.request.url.query)
     return {
         "found": found,
@@ -108,7 +109,7 @@ async def show(view: View) -> dict[str, Any]:
         "kept": _kept(view),
         "columns": COLUMNS,
         "shown": _columns(view),
-        "orders": {name: says for name, (_, _, says) in ORDERS.items()},
+        "orders": orders_of(filter.states),
         "order": order,
         "reversed": _REVERSED[order],
         "spans": SPANS,
@@ -130,7 +131,7 @@ async def list_jobs(
     allowed = await allowed_filter(view, filter)
     if allowed is None:
         return JobList()
-    by, descending, _ = ORDERS[order or order_asked(view)]
+    by, descending, _ = ORDERS[order or order_asked(view, filter)]
     made, began = JobList(), time.monotonic()
     view.shared.reads.count(2)  # the number of jobs to pass, and the first step
     async with aclosing(
@@ -173,7 +174,7 @@ async def _read_again(view: View, filter: JobFilter, found: FoundList) -> list[J
     allowed = await allowed_filter(view, filter)
     if allowed is None or not found.refs:
         return []
-    wanted = check_search(allowed, ORDERS[order_asked(view)][0])
+    wanted = check_search(allowed, ORDERS[order_asked(view, filter)][0])
     key = (view.visitor, view.request.url.query, found.refs)
     return await view.read(key, lambda: view.inspector.matching(wanted, found.refs), fresh=FRESH_FOUND)
 
