@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 
+import pytest
+from msgspec.structs import replace
+
 from penstock.core.task_stats import TaskStats
 from penstock.stores.contract import ErrorCount, StatsReport, TaskCount
+from penstock.stores.facade import StoreFacade
 from tests.cli.conftest import at_terminal, fetch, kill, put
 
 #: 139: one second. 162: ten.
@@ -82,6 +86,24 @@ def test_the_depth_of_queues_is_shown(penstock, store):
     assert line.split()[1:] == ["0", "0", "0", "1"]
     assert penstock.ok("stats", "--depth").splitlines()[1].split() == ["default", "1", "1", "1", "0"]
     assert "leave out --task" in penstock.says(2, "stats", "--depth", "--task", "t")
+
+
+@pytest.mark.parametrize("words", [["stats"], ["stats", "--depth"], ["stats", "--by", "day"], ["errors"]])
+def test_queues_that_could_not_be_counted_are_named(penstock, store, monkeypatch, words):
+    put(store, "a")
+    put(store, "b", queue="mail")
+    queues = StoreFacade.queues
+
+    async def without_a_part(self, names=None):
+        found = await queues(self, names)
+        return [replace(one, away="no master" if one.name == "mail" else "") for one in found]
+
+    monkeypatch.setattr(StoreFacade, "queues", without_a_part)
+    says = "not counted, because their part of the store does not answer: mail\n"
+    result = penstock(*words)
+    assert (result.exit_code, result.stderr.endswith(says)) == (4, True)
+    assert penstock(*words, "--queue", "default").exit_code == 0
+    assert penstock.json(*words, code=4)
 
 
 def test_what_is_no_longer_kept_is_said(penstock, store):

@@ -382,6 +382,23 @@ async def test_jobs_of_many_queues_are_found_in_order(store: Store) -> None:
     assert ids(await found(store, limit=400, descending=False)) == ids(jobs)
 
 
+async def test_a_search_of_many_queues_takes_few_steps_if_their_jobs_came_one_queue_after_another(
+    store: Store,
+) -> None:
+    jobs = [new(f"{n}", queue=f"q{n // 20 * 7 % 60}") for n in range(1_200)]
+    for n in range(0, 1_200, 100):
+        await add(store, *jobs[n : n + 100])
+    for descending in (True, False):
+        found_ids: list[str] = []
+        steps, after = 0, None
+        while steps == 0 or after is not None:
+            page = await store.search_jobs(JobFilter(), descending=descending, after=after, limit=400)
+            found_ids += ids(page.jobs)
+            steps, after = steps + 1, page.next
+        assert found_ids == ids(jobs)[:: -1 if descending else 1]
+        assert steps <= 12
+
+
 async def test_jobs_that_stay_are_found_once_while_others_move(store: Store) -> None:
     jobs = some(12)
     await add(store, *jobs)

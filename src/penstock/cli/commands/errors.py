@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from penstock.cli.completing import complete_queue
-from penstock.cli.empty_listings import why_empty
+from penstock.cli.faults import Exit
 from penstock.cli.options import limit_option
+from penstock.cli.queue_notes import note_away, why_empty
 from penstock.cli.session import Session
 from penstock.cli.short_forms import age
 from penstock.cli.show import emit, note, table
@@ -19,7 +20,7 @@ __all__ = ["command"]
 @click.option("--queue", "-q", metavar="QUEUE", shell_complete=complete_queue, help="Filter by queue.")
 @click.option("--task", "-t", metavar="TASK", help="Filter by task.")
 @limit_option("groups")
-def command(queue: str | None, task: str | None, limit: int) -> None:
+def command(queue: str | None, task: str | None, limit: int) -> Exit:
     """List the errors of the last 90 days, grouped by queue, task, class and message, latest first.
 
     Numbers, ids, addresses, paths and quoted text of a message are replaced, so that similar errors are in
@@ -29,7 +30,7 @@ def command(queue: str | None, task: str | None, limit: int) -> None:
     groups = session.run(lambda i: i.statistics.errors(queue=queue, task=task, limit=limit))
     if session.json:
         emit({"errors": groups})
-        return
+        return note_away(session, queue)
     table(
         ("COUNT", "LAST", "FIRST", "TASK", "ERROR"),
         [
@@ -41,6 +42,7 @@ def command(queue: str | None, task: str | None, limit: int) -> None:
     )
     if groups:
         note(f"the latest job of the first line: penstock jobs show {groups[0].queue}/{groups[0].job}")
+    return note_away(session, queue)
 
 
 def _text(kind: str, message: str) -> str:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from penstock.cli.empty_listings import why_empty
 from penstock.cli.faults import INTERRUPTED, Exit
 from penstock.cli.job_acts import add_acts
 from penstock.cli.job_addresses import no_job
 from penstock.cli.job_edit import add_edit
 from penstock.cli.job_log import add_log, log_line
 from penstock.cli.job_search import read_search, run_search, search_options
+from penstock.cli.queue_notes import why_empty
 from penstock.cli.session import Command, Session
 from penstock.cli.short_forms import age, progress_text, span
 from penstock.cli.show import emit, facts, note, say, say_lines, table

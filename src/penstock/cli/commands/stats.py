@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.completing import complete_queue
-from penstock.cli.empty_listings import why_empty
+from penstock.cli.faults import Exit
+from penstock.cli.queue_notes import note_away, why_empty
 from penstock.cli.session import Session
 from penstock.cli.short_forms import brief
 from penstock.cli.show import emit, note, say, table
@@ -70,7 +71,7 @@ _HEADS = ("DONE", "FAILED", "RETRIED", "DEAD", "WAIT 50/95/99 %", "RUN 50/95/99 
 )
 def command(
     days: int, queue: str | None, task: str | None, since: str, by: str | None, depths: bool, sizes: bool
-) -> None:
+) -> Exit:
     """Show how many jobs were enqueued, and how many attempts ended and failed, in total and by day.
 
     Then show the attempts of each task in the last two hours, or since --since: how many ended, and the
@@ -81,18 +82,20 @@ def command(
     and the most available ones of one queue. A worker or dashboard counts them once a minute.
     """
     session, span = Session.current(), milliseconds(since, what="since")
+    if depths and task is not None:
+        raise click.UsageError("--depth counts the jobs of queues: leave out --task")
     if sizes:
         _show_sizes(session, queue)
-        return
-    if depths:
-        if task is not None:
-            raise click.UsageError("--depth counts the jobs of queues: leave out --task")
+    elif depths:
         _show_depths(session, by, queue, span)
-        return
-    if by is not None:
+    elif by is not None:
         _show_periods(session, by, queue, task, span)
-        return
+    else:
+        _show_all(session, days, queue, task, span)
+    return note_away(session, queue)
 
+
+def _show_all(session: Session, days: int, queue: str | None, task: str | None, span: int) -> None:
     async def read(inspector: Inspector) -> tuple[list[QueueStatsView], list[TaskStatsView]]:
         tasks = await inspector.statistics.tasks(queue=queue, task=task, span=span)
         every = await inspector.stats(days=days) if task is None else []

@@ -1,13 +1,14 @@
 """search_jobs: one bounded step of a search, over several queues.
 
 Each queue is passed by a script of its own, from the cursor on. The queue that stopped the previous step
-comes first; the others are passed only as far as that one was, and all together in the same time, because a
-server runs the calls of one request without a pause. Jobs beyond the first place at which a script stopped
-are left to the next step.
+comes first; the others are passed only as far as that one was, some in each request, because a server runs
+the calls of one request without a pause. Then the queue that stopped first is passed further, as long as that
+takes the step on. Jobs beyond the first place at which a script stopped are left to the next step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from penstock.core.job import Job
@@ -23,6 +24,7 @@ from penstock.stores.contract import (
 )
 from penstock.stores.cursors import not_a_cursor, numbers_of
 from penstock.stores.job_matcher import JobMatcher
+from penstock.stores.redis.batching import chunks
 from penstock.stores.redis.context import CallPlan, Context
 from penstock.stores.redis.isolation import AWAY, each, isolated
 from penstock.stores.redis.keys import EPOCH
@@ -35,8 +37,10 @@ __all__ = ["search_jobs"]
 
 #: Jobs that one request passes: a server takes up to 10 µs for each.
 _STEP = SEARCH_STEP // 2
-#: The least number of jobs to pass of each queue.
-_LEAST = 10
+#: The least number of jobs to pass of each queue, and the most queues of one request.
+_LEAST, _QUEUES = 10, 25
+#: How often a queue is passed further, and the number of jobs each time.
+_FURTHER, _FURTHER_JOBS = 10, 50
 #: How far the clock in a generation may be from the time of the enqueue (ms).
 _DRIFT = 60_000
 
@@ -56,6 +60,7 @@ class _QueueKey(NamedTuple):
 class _Passed(NamedTuple):
     """What a script says of a queue; `stopped`: where it stopped early."""
 
+    queue: str
     stopped: _QueueKey | None
     seen: int
     hits: list[tuple[_QueueKey, Job]]
@@ -119,6 +124,13 @@ class _SearchRequest:
         """The place that comes first in the order."""
         return (max if self.descending else min)(places, default=None)
 
+    def reaches(self, passed: list[_Passed], stop: _QueueKey) -> bool:
+        """Whether as many jobs that may match lie up to this place as the step is to find."""
+        return sum(self._within(place, stop) for one in passed for place, _ in one.hits) >= self.limit
+
+    def _within(self, place: _QueueKey, stop: _QueueKey | None) -> bool:
+        return stop is None or (place >= stop if self.descending else place <= stop)
+
     def page(self, passed: list[_Passed], away: tuple[str, ...]) -> SearchPage:
         """The hits of all queues but these, up to the first place at which a script stopped."""
         stop = self.first([one.stopped for one in passed if one.stopped is not None])
@@ -128,8 +140,7 @@ class _SearchRequest:
         hits = [
             SearchHit(job, place.text())
             for place, job in found
-            if (stop is None or (place >= stop if self.descending else place <= stop))
-            and self.matcher.matches(job)
+            if self._within(place, stop) and self.matcher.matches(job)
         ]
         seen = sum(one.seen for one in passed)
         if len(hits) > self.limit:
@@ -155,24 +166,48 @@ def search_jobs(
     leader = cursor.queue if cursor is not None and cursor.queue in names else names[0]
     passed, away = yield from _passed(context, search, [leader], cursor, None)
     stop = passed[0].stopped if passed else None
-    others = [name for name in names if name != leader]
-    if others:
-        more, also = yield from _passed(context, search, others, cursor, stop)
+    for some in chunks([name for name in names if name != leader], _QUEUES):
+        more, also = yield from _passed(context, search, some, cursor, stop)
         passed, away = passed + more, away + also
     if not passed:
         raise context.unavailable(names)
+    if len(passed) > 1:
+        passed, also = yield from _further(context, search, passed, stop)
+        away = tuple(sorted({*away, *also}))
     return search.page(passed, away)
+
+
+def _further(
+    context: Context, search: _SearchRequest, passed: list[_Passed], end: _QueueKey | None
+) -> CallPlan[tuple[list[_Passed], tuple[str, ...]]]:
+    """Pass the queue that stopped first further, and then the one that does so now, some times.
+
+    Without this, a step of hundreds of queues whose jobs came one queue after another would pass ten jobs of
+    each for the next few of one. `end`: how far the others were passed at most.
+    """
+    stop = search.first([one.stopped for one in passed if one.stopped is not None])
+    for _ in range(_FURTHER):
+        if stop in (None, end) or search.reaches(passed, stop):
+            break
+        more, away = yield from _passed(context, search, [stop.queue], stop, None, _STEP // _FURTHER_JOBS)
+        if away:
+            return passed, away
+        passed = [one._replace(stopped=None) if one.queue == stop.queue else one for one in passed] + more
+        stop = search.first([one.stopped for one in passed if one.stopped is not None])
+    return passed, ()
 
 
 def _passed(
     context: Context,
     search: _SearchRequest,
-    queues: list[str],
+    queues: Sequence[str],
     cursor: _QueueKey | None,
     stop: _QueueKey | None,
+    share: int | None = None,
 ) -> CallPlan[tuple[list[_Passed], tuple[str, ...]]]:
     """Pass these queues. Those that are away are left out, and named; spoiled ones are left out."""
-    calls = [(queue, search.call(context, queue, cursor, stop, len(queues))) for queue in queues]
+    share = share or len(queues)
+    calls = [(queue, search.call(context, queue, cursor, stop, share)) for queue in queues]
     answers = yield from each(context, calls)
     found: list[_Passed] = []
     away: list[str] = []
@@ -194,7 +229,7 @@ def _read(context: Context, order: JobOrder, queue: str, answer: list[Any]) -> C
     jobs: list[Job] = yield from shown(context, queue, rows)
     places = map(place, facts[0::5], facts[1::5])
     stopped = place(number, generation) if early else None
-    return _Passed(stopped, seen, list(zip(places, jobs, strict=True)))
+    return _Passed(queue, stopped, seen, list(zip(places, jobs, strict=True)))
 
 
 def _range_of(filter: JobFilter, order: JobOrder) -> TimeRange:
