@@ -16,6 +16,7 @@ from penstock.inspector import Inspector, JobAct
 from penstock.inspector.job_edits import version_of
 from penstock.stores.contract import EnqueueStatus, JobEdit, Store
 from tests.store.facts import (
+    AGAIN,
     PUT_BACK,
     SECOND,
     OpenStore,
@@ -160,6 +161,25 @@ async def test_the_copy_of_an_expired_job_does_not_expire_at_once(store: Store, 
     edit = await Inspector(store).edit_and_retry(ref, lambda seen: edited(seen).new)
     assert (copied.outcome, edit.outcome) == ("done", "done")
     assert len(await take(store, 9)) == 2
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+async def test_a_job_that_completes_between_its_edit_and_its_retry_does_not_run_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch, fresh: bool
+) -> None:
+    job = await in_state(store, State.AVAILABLE)
+    if not fresh:
+        await end(store, await take_one(store), AGAIN)
+    edit_jobs = store.edit_jobs
+
+    async def then_it_runs(edits: list[JobEdit]) -> list[bool]:
+        done = await edit_jobs(edits)
+        await end(store, await take_one(store))
+        return done
+
+    monkeypatch.setattr(store, "edit_jobs", then_it_runs)
+    change = await Inspector(store).edit_and_retry(job.ref, lambda job: edited(job, b"7").new)
+    assert (change.outcome, (await the(store, job)).state) == ("done", State.COMPLETED)
 
 
 async def test_a_running_job_is_not_retried_with_new_arguments(store: Store) -> None:

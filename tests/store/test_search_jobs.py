@@ -435,3 +435,14 @@ async def test_what_is_no_cursor_is_refused(store: Store) -> None:
         for order in JobOrder:
             with pytest.raises(ConfigError, match="cursor"):
                 await store.search_jobs(JobFilter(), order=order, after=wrong)
+
+
+async def test_jobs_that_are_left_to_the_next_step_are_not_counted(store: Store, clock: ManualClock) -> None:
+    """The progress of a bulk act is the sum of these numbers."""
+    await add(store, *some(300), *some(300, queue="other"))
+    filter = JobFilter(states=(State.AVAILABLE,), enqueued=TimeRange(until=clock.now() + 1))
+    seen, found, after = 0, 0, None
+    while found < 600:
+        page = await store.search_jobs(filter, descending=False, after=after, limit=40)
+        seen, found, after = seen + page.seen, found + len(page.hits), page.next
+    assert 500 <= seen <= 700

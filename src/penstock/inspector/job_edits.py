@@ -60,14 +60,14 @@ async def retry_edited(
 
     A queued job is edited. An ended one is replaced by a copy with a new id, without its unique key and an
     expiry that has passed; a completed one stays beside its copy. The copy is stored first, so that a crash
-    loses nothing. `nonce`: a random text, without which the id of the copy of a completed job shows who tries
-    them all what its arguments are.
+    loses nothing. `nonce`: random text for the id of the copy of a completed job; without it, a guess of
+    the arguments could be confirmed by the id.
     """
     (job,) = await store.get([ref])
     if job is None or job.state not in TERMINAL:
         change = await edit_job(store, ref, rewrite, version=version, why_unreadable=why_unreadable)
         if change.outcome == "done":
-            await store.retry([ref])
+            await _retry_if_queued(store, ref)
             return Change(ref.queue, ref.id, "done", "retried with new arguments")
         return change
     why = "it is a node of a flow: retry it as it is" if job.spec.flow is not None else None
@@ -86,6 +86,14 @@ async def retry_edited(
         why = f"it was retried with other arguments before, as {copy.id}"
         return Change(ref.queue, ref.id, "refused", f"not retried: {why}")
     return Change(ref.queue, copy.id, "done", f"enqueued with new arguments as {copy.id}")
+
+
+async def _retry_if_queued(store: Store, ref: Ref) -> None:
+    """Retry an edited job, unless a worker has taken it at once: a completed job would run again."""
+    (job,) = await store.get([ref])
+    fresh = job is not None and job.state is State.AVAILABLE and not job.attempt
+    if job is not None and job.state in QUEUED and not fresh:
+        await store.retry([ref])
 
 
 def _id_of_copy(job: Job, new: NewJob, nonce: str) -> str:

@@ -129,6 +129,7 @@ class _SearchRequest:
         return sum(self._within(place, stop) for one in passed for place, _ in one.hits) >= self.limit
 
     def _within(self, place: _QueueKey, stop: _QueueKey | None) -> bool:
+        """Whether this step passes the place, if the next one begins behind `stop`."""
         return stop is None or (place >= stop if self.descending else place <= stop)
 
     def page(self, passed: list[_Passed], away: tuple[str, ...]) -> SearchPage:
@@ -138,15 +139,21 @@ class _SearchRequest:
             (hit for one in passed for hit in one.hits), key=lambda hit: hit[0], reverse=self.descending
         )
         hits = [
-            SearchHit(job, place.text())
-            for place, job in found
-            if self._within(place, stop) and self.matcher.matches(job)
+            (place, job) for place, job in found if self._within(place, stop) and self.matcher.matches(job)
         ]
-        seen = sum(one.seen for one in passed)
         if len(hits) > self.limit:
             hits = hits[: self.limit]
-            return SearchPage(hits, hits[-1].after, seen, away)
-        return SearchPage(hits, None if stop is None else stop.text(), seen, away)
+            stop = hits[-1][0]
+        seen = sum(self._seen(one, stop) for one in passed)
+        page = [SearchHit(job, place.text()) for place, job in hits]
+        return SearchPage(page, None if stop is None else stop.text(), seen, away)
+
+    def _seen(self, one: _Passed, stop: _QueueKey | None) -> int:
+        """About how many jobs of a queue are passed: those behind `stop` are passed again."""
+        if not one.hits:
+            return one.seen
+        before = sum(self._within(place, stop) for place, _ in one.hits)
+        return round(one.seen * before / len(one.hits))
 
 
 @isolated
