@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from penstock.stores.contract import WorkerInfo
@@ -40,6 +42,15 @@ def test_settings_that_are_wrong_are_bad(here, monkeypatch):
 def test_a_file_that_is_no_store_is_bad(here):
     (here / "jobs.db").write_text("this is not a database, and long enough to be sure of that" * 100)
     assert found(Cli(f"sqlite:///{here}/jobs.db").json("doctor", code=1))["store"][0] == "bad"
+
+
+@pytest.mark.parametrize(("free", "how"), [(10_000_000, "bad"), (2_000_000_000, "ok")])
+def test_a_disk_that_is_nearly_full_is_bad(here, monkeypatch, free, how):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
+    code = 1 if how == "bad" else 0
+    disk = found(Cli(f"sqlite:///{here}/jobs.db").json("doctor", code=code))["disk"]
+    assert (disk[0], "free some space" in disk[1]) == (how, how == "bad")
+    assert f"{free / 1e6:,.0f} MB free on the disk of {here}/jobs.db" in disk[1]
 
 
 @pytest.mark.parametrize(("version", "named"), [((3, 51, 2), True), ((3, 51, 3), False)])

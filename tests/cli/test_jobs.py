@@ -139,6 +139,12 @@ def test_the_log_of_a_job_is_printed(penstock, store):
     assert penstock("jobs", "log", "b").exit_code == 3
 
 
+def test_a_job_without_a_log_says_so(penstock, store):
+    put(store, "a")
+    result = penstock("jobs", "log", "a")
+    assert (result.stdout, result.stderr) == ("", "this job has logged no lines\n")
+
+
 def test_a_followed_log_is_printed_line_by_line_also_as_json_and_survives_an_outage(
     penstock, store, monkeypatch
 ):
@@ -465,6 +471,18 @@ def test_a_dry_run_counts_and_a_detached_act_is_left_to_workers(penstock, store)
     assert penstock.ok("bulk", "abort", id) == f"{id}: aborted, reached 0 jobs\n"
     assert penstock("bulk", "show", "nobody").exit_code == 3
     assert states(store, "j0") == [State.AVAILABLE]
+
+
+def test_the_filter_of_a_bulk_act_is_shown_in_words(penstock, store):
+    given = "-q mail -s dead -s cancelled -t t -x boom --header a=b --flow f/1 --worker w"
+    since = ("--since", "2026-11-20T08:30:00Z")
+    penstock.ok("jobs", "retry", "--all", *given.split(), *since, "--detach", "-y")
+    (row,) = penstock.json("bulk", "list")["bulk"]
+    says = (
+        "filter    queue=mail, state=cancelled, state=dead, task=t, worker=w, text=boom, header=a=b, "
+        "flow=f/1, enqueued since 2026-11-20T08:30:00.000Z\n"
+    )
+    assert says in penstock.ok("bulk", "show", row["id"])
 
 
 def test_jobs_are_duplicated_and_rescheduled(penstock, store):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -336,6 +337,16 @@ def test_names_of_workers_flows_and_bulk_acts_are_completed(store):
         complete = ShellComplete(cli, {}, "penstock", "_PENSTOCK_COMPLETE")
         found = complete.get_completions(["--url", penstock.url, *args], incomplete)
         assert [item.value for item in found] == offered
+
+
+def test_completion_does_not_wait_for_a_store_that_is_away(store, monkeypatch):
+    async def never(self):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("penstock.cli.completing._PATIENCE", 0.01)
+    monkeypatch.setattr(type(store), "queues", never)
+    complete = ShellComplete(cli, {}, "penstock", "_PENSTOCK_COMPLETE")
+    assert complete.get_completions(["--url", store.url, "queues", "pause"], "m") == []
 
 
 OTHER_APP = """

@@ -15,14 +15,20 @@ pytest.importorskip("textual")
 from textual.pilot import Pilot
 
 from penstock.cli.top.app import Top
+from penstock.cli.top.dialogs import HELP
+from penstock.cli.top.panes import totals
+from penstock.cli.top.rates import Rates
 from penstock.core.job import AttemptError, NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.core.task_stats import TaskStats
 from penstock.errors import StoreUnavailable
+from penstock.inspector import Inspector, Overview, QueueStatsView
 from penstock.inspector.audit import AuditLog
+from penstock.inspector.queue_views import queue_view
 from penstock.stores.connect import connect
 from penstock.stores.contract import (
     ErrorCount,
+    QueueInfo,
     Settlement,
     Share,
     StatsReport,
@@ -220,6 +226,40 @@ def test_a_store_that_goes_away_is_shown_and_comes_back() -> None:
         assert "the store answers again" in text(pilot)
 
     run(store, drive)
+
+
+def test_the_totals_and_the_help_fit_a_small_terminal(memory: MemoryStore) -> None:
+    counts = {State.AVAILABLE: 1_234_567, State.RUNNING: 200, State.SCHEDULED: 12_345, State.DEAD: 99_999}
+    queue = queue_view(QueueInfo("mail", counts))
+
+    def view(now: int, done: int) -> Overview:
+        seen = asyncio.run(Inspector(memory).overview())
+        return replace(
+            seen, now=now, queues=[queue], stats={"mail": QueueStatsView("mail", done, done, 7, [])}
+        )
+
+    first, second = view(0, 0), view(1_000, 1_234)
+    long = "ready 1,234,567  running 200/4  later 12,345  dead 99,999  in 1,234/s  done 1,234/s  failed 0.0/s"
+    assert totals(second, Rates(first, second), 200) == long
+    short = "ready 1.2M running 200 later 12k dead 100k in 1.2k/s done 1.2k/s failed 0/s"
+    assert totals(second, Rates(first, second), 79) == short
+    # the dialog takes 90 % of 80 × 24, with its frame
+    assert max(map(len, HELP.splitlines())) <= 68
+    assert len(HELP.splitlines()) <= 19
+
+
+def test_rates_are_known_again_after_the_clock_of_the_store_was_set_back(memory: MemoryStore) -> None:
+    async def drive(pilot: Pilot[None]) -> None:
+        top = pilot.app
+        assert isinstance(top, Top)
+        view = top._view
+        assert view is not None
+        for now in (view.now - 3_600_000, view.now - 3_599_000):
+            top._took(replace(view, now=now))
+        assert top._rates is not None
+        assert top._rates.total() is not None
+
+    run(memory, drive)
 
 
 def test_rows_are_sorted_and_filtered_and_the_chosen_one_stays_chosen(memory: MemoryStore) -> None:

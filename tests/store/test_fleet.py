@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.core.clock import ManualClock
+from penstock.core.flow_member import FlowMember
 from penstock.core.limits import LimitChange
 from penstock.core.version import __version__
 from penstock.inspector import Inspector, held_jobs
@@ -93,8 +94,6 @@ async def test_queues_that_nobody_serves_are_named(store: Store) -> None:
     await add(store, *some(2, queue="mail"), new())
     level, why = await worst(store, "queues")
     assert (level, why) == (Level.WARNING, "it has no live worker: mail (2 jobs)")
-    await store.announce(replace(WORKER, state="quiet"))
-    assert "default (1 job)" in str(await Inspector(store).checkup())
 
 
 async def test_leases_of_workers_that_are_gone_are_named(store: Store) -> None:
@@ -135,6 +134,23 @@ async def test_members_of_what_does_not_exist_are_named(store: Store, monkeypatc
 
     monkeypatch.setattr(store, "get", nothing)
     assert (await worst(store, "batches"))[1].startswith("3 jobs are members of a batch that does not exist")
+
+
+async def test_a_running_node_of_a_flow_that_does_not_exist_is_named(store: Store) -> None:
+    await store.announce(WORKER)
+    job = await running(store, flow=FlowMember("default", "gone", 0))
+    level, why = await worst(store, "flows")
+    assert level is Level.WARNING
+    assert why == f"1 job is a member of a flow that does not exist, e.g. default/{job.id}"
+
+
+async def test_a_queue_whose_workers_are_quiet_is_named_with_its_jobs(store: Store) -> None:
+    await store.announce(replace(WORKER, state="quiet"))
+    await add(store, new())
+    assert await worst(store, "queues") == (
+        Level.WARNING,
+        "it has only workers that fetch no more: default (1 job)",
+    )
 
 
 async def test_what_stops_a_queue_is_shown_with_who_did_it(store: Store) -> None:

@@ -1,10 +1,12 @@
 """Shell completion of the names of queues, periodic entries, workers, flows and bulk acts.
 
-It prints no errors, and imports only an app that the command line names.
+It prints no errors, waits for the store for a second at most, and imports only an app that the command line
+names.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,10 @@ if TYPE_CHECKING:  # click imports it to complete
     Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem | str]]
 
 __all__ = ["complete_bulk", "complete_entry", "complete_flow", "complete_queue", "complete_worker"]
+
+
+#: Seconds that a key may take: a shell does nothing else meanwhile.
+_PATIENCE = 1.0
 
 
 def _completing(names: Callable[[Any], Awaitable[list[str]]]) -> Complete:
@@ -64,11 +70,15 @@ def _offered(
 ) -> list[CompletionItem | str]:
     from penstock.cli.session import Session
 
+    async def soon(inspector: Any) -> list[str]:
+        async with asyncio.timeout(_PATIENCE):
+            return await names(inspector)
+
     session = ctx.find_root().ensure_object(Session)
     try:
         if session.uses_app() and "app" not in session.options:
             return []  # TAB must not run a file that only the settings of the working directory name
-        found = session.run(names)
-    except (PenstockError, click.ClickException, OSError):
+        found = session.run(soon)
+    except (PenstockError, click.ClickException, OSError):  # TimeoutError is an OSError
         return []
     return [name for name in found if name.startswith(incomplete)]

@@ -12,7 +12,7 @@ import click
 from penstock.cli.faults import complain
 from penstock.cli.job_addresses import ambiguous, no_job
 from penstock.cli.session import Command, Session
-from penstock.cli.show import emit, say
+from penstock.cli.show import emit, note, say
 from penstock.core.errors import StoreUnavailable
 from penstock.core.job import Ref
 
@@ -54,8 +54,10 @@ def _log(address: str, follow: bool) -> None:
     job = session.run(lambda inspector: _the_job(inspector, address))
     if session.json:
         emit({"log": job.log})
-    else:
+    elif job.log:
         _print(job.log, json=False)
+    else:
+        note("this job has logged no lines")
 
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import stat
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -15,8 +16,10 @@ import msgspec
 if TYPE_CHECKING:
     from penstock.config import Loaded
 
-__all__ = ["DoctorFinding", "durability", "event_loop", "open_settings", "python", "writable"]
+__all__ = ["DoctorFinding", "durability", "event_loop", "free_space", "open_settings", "python", "writable"]
 
+#: Bytes: two write-ahead logs of their usual size.
+_NO_ROOM = 32 * 2**20
 #: What `penstock config` shows of a secret.
 _MASK = "***"
 _ON_OTHER_MACHINES = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p")
@@ -88,6 +91,16 @@ def writable(path: Path) -> DoctorFinding:
         why = f"{path} is on {kind}: jobs do not survive a reboot"
         return DoctorFinding.of("file", "warning", why, "use a disk")
     return DoctorFinding.of("file", "ok", f"{path} can be written" + (f" ({kind})" if kind else ""))
+
+
+def free_space(path: Path) -> DoctorFinding:
+    """Whether the disk of a SQLite store has room for more jobs."""
+    disk = shutil.disk_usage(path.absolute().parent)
+    says = f"{disk.free / 1e6:,.0f} MB free on the disk of {path.absolute()}"
+    if disk.free < _NO_ROOM:
+        why = f"{says}: new jobs are refused soon, and jobs cannot be deleted either"
+        return DoctorFinding.of("disk", "bad", why, "free some space, or enlarge the disk")
+    return DoctorFinding.of("disk", "ok", says)
 
 
 def durability(url: str) -> DoctorFinding:

@@ -136,7 +136,8 @@ class AuditLog:
         try:
             await self._store.append_log(_LOG, [msgspec.json.encode(one) for one in entries], keep=_KEPT)
         except StoreError as error:
-            _log.error("not in the audit log (%s): %s %s %s from %s", error, who, act, lines[0], address)
+            where = f" from {address}" if address else ""
+            _log.error("not in the audit log (%s): %s %s %s%s", error, who, act, lines[0], where)
 
     async def of_job(self, ref: Ref, *, most: int = 100) -> list[ShownEntry]:
         """The newest acts on this job, newest first, among the newest `LOOKED_AT` entries of the log.

@@ -68,7 +68,7 @@ class RemoteControl:
     def _why_not_replaced(self, state: str) -> str | None:
         if not self._replaceable:
             return "its jobs are in its memory: a replacement would not have them"
-        return None if state == "running" else f"it is {state}"
+        return None if state == "running" else f"it is {state}: drain it, and start another worker"
 
     def _own(self, act: WorkerAct) -> Callable[[], None]:
         if act is WorkerAct.QUIET:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +20,7 @@ from penstock.core.text import counted
 
 if TYPE_CHECKING:
     from penstock.inspector import BulkAct
+    from penstock.stores.contract import JobFilter, TimeRange
 
 __all__ = ["command"]
 
@@ -68,14 +70,13 @@ def show(id: str) -> None:
     if session.json:
         emit({"bulk": row})
         return
-    filter = ", ".join(f"{name}={value}" for name, value in row["filter"].items())
     facts(
         [
             ("id", bulk.id),
             ("act", bulk.act.value),
             ("to", bulk.to or None),
             ("reason", bulk.reason or None),
-            ("filter", filter),
+            ("filter", ", ".join(_terms(bulk.filter))),
             ("state", bulk.state.value),
             ("error", bulk.error or None),
             ("by", bulk.by),
@@ -86,6 +87,24 @@ def show(id: str) -> None:
             *(("skipped", f"{n:,}: {why}") for why, n in bulk.skipped.items()),
         ]
     )
+
+
+def _terms(filter: JobFilter) -> Iterator[str]:
+    """A filter in words, named like the options of `jobs list`."""
+    yield from (f"queue={queue}" for queue in filter.queues)
+    yield from (f"state={state}" for state in filter.states)
+    for name in ("task", "worker", "text"):
+        if value := getattr(filter, name):
+            yield f"{name}={value}"
+    yield from (f"header={name}={value}" for name, value in filter.headers.items())
+    if filter.flow is not None:
+        yield f"flow={filter.flow.queue}/{filter.flow.id}"
+    for name in ("enqueued", "due", "ended"):
+        range: TimeRange = getattr(filter, name)
+        for end, at in (("since", range.since), ("until", range.until)):
+            if at is not None:
+                yield f"{name} {end} {iso(at)}"
+    yield from (f"not task={task}" for task in filter.not_tasks)
 
 
 @command.command("abort", cls=Command)

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.faults import Exit
-from penstock.cli.local_checks import DoctorFinding, durability, event_loop, open_settings, python, writable
+from penstock.cli.local_checks import (
+    DoctorFinding,
+    durability,
+    event_loop,
+    free_space,
+    open_settings,
+    python,
+    writable,
+)
 from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, labelled
 from penstock.config import mask_url
@@ -69,6 +77,7 @@ def _store(session: Session) -> Iterator[DoctorFinding]:
             yield from map(_shown, asyncio.run(store.checkup()))
             if path is not None:
                 yield writable(path)
+                yield free_space(path)
                 yield durability(session.url())
                 if not path.exists():
                     why = f"{shown} does not exist yet; the first enqueue creates it"

@@ -133,9 +133,9 @@ class Top(App[None]):
         if self._away:
             self._say("the store answers again")
         self._asked_at, self._why_away, self._away = None, "", False
-        if self._view is None or view.now > self._view.now:
+        if self._view is None or view.now != self._view.now:  # earlier, if the store's clock was set back
             self._view = view
-        self._put("totals", f" {totals(view, rates)}")
+        self._put("totals", f" {totals(view, rates, self.size.width - 1)}")
         for table in self._tables:
             table.take(table.pane.rows(view, rates))
 

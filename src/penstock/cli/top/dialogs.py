@@ -16,7 +16,7 @@ __all__ = ["HELP", "Ask", "AskText", "ShowText"]
 HELP = """\
 1 to 5, Tab   choose a pane            s   sort by the next column
 arrows        choose a row             o   turn the order round
-Enter         details of the row       /   show only rows with a text
+Enter         details of the row       /   show rows with a text
 + and -       read more or less often  Esc show all rows again
 Space         read now                 q   quit
 
@@ -27,9 +27,9 @@ d   delete the dead job, or all dead jobs of the task of an error
 Q   let the worker fetch no more jobs
 D   let the worker fetch no more jobs, finish its jobs, and end
 
-LATER     scheduled, retryable, waiting, collecting, suspended, parked
+LATER     queued or suspended, but not ready
 OLDEST    age of the oldest ready job
-WAIT95    95 % of the starts of the last 5 minutes waited at most this long
+WAIT95    95 % of the starts of the last 5 minutes waited less
 IN/S …    jobs enqueued, processed and failed per second
 SEEN      time since the last heartbeat of the worker
 """

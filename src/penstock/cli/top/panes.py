@@ -49,24 +49,37 @@ def arranged(rows: Sequence[PaneRow], *, filter: str, sort: int, falling: bool) 
     return known + [row for row in found if row.sorts[sort] is None]
 
 
-def totals(view: Overview, rates: Rates) -> str:
-    """The numbers of all queues in one line."""
+def totals(view: Overview, rates: Rates, width: int) -> str:
+    """The numbers of all queues in one line. A line too long is rounded, and has no slots and parked."""
     counts = [queue.counts for queue in view.queues]
     slots = sum(w.concurrency for w in view.workers)
-    running = sum(c.get(State.RUNNING, 0) for c in counts)
-    parts = [
-        f"ready {sum(c.get(State.AVAILABLE, 0) for c in counts):,}",
-        f"running {running:,}" + (f"/{slots:,}" if slots else ""),
-        f"later {sum(c.get(state, 0) for c in counts for state in LATER):,}",
-        f"dead {sum(c.get(State.DEAD, 0) for c in counts):,}",
-    ]
-    if view.parked:
-        parts.append(f"parked {sum(one.jobs for one in view.parked):,}")
+    ready, running, dead = (
+        sum(c.get(state, 0) for c in counts) for state in (State.AVAILABLE, State.RUNNING, State.DEAD)
+    )
+    later = sum(c.get(state, 0) for c in counts for state in LATER)
     rate = rates.total()
-    if rate is not None:
-        names = ("in", "done", "failed")
-        parts += [f"{name} {rate_text(one)}/s" for name, one in zip(names, rate, strict=True)]
-    return "  ".join(parts)
+    per_second = [] if rate is None else list(zip(("in", "done", "failed"), rate, strict=True))
+    parts = [
+        f"ready {ready:,}",
+        f"running {running:,}" + (f"/{slots:,}" if slots else ""),
+        f"later {later:,}",
+        f"dead {dead:,}",
+        *([f"parked {sum(one.jobs for one in view.parked):,}"] if view.parked else []),
+        *(f"{name} {rate_text(one)}/s" for name, one in per_second),
+    ]
+    line = "  ".join(parts)
+    if len(line) <= width:
+        return line
+    numbers = (("ready", ready), ("running", running), ("later", later), ("dead", dead))
+    rounded = [f"{name} {_rounded(number)}" for name, number in numbers]
+    return " ".join([*rounded, *(f"{name} {_rounded(one)}/s" for name, one in per_second)])
+
+
+def _rounded(number: float) -> str:
+    """A number in at most four characters: "9.5", "999", "1.2k", "12k", "1.2M"."""
+    unit, size = ("", 1.0) if number < 999.5 else ("k", 1e3) if number < 999_500 else ("M", 1e6)
+    digits = 1 if number < 9.95 * size and number % 1 + bool(unit) else 0
+    return f"{number / size:.{digits}f}{unit}"
 
 
 PANES = (
