@@ -66,7 +66,7 @@ async def test_queues_that_nobody_serves_are_named(store: Store) -> None:
     await store.announce(WORKER)
     await add(store, *some(2, queue="mail"), new())
     level, why = await worst(store, "queues")
-    assert (level, why) == (Level.WARNING, "it has no live worker: mail (2 jobs)")
+    assert (level, why) == (Level.WARNING, "no live worker serves mail (2 jobs)")
     await store.announce(replace(WORKER, state="quiet"))
     assert "default (1 job)" in str(await Inspector(store).checkup())
 

@@ -119,9 +119,9 @@ class _Question:
         job = self._job
         if job.state is State.RETRYABLE and job.errors:
             last = job.errors[-1]
-            failed = f"attempt {last.attempt} failed ({last.kind}); it is retried"
+            failed = f"attempt {last.attempt} failed ({last.kind}); the next one is due"
         else:
-            failed = "it is scheduled"
+            failed = "it is due"
         found = [Reason("delayed", f"{failed} at {instant(job.run_at)}")]
         if not await self._serving():
             found.append(Reason("no worker", f"no live worker serves the queue {job.queue!r}"))
