@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from penstock.core.redaction import HIDDEN, Redaction
@@ -13,6 +14,8 @@ __all__ = ["HIDDEN", "Redaction", "TreeNode", "holds_hidden", "json_text", "json
 
 #: Nodes and characters of a text that are shown at once.
 _MOST_NODES, _LONGEST_TEXT = 400, 2_000
+#: Children of one value: what stands beside a long list is shown, too.
+_MOST_CHILDREN = 100
 _DEEPEST = 40
 
 
@@ -70,11 +73,16 @@ class _Builder:
         self, kind: str, name: str | None, size: int, pairs: Iterator[tuple[str | None, Any]], depth: int
     ) -> TreeNode:
         made = TreeNode(kind, name, size=size)
-        for key, one in pairs:
+        shown = min(size, _MOST_CHILDREN)
+        for key, one in islice(pairs, shown):
             if self._left <= 0 or depth >= _DEEPEST:
-                made.children.append(TreeNode("more", size=size - len(made.children)))
                 break
+            beside = shown - len(made.children) - 1  # each of these gets a line
+            self._left -= beside
             made.children.append(self.node(key, one, depth + 1))
+            self._left += beside
+        if len(made.children) < size:
+            made.children.append(TreeNode("more", size=size - len(made.children)))
         return made
 
 
