@@ -79,7 +79,9 @@ async def test_a_high_graph_begins_at_its_first_node(opened: Opened) -> None:
     for n in range(24):  # branches that differ are not folded
         flow.add(count if n % 2 else one, after=first)
     handle = await flow.aenqueue()
-    page = await opened.page(f"/flows/mail/{handle.id}")
+    page = await opened.page()
+    await page.set_viewport_size({"width": 390, "height": 400})
+    await page.goto(f"{opened.url}/flows/mail/{handle.id}")
     graph, box = page.locator("#graph"), page.locator("#graph .box").first
     assert await graph.evaluate("one => one.scrollHeight > one.clientHeight")
     inside, around = await box.bounding_box(), await graph.bounding_box()
