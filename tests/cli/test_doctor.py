@@ -87,12 +87,12 @@ def test_the_fleet_is_checked_and_each_finding_has_its_way_out(penstock, store):
     announce(store, WorkerInfo("w1", "box", 7, 0, ("news",), ("t",), 4, version="9.9"))
     findings = {one["what"]: one for one in penstock.json("doctor")["findings"]}
     queues = findings["queues"]
-    assert (queues["how"], queues["why"]) == ("warning", "it has no live worker: mail (1 job)")
+    assert (queues["how"], queues["why"]) == ("warning", "no live worker serves mail (1 job)")
     assert queues["way_out"] == "start a worker with --queues that names it, or purge it"
     assert queues["says"] == f"{queues['why']}; {queues['way_out']}"
     assert findings["versions"]["how"] == "warning"
     assert all(one["way_out"] for one in findings.values() if one["how"] != "ok")
-    assert "warning  queues: it has no live worker: mail" in penstock.ok("doctor")
+    assert "warning  queues: no live worker serves mail" in penstock.ok("doctor")
 
 
 APP = """

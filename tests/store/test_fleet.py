@@ -94,6 +94,8 @@ async def test_queues_that_nobody_serves_are_named(store: Store) -> None:
     await add(store, *some(2, queue="mail"), new())
     level, why = await worst(store, "queues")
     assert (level, why) == (Level.WARNING, "it has no live worker: mail (2 jobs)")
+    await store.announce(replace(WORKER, state="quiet"))
+    assert "default (1 job)" in str(await Inspector(store).checkup())
 
 
 async def test_leases_of_workers_that_are_gone_are_named(store: Store) -> None:

@@ -196,11 +196,11 @@ async def test_a_rate_says_when_it_opens(store: Store, clock: ManualClock) -> No
 async def test_a_delayed_job_says_when_it_is_due(store: Store) -> None:
     job = await in_state(store, State.RETRYABLE)
     kind, says = (await reasons(store, job))[0]
-    assert (kind, says.split(" at ")[0]) == ("delayed", "attempt 1 failed (ValueError); it is retried")
+    assert (kind, says.split(" at ")[0]) == ("delayed", "attempt 1 failed (ValueError); the next one is due")
     assert (await kinds(store, job))[1:] == ["no worker"]
     await store.announce(WORKER)
     later = await in_state(store, State.SCHEDULED)
-    assert await reasons(store, later) == [("delayed", f"it is scheduled at {instant(later.run_at)}")]
+    assert await reasons(store, later) == [("delayed", f"it is due at {instant(later.run_at)}")]
 
 
 async def test_a_delayed_job_of_a_stopped_queue_says_that_too(store: Store) -> None:

@@ -132,6 +132,14 @@ def test_the_picture_of_a_folded_group_links_to_it_in_full() -> None:
     assert all(0 <= box.x <= picture.width for box in picture.boxes)
 
 
+def test_all_names_of_a_picture_have_their_module_or_none_has() -> None:
+    tasks = ("shop.count", "shop.import_the_catalogue")
+    for shown in (["shop.count"], ["count", "import_the_catalog…"]):
+        nodes = [node(n, task=tasks[n]) for n in range(len(shown))]
+        picture = drawn(folded(nodes), lambda _: "", lambda _: "", lambda _: "")
+        assert [box.name for box in picture.boxes] == shown
+
+
 def test_long_names_keep_their_end_and_bars_fill_their_width() -> None:
     assert short("tasks.send") == "tasks.send"
     assert short("shop.orders.tasks.send_welcome") == "send_welcome"

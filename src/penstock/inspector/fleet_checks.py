@@ -89,8 +89,8 @@ def _unserved(queues: Sequence[QueueInfo], workers: Sequence[WorkerInfo]) -> Ite
     fetched = {name for w in workers if w.state == "running" for name in w.queues}
     left = {q.name: sum(n for state, n in q.counts.items() if state not in TERMINAL) for q in queues}
     for how, names in (
-        ("has no live worker", {name for name in left if left[name] and name not in served}),
-        ("has only workers that fetch no more", {n for n in left if left[n] and n in served - fetched}),
+        ("no live worker serves", {name for name in left if left[name] and name not in served}),
+        ("no worker fetches any more from", {n for n in left if left[n] and n in served - fetched}),
     ):
         if names:
             each = [
@@ -100,7 +100,7 @@ def _unserved(queues: Sequence[QueueInfo], workers: Sequence[WorkerInfo]) -> Ite
             yield Finding(
                 Level.WARNING,
                 "queues",
-                f"{'it' if len(names) == 1 else 'each of them'} {how}: {_names(each)}",
+                f"{how} {_names(each)}",
                 "start a worker with --queues that names "
                 + ("it, or purge it" if len(names) == 1 else "them, or purge them"),
             )

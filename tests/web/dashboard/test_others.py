@@ -213,6 +213,22 @@ def test_a_long_name_in_arguments_is_cut_as_a_long_text_is() -> None:
     assert len(found.children[0].name or "") < 5_000
 
 
+def test_what_stands_beside_a_long_list_is_shown_too() -> None:
+    found = json_tree(
+        b'{"rows": [%s], "name": "x", "more": {"a": 1}}' % b",".join([b"[1,2]"] * 5_000), Redaction(())
+    )
+    assert found is not None
+    rows, name, more = found.children
+    assert (rows.size, rows.children[-1].kind, name.text, more.children[0].text) == (5_000, "more", "x", "1")
+    assert rows.children[-1].size == 5_000 - (len(rows.children) - 1)
+
+
+def test_a_large_document_is_a_link_away(site: Site) -> None:
+    site.app.store.sync.enqueue([NewJob("j", "send", b'{"rows": [%s]}' % b",".join([b"1"] * 500), "mail")])
+    page = site.client.get("/jobs/mail/j").text
+    assert '<a href="/jobs/mail/j/document/arguments">… 400 more</a>' in page
+
+
 def test_a_header_leads_to_the_jobs_that_have_it_unless_it_is_hidden(site: Site) -> None:
     headers = {"tenant": "a&b", "x-token": "hunter2", "a=b": "c"}
     site.app.store.sync.enqueue([NewJob("j", "send", b"{}", "mail", headers=headers)])

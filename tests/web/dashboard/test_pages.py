@@ -12,16 +12,20 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import App, Worker
+from penstock.core.errors import StoreUnavailable
 from penstock.core.formats import instant
-from penstock.core.job import State
+from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.inspector import Inspector
-from penstock.stores.contract import SearchPage, Settlement, Share
+from penstock.stores.contract import Finding, Level, Resolution, SearchPage, Settlement, Share
 from penstock.stores.facade import StoreFacade
-from penstock.web.dashboard.formats import ago
+from penstock.web.dashboard.charts import area_chart
+from penstock.web.dashboard.formats import ago, compact, percent
 from penstock.web.dashboard.json_tree import Redaction, json_text
 from penstock.web.dashboard.pages import PAGES
+from penstock.web.dashboard.rendering import sentence
 from penstock.web.dashboard.security import CONTENT_POLICY
+from penstock.web.dashboard.visitor import Visitor
 from tests.web.dashboard.conftest import Site
 from tests.web.dashboard.test_access import path_of
 
@@ -87,7 +91,9 @@ def test_reasons_of_a_job_say_when_as_people_do(ran: Site) -> None:
     (task,) = ran.app.tasks.values()
     task.using(delay="3d", id="later").enqueue("ann")
     page = ran.client.get("/jobs/mail/later").text
-    assert re.search(r'<p class="why">It is scheduled <time [^>]*>in 3 d</time>\.</p>', page)
+    assert re.search(r'<p class="why">It is due <time [^>]*>in 3 d</time>\.</p>', page)
+    overdue = sentence(1_800_000_060_000, f"it is due at {instant(1_800_000_000_000)}")
+    assert re.fullmatch("It was due <time [^>]*>1 min ago</time>\\.", overdue)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +104,53 @@ def test_times_are_rounded_to_the_nearest_unit(seconds: float, says: str) -> Non
     at = instant(1_800_000_000_000)
     says = says if says == "now" else f"{says} ago"
     assert ago(at, 1_800_000_000_000 + round(seconds * 1000)) == says
+
+
+@pytest.mark.parametrize(
+    ("share", "says"),
+    [(1.0, "100 %"), (0.994, "99 %"), (0.0996, "10 %"), (0.091, "9.1 %"), (0.0059, "0.59 %")],
+)
+def test_shares_are_percentages_without_an_exponent(share: float, says: str) -> None:
+    assert percent(share) == says
+
+
+def test_what_was_measured_as_nothing_is_a_line_and_no_gap() -> None:
+    by, series = Resolution.MINUTE, (("ready", "first", float),)
+    measured = area_chart([(0, 0.0), (60_000, 0.0)], series, by=by, shown=compact)
+    unknown = area_chart([(0, None)], series, by=by, shown=compact)
+    assert (measured.empty, measured.top, unknown.empty) == (False, "0", True)
+
+
+def test_errors_and_warnings_of_the_doctor_need_attention(
+    ran: Site, new_site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def checkup(_: Any) -> list[Finding]:
+        return [
+            Finding(Level.ERROR, "memory", "full: new jobs are refused"),
+            Finding(Level.WARNING, "access", "no password"),
+            Finding(Level.FINE, "server", "9.9"),
+        ]
+
+    monkeypatch.setattr(type(ran.app.store), "checkup", checkup)
+    ran.app.store.sync.enqueue([NewJob("waits", "send", queue="unserved")])
+    says = ran.client.get("/").text
+    assert '<a href="/health"><b>memory</b> <span>full: new jobs are refused</span>' in says
+    assert '<a href="/health"><b>health</b> <span>1 warning of the doctor: access</span>' in says
+    assert says.count("<b>unserved</b>") == 1  # by its own rule, not by the doctor again
+    other = new_site(login=lambda _: Visitor.of("ann", "read:mail")).client.get("/").text
+    assert "memory" not in other
+
+
+def test_an_error_of_the_store_offers_the_same_page_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: Any, **__: Any) -> Any:
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(type(site.app.store), "get", away)
+    page = site.client.get("/jobs/mail/one?a=b")
+    assert page.status_code == 503
+    assert '<a class="button" href="/jobs/mail/one?a=b">Try again</a>' in page.text
 
 
 def test_secrets_are_hidden_and_numbers_are_exact(ran: Site) -> None:
@@ -224,8 +277,6 @@ def test_names_of_dots_have_a_page(site: Site) -> None:
 
 
 def test_a_card_fails_alone(ran: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.core.errors import StoreUnavailable
-
     async def broken(*_: Any, **__: Any) -> Any:
         raise StoreUnavailable("the disk is <gone>")
 

@@ -24,6 +24,7 @@ from penstock.core.ids import mint, mint_token
 from penstock.core.job import AttemptError, Job, NewJob, State
 from penstock.core.lifecycle import Transition, decide
 from penstock.core.outcomes import Outcome, Raised, Returned
+from penstock.core.schedule import id_at
 from penstock.core.sketch import MS_BOUNDS, SECOND_BOUNDS, sketch_of
 from penstock.core.task_stats import TaskStats
 from penstock.demo.showcase import shop
@@ -80,6 +81,10 @@ def _fail_picture(job: Job) -> None:
     shop.read_picture(f"/uploads/{job.id[-6:]}.tiff")
 
 
+def _fail_stock(_: Job) -> None:
+    shop.post("https://flaky.example/stock", 7)
+
+
 def _digit(job: Job) -> int:
     return int(job.id[-2:], 16)
 
@@ -99,6 +104,14 @@ _KINDS: tuple[_Kind, ...] = (
     _Kind(lambda n: shop.count_sales.job("north"), 2, 40, 320),
     _Kind(lambda n: shop.import_catalogue.job(f"supplier {n % 9}", 500), 0.1, 900, 9_000, 0.05, _fail_import),
 )  # fmt: skip
+
+
+#: The periodic entries by name: what their jobs do.
+_ENTRIES = {
+    "bestsellers": _Kind(lambda _: shop.check_bestsellers.job(), 1, 30, 60, 0.06, _fail_stock),
+    "clean-up": _Kind(lambda _: shop.clean_up.job(), 1, 40, 700),
+    "sales-of-yesterday": _Kind(lambda _: shop.mail_sales.job(), 1, 40, 90),
+}
 
 
 async def live_through(open_store: Callable[[ManualClock], Store], now: int, seed: int = 7) -> int:
@@ -135,12 +148,19 @@ class _Past:
         for kind in _KINDS:
             number = int(kind.number * minutes * self._luck.uniform(0.7, 1.3) + self._luck.random())
             if number:
-                await self._do(kind, number, slot * 50)
+                await self._do(kind, [self._call(kind.call(slot * 50 + n)) for n in range(number)])
+        await self._run_entries(begins, begins + length)
         await self.store.promote(shop.QUEUES, limit=500)
         self._clock.advance(max(0, begins + length - self._clock.now()))
 
-    async def _do(self, kind: _Kind, number: int, first: int) -> None:
-        calls = [self._call(kind.call(first + n)) for n in range(number)]
+    async def _run_entries(self, begins: int, ends: int) -> None:
+        """The latest job of each periodic entry in this time."""
+        for ref, entry in shop.app.periodic_entries.items():
+            kind = _ENTRIES[ref.id]
+            for at in entry.schedule.latest(begins, ends, 1):
+                await self._do(kind, [replace(kind.call(0).new(), id=id_at(ref.id, at))])
+
+    async def _do(self, kind: _Kind, calls: Sequence[NewJob]) -> None:
         queue = calls[0].queue
         await self.store.enqueue(calls)
         self._clock.advance(round(kind.waits * self._luck.uniform(0.5, 2)))
@@ -154,7 +174,7 @@ class _Past:
             for job, move in zip(fetched.jobs, moves, strict=True)
         ]
         await self.store.settle(ends)
-        self.jobs += number
+        self.jobs += len(calls)
         if ends:
             await self._report(kind, fetched.jobs, moves, ran)
 

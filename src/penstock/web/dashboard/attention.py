@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from penstock.core.job import State
 from penstock.inspector import ParkedView, QueueDepthView, QueueView, TaskStatsView, WorkerView
+from penstock.stores.contract import Finding
+from penstock.stores.contract import Level as FindingLevel
+from penstock.web.dashboard.checks import doctor_findings
 from penstock.web.dashboard.formats import ago, instant_of, span
 from penstock.web.dashboard.shared_reads import FRESH_STATISTICS
 from penstock.web.dashboard.view import View
@@ -30,6 +34,8 @@ _LATE = 30.0
 #: number. A steady growth is twice as far from where it began as from its mean.
 _GROWN, _GROWN_BY, _GROWTH = 1.25, 20, 600_000
 _MOST = 20
+#: What the doctor checks, too, and rules of this module say by queue.
+_SAID = ("queues", "parked jobs")
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,12 @@ class Facts:
     parked: list[ParkedView]
     last_day: list[TaskStatsView]
     depths: dict[str, QueueDepthView]
+    findings: list[Finding]
+
+    @cached_property
+    def served(self) -> frozenset[str]:
+        """The queues that a worker serves."""
+        return frozenset(name for worker in self.workers for name in worker.queues)
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,7 @@ async def attention(view: View) -> list[AttentionItem]:
         parked=[p for p in await view.read("parked", inspector.parked, cost=2) if view.sees(p.queue)],
         last_day=[task for task in last_day if view.sees(task.queue)],
         depths={one.queue: one for one in depths},
+        findings=await doctor_findings(view),
     )
     found = [finding for rule in RULES for finding in rule(facts)]
     return sorted(found, key=lambda one: _ORDER.index(one.level))[:_MOST]
@@ -88,10 +101,9 @@ def _away(facts: Facts) -> Iterator[AttentionItem]:
 
 def _unserved(facts: Facts) -> Iterator[AttentionItem]:
     """Queues with ready jobs that no worker serves."""
-    served = {name for worker in facts.workers for name in worker.queues}
     for queue in facts.queues:
         ready = queue.counts.get(State.AVAILABLE.value, 0)
-        if ready and queue.name not in served:
+        if ready and queue.name not in facts.served:
             says = f"{_jobs(ready)} ready and no worker"
             yield AttentionItem("bad", queue.name, says, facts.view.queue_link(queue.name))
 
@@ -141,7 +153,9 @@ def _slow(facts: Facts) -> Iterator[AttentionItem]:
             continue
         since = instant_of(queue.oldest_available_at)
         link = facts.view.queue_link(queue.name)
-        if since is not None and facts.view.now - since > _LONG_WAIT:
+        # without a worker nothing starts, which another rule says
+        waits = since is not None and queue.name in facts.served
+        if since is not None and waits and facts.view.now - since > _LONG_WAIT:
             says = f"the oldest ready job waits for {span((facts.view.now - since) // 1000)}"
             yield AttentionItem("warn", queue.name, says, link)
         depth, now = facts.depths.get(queue.name), queue.counts.get(State.AVAILABLE.value, 0)
@@ -161,8 +175,22 @@ def _late(facts: Facts) -> Iterator[AttentionItem]:
             yield AttentionItem("bad", worker.id, says, link)
 
 
+def _doctor(facts: Facts) -> Iterator[AttentionItem]:
+    """Errors of the doctor, and its warnings in one line: most are about settings, and are known."""
+    link, warnings = facts.view.link("/health"), []
+    for one in facts.findings:
+        if one.level is FindingLevel.ERROR:
+            yield AttentionItem("bad", one.what, one.why, link)
+        elif one.level is FindingLevel.WARNING and one.what not in _SAID:
+            warnings.append(one.what)
+    if warnings:
+        what = ", ".join(dict.fromkeys(warnings))
+        says = f"{len(warnings)} {'warning' if len(warnings) == 1 else 'warnings'} of the doctor: {what}"
+        yield AttentionItem("warn", "health", says, link)
+
+
 def _jobs(n: int) -> str:
     return "1 job" if n == 1 else f"{n:,} jobs"
 
 
-RULES: tuple[Rule, ...] = (_away, _unserved, _late, _dead, _parked, _stopped, _slow)
+RULES: tuple[Rule, ...] = (_away, _unserved, _late, _dead, _parked, _stopped, _slow, _doctor)

@@ -94,7 +94,7 @@ def bar_chart(
     ]
     sums = [sum(row[k] for row in rows) for k in range(len(series))]
     facts = [(name, colour, shown(n)) for (name, colour, _), n in zip(series, sums, strict=True)]
-    return _chart(values, made, says, most, by, shown, facts)
+    return _chart(values, made, says, most, by, shown, facts, empty=not most)
 
 
 def area_chart(
@@ -121,7 +121,8 @@ def area_chart(
     for (name, colour, _), column in zip(series, columns, strict=True):
         latest = next((v for v in reversed(column) if v is not None), None)
         facts.append((name, colour, "–" if latest is None else shown(latest)))
-    return _chart(values, made, says, most, by, shown, facts)
+    empty = all(v is None for column in columns for v in column)
+    return _chart(values, made, says, most, by, shown, facts, empty=empty)
 
 
 def spark(numbers: Sequence[float]) -> str:
@@ -156,6 +157,8 @@ def _chart(
     by: Resolution,
     shown: Callable[[float], str],
     facts: list[tuple[str, str, str]],
+    *,
+    empty: bool,
 ) -> Chart:
     marks = [Mark(n * 10, 10, text) for n, text in enumerate(says)]
     summary = "; ".join(f"{name} {text}" for name, _, text in facts)
@@ -163,11 +166,11 @@ def _chart(
         width=len(values) * 10,
         series=series,
         marks=marks,
-        top=shown(most) if most else "",
+        top=shown(most),
         first=_clock(values[0][0], by) if values else "",
         last=_clock(values[-1][0], by) if values else "",
         says=summary,
-        empty=not most,
+        empty=empty,
         facts=facts,
     )
 

@@ -213,7 +213,7 @@ class Dashboard:
             except (ConfigError, ArgumentError) as error:
                 made = self._plain(request, 400, "Not accepted", str(error))
             except StoreUnavailable as error:
-                made = self._plain(request, 503, "The store does not answer", str(error))
+                made = self._plain(request, 503, "The store does not answer", str(error), again=True)
             except PenstockError as error:
                 made = self._plain(request, 500, "This failed", str(error))
             except Exception as error:  # noqa: BLE001  # boundary: a fault becomes a page, and is logged
@@ -364,14 +364,18 @@ class Dashboard:
             return self._to_login(request)
         return self._message(view, 404, "Not found", "There is no such page.")
 
-    def _message(self, view: View, status: int, title: str, says: str) -> Response:
+    def _message(self, view: View, status: int, title: str, says: str, *, again: bool = False) -> Response:
+        again = again and view.request.method == "GET"
         values = {"status": status, "heading": title, "says": says, "refresh": "never"}
+        values["again"] = view.here() if again else ""
         return HTMLResponse(self._render("message.html", view, values), status)
 
-    def _plain(self, request: Request, status: int, title: str, says: str) -> Response:
-        """A message for somebody who may be unknown."""
+    def _plain(
+        self, request: Request, status: int, title: str, says: str, *, again: bool = False
+    ) -> Response:
+        """A message for somebody who may be unknown. `again`: with a link to the same page."""
         visitor = getattr(request.state, "visitor", Visitor("", ()))
-        return self._message(self._of(request, visitor), status, title, says)
+        return self._message(self._of(request, visitor), status, title, says, again=again)
 
     def _render(self, template: str, view: View, values: dict[str, Any]) -> bytes:
         theme = view.request.cookies.get("penstock-theme")

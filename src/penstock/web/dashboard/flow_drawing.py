@@ -68,11 +68,14 @@ def drawn(
     """Draw a graph. `link`: of a node; `unfold`: of a folded group; `waits`: why a node is suspended."""
     widths = [_JOIN if _is_join(box) else _SIZES.width for box in graph.boxes]
     folds = {n for n, box in enumerate(graph.boxes) if box.branches}
+    last = any(len(plain_line(box.first.task)) > _NAME for box in graph.boxes)  # of all names, or of none
     places = layered(len(graph.boxes), graph.lines, sizes=_SIZES, widths=widths, first=folds)
     boxes = []
     for n, box in enumerate(graph.boxes):
         x, y = places.x[n] + _EDGE, places.y[n] + _EDGE
-        boxes.append(_folded(box, x, y, unfold) if box.branches else _single(box.first, x, y, link, waits))
+        boxes.append(
+            _folded(box, x, y, unfold) if box.branches else _single(box.first, x, y, link, waits, last)
+        )
     lines = [
         (
             _path(places, points, places.x[start] + widths[start], places.x[end]),
@@ -93,13 +96,13 @@ def shares(counts: dict[str, int]) -> list[StateShare]:
     return made
 
 
-def short(name: str, most: int = _NAME) -> str:
-    """A name that fits: of a dotted name that is too long the end, which says most."""
+def short(name: str, most: int = _NAME, *, last: bool = False) -> str:
+    """A name that fits: of a dotted name that is too long, or with `last`, the end, which says most."""
     name = plain_line(name)
-    if len(name) <= most:
+    if len(name) <= most and not last:
         return name
-    last = name.rpartition(".")[2]
-    return last if 0 < len(last) <= most else f"{name[: most - 1]}…"
+    end = name.rpartition(".")[2] or name
+    return end if len(end) <= most else f"{end[: most - 1]}…"
 
 
 def says(node: GraphNodeView, waits: str = "") -> str:
@@ -131,6 +134,7 @@ def _single(
     y: float,
     link: Callable[[GraphNodeView], str],
     waits: Callable[[GraphNodeView], str],
+    last: bool,
 ) -> DrawnBox:
     text = says(node, waits(node))
     title = f"{node.node}: {plain_line(node.task) or 'join'}\n{text}"
@@ -146,7 +150,7 @@ def _single(
         x,
         y,
         _SIZES.width,
-        short(node.task),
+        short(node.task, last=last),
         _cut(text),
         title,
         link(node),

@@ -80,6 +80,12 @@ def compact(number: float) -> str:
     return f"{number:,.0f}" if number == int(number) else f"{number:.3g}"
 
 
+def percent(share: float) -> str:
+    """A share of 1: `0.59 %`, `9.1 %`, `100 %`."""
+    hundredths = share * 100
+    return f"{hundredths:.0f} %" if hundredths >= 10 else f"{hundredths:.2g} %"
+
+
 def brief(id: str, most: int = 20) -> str:
     """An id; of a long one the end, which differs most."""
     return id if len(id) <= most else f"…{id[-12:]}"

@@ -6,6 +6,7 @@ import json
 from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from penstock.core.redaction import HIDDEN, Redaction
@@ -24,6 +25,8 @@ __all__ = [
 
 #: Nodes and characters of a text that are shown at once.
 _MOST_NODES, _LONGEST_TEXT = 400, 2_000
+#: Children of one value: what stands beside a long list is shown, too.
+_MOST_CHILDREN = 100
 _DEEPEST = 40
 #: Levels from which on the lines of a text are indented no further: its size would grow with the square.
 _MOST_INDENTED = 20
@@ -105,11 +108,16 @@ class _Builder:
         self, kind: str, name: str | None, size: int, pairs: Iterator[tuple[str | None, Any]], depth: int
     ) -> TreeNode:
         made = TreeNode(kind, name, size=size)
-        for key, one in pairs:
+        shown = min(size, _MOST_CHILDREN)
+        for key, one in islice(pairs, shown):
             if self._left <= 0 or depth >= _DEEPEST:
-                made.children.append(TreeNode("more", size=size - len(made.children)))
                 break
+            beside = shown - len(made.children) - 1  # each of these gets a line
+            self._left -= beside
             made.children.append(self.node(key, one, depth + 1))
+            self._left += beside
+        if len(made.children) < size:
+            made.children.append(TreeNode("more", size=size - len(made.children)))
         return made
 
 

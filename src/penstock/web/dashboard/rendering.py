@@ -14,14 +14,15 @@ from markupsafe import Markup, escape
 from penstock.core.formats import size_text
 from penstock.core.job import TERMINAL, State
 from penstock.web.dashboard import charts
-from penstock.web.dashboard.formats import ago, brief, compact, exact, plain_line, span
+from penstock.web.dashboard.formats import ago, brief, compact, exact, instant_of, percent, plain_line, span
 from penstock.web.dashboard.sessions import form_token
 from penstock.web.dashboard.tracebacks import folded
 from penstock.web.dashboard.view import View, segment
 
-__all__ = ["Templates"]
+__all__ = ["Templates", "sentence"]
 
 #: An instant in a sentence, with the word before it.
+_DUE = re.compile(r"\bis due $")
 _INSTANT = re.compile(r"\b(at|until) (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)")
 
 
@@ -42,6 +43,7 @@ class Templates:
             "brief_address": lambda text: "/".join((*text.split("/")[:-1], brief(text.rpartition("/")[2]))),
             "span": span,
             "compact": compact,
+            "percent": percent,
             "line": plain_line,
             "folded": folded,
             "segment": segment,
@@ -69,15 +71,17 @@ class Templates:
                 "read_only": view.shared.settings.read_only,
                 "form_token": form_token(view.cookie),
                 "time": partial(_time, view.now),
-                "sentence": partial(_sentence, view.now),
+                "sentence": partial(sentence, view.now),
                 **values,
             },
         )
 
 
-def _sentence(now: int, text: str) -> Markup:
-    """A sentence of the inspector: `it is retried at 2026-11-20T08:30:00.000Z` is in 3 minutes."""
+def sentence(now: int, text: str) -> Markup:
+    """A sentence of the inspector: `it is due at 2026-11-20T08:30:00.000Z` is in 3 minutes, or was ago."""
     before, *found = _INSTANT.split(f"{text[:1].upper()}{text[1:].rstrip('.')}.")
+    if found and (instant_of(found[1]) or now) < now:
+        before = _DUE.sub("was due ", before)
     parts = [escape(before)]
     for word, iso, after in zip(found[::3], found[1::3], found[2::3], strict=True):
         parts += [_time(now, iso) if word == "at" else escape(f"until {exact(iso)}"), escape(after)]

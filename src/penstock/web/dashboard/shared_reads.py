@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 from penstock.core.errors import PenstockError
 
-__all__ = ["FRESH", "FRESH_FOUND", "FRESH_STATISTICS", "REFRESHES", "SharedReads"]
+__all__ = ["FRESH", "FRESH_CHECKS", "FRESH_FOUND", "FRESH_STATISTICS", "REFRESHES", "SharedReads"]
 
-#: For this long (s) an answer is used again, one about statistics, which change by the minute, and the jobs
-#: that a long search has found.
-FRESH, FRESH_STATISTICS, FRESH_FOUND = 1.0, 10.0, 5.0
+#: For this long (s) an answer is used again, one about statistics, which change by the minute, the jobs
+#: that a long search has found, and the findings of the doctor on pages that do not ask for them.
+FRESH, FRESH_STATISTICS, FRESH_FOUND, FRESH_CHECKS = 1.0, 10.0, 5.0, 60.0
 _MOST_KEPT = 256
 #: Reads of the store per second for pages that refresh themselves, and how many may come at once.
 _PER_SECOND, _BURST = 4.0, 8.0

@@ -1,4 +1,4 @@
-// The graph of a flow keeps its place while it is brought up to date, and begins at the node that runs.
+// The graph of a flow keeps its place while it is brought up to date, and begins at the node that runs, or at the first.
 
 /** @param {Element} part  @param {number} left  @param {number} top */
 export function keepPlace(part, left, top) {
@@ -24,7 +24,7 @@ function startJson() {
 export function startFlows() {
   startJson();
   const graph = document.getElementById("graph");
-  const at = graph?.querySelector(".w-running, .w-suspended, .w-dead");
+  const at = graph?.querySelector(".w-running, .w-suspended, .w-dead") ?? graph?.querySelector(".box");
   if (!graph || !at) return;
   const [box, frame] = [at.getBoundingClientRect(), graph.getBoundingClientRect()];
   if (box.right > frame.right) graph.scrollLeft += box.left - frame.left - frame.width / 2 + box.width / 2;

@@ -1,4 +1,5 @@
-// The keyboard: / searches, g and a letter opens a page, j and k move in a table, Enter opens, Escape closes.
+// The keyboard: / searches, g and a letter opens a page, j and k move in a table, Enter opens, Escape closes,
+// ? lists them.
 import { closest, find, isTyping, openMenus } from "./elements.js";
 
 let prefix = 0;
@@ -29,6 +30,8 @@ export function startKeys() {
     if (event.key === "/") {
       event.preventDefault();
       document.getElementById("q")?.focus();
+    } else if (event.key === "?") {
+      document.getElementById("keys")?.togglePopover?.();
     } else if (event.key === "g") {
       prefix = Date.now();
     } else if (page && Date.now() - prefix < 1200) {

@@ -10,14 +10,13 @@ from typing import Any
 from penstock.core.version import __version__
 from penstock.stores.contract import Finding, Level, QueueSize
 from penstock.web.dashboard.cards import Card, card
+from penstock.web.dashboard.checks import fleet_checks, store_checks
 from penstock.web.dashboard.page import DashboardPage
 from penstock.web.dashboard.view import View
 
 __all__ = ["PAGE"]
 
 _READS = 5
-#: Reads of the checks of the store and of the fleet, about.
-_STORE_COST, _FLEET_COST = 4, 8
 _MOST_SHOWN = 100
 _ORDER = (Level.ERROR, Level.WARNING, Level.FINE)
 #: The class of the dot of a finding.
@@ -41,8 +40,7 @@ async def show(view: View) -> dict[str, Any]:
     inspector, everything = view.inspector, view.may("read")
     store = fleet = Card[Any](error="These checks are about all queues; your rights are on some.")
     if everything:
-        store = await view.card("store checkup", inspector.store_checkup, cost=_STORE_COST)
-        fleet = await view.card("checkup", inspector.checkup, cost=_FLEET_COST)
+        store, fleet = await store_checks(view), await fleet_checks(view)
     times = await view.card("response times", lambda: inspector.response_times(reads=_READS), cost=_READS)
     sizes = await view.card("sizes", inspector.statistics.sizes)
     return {
