@@ -314,6 +314,17 @@ def test_login_and_forms_lead_to_no_other_site(where: str, new_site: NewSite) ->
             assert "a=b" not in answer.headers.get("set-cookie", "")
 
 
+@pytest.mark.parametrize("path", ["//evil.example/", "///evil.example", "/%2fevil.example/a"])
+def test_the_login_page_of_a_host_application_gets_no_other_site_to_lead_back_to(
+    path: str, new_site: NewSite
+) -> None:
+    client = new_site(login=lambda _: None, login_url="/sso").client
+    asked = client.build_request("GET", "http://localhost/")
+    asked.url = asked.url.copy_with(raw_path=path.encode())
+    assert client.send(asked).headers["location"] == "/sso?next=%2F"
+    assert client.get("/jobs?state=dead").headers["location"] == "/sso?next=%2Fjobs%3Fstate%3Ddead"
+
+
 def test_headers_of_hosts_and_proxies_do_not_reach_pages_or_links(new_site: NewSite) -> None:
     site = new_site()
     client = site.logged_in(site.token("ann", "operate"))

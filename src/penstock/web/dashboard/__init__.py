@@ -17,6 +17,7 @@
 | `queue_rows.py`, `worker_rows.py` | rows of tables that several pages have |
 | `job_filters.py`, `saved_views.py` | filters of jobs as addresses, and names for them |
 | `bulk_steps.py`, `undo_tickets.py` | bulk acts run in this process; what can be undone for a minute |
+| `shown_keys.py` | which keys of a job do not tell hidden arguments |
 | `charts.py`, `json_tree.py`, `tracebacks.py`, `formats.py` | what a page draws |
 
 To add a page:

@@ -280,7 +280,8 @@ class Dashboard:
         if request.method == "POST" or request.url.path.endswith("/events"):
             return self._plain(request, 401, "Logged out", "Log in again, and repeat this.")
         view = self._of(request, Visitor("", ()))
-        return RedirectResponse(self._login_link(view, view.here()), 303)
+        here = local_path(view.here(), view.base, view.link("/"))  # a path like //evil.example is another site
+        return RedirectResponse(self._login_link(view, here), 303)
 
     def _login_link(self, view: View, next: str) -> str:
         """The address of the login page, which leads back to a page of this dashboard."""
