@@ -23,6 +23,8 @@ _PAGE = 200
 #: How many of the jobs are named that hold a place, or that a flow waits for.
 _NAMED = 3
 _PAUSES = ("queue.pause", "queue.resume")
+#: A worker that has not reported itself for this long (ms) may be gone: it does every few seconds.
+_LATE = 30_000
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -35,7 +37,8 @@ class Reason(msgspec.Struct, frozen=True):
 class WhyView(msgspec.Struct, frozen=True):
     """Why a job does not run now: its state, since when, and the reasons, the decisive one first.
 
-    A running or ended job has one reason, which says so.
+    An ended job has one reason, which says so. A running job has the worker that runs it, and more if that
+    worker is silent or gone.
     """
 
     queue: str
@@ -194,10 +197,16 @@ class _Question:
         if not job.started:
             says = f"worker {job.worker} has leased it, and is not known to have started it"
         found = [Reason("running", says)]
-        holder = next((w for w in await self._store.workers() if w.id == job.worker), None)
+        workers = await self._store.workers()
+        holder = next((w for w in workers if w.id == job.worker), None)
         if holder is None:
             lost = "its worker is not in the list of workers: another one takes it when the lease has run out"
             found.append(Reason("lost worker", lost))
+            if not any(job.queue in w.queues for w in workers):
+                found.append(Reason("no worker", f"no live worker serves the queue {job.queue!r}"))
+        elif (await self._store.entries([])).now - holder.seen_at > _LATE:
+            seen = f"its worker was last seen at {instant(holder.seen_at)}"
+            found.append(Reason("lost worker", f"{seen}: if it is gone, another one takes the job"))
         if job.cancel_asked:
             found.append(Reason("cancelled", "it was asked to stop"))
         return found

@@ -130,7 +130,8 @@ class _SearchRequest:
             and self.matcher.matches(job)
         ]
         seen = sum(one.seen for one in passed)
-        if len(hits) > self.limit:
+        if len(hits) > self.limit:  # the next step passes those beyond the limit again
+            seen = seen * self.limit // len(hits)
             hits = hits[: self.limit]
             return SearchPage(hits, hits[-1].after, seen, away)
         return SearchPage(hits, None if stop is None else stop.text(), seen, away)
