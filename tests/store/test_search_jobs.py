@@ -320,6 +320,13 @@ async def test_a_step_is_bounded_and_says_what_it_has_passed(store: Store) -> No
     assert len((await store.search_jobs(JobFilter(), limit=0)).hits) == 1
 
 
+async def test_jobs_beyond_the_limit_of_a_step_are_not_passed_by_it(store: Store) -> None:
+    await add(store, *some(SEARCH_STEP))
+    filter = JobFilter(enqueued=TimeRange(None, 2**50))
+    page = await store.search_jobs(filter, limit=SEARCH_STEP // 5)
+    assert (len(page.hits), page.seen) == (SEARCH_STEP // 5, SEARCH_STEP // 5)
+
+
 async def test_a_step_by_due_time_passes_no_more_jobs_if_few_are_of_the_state(store: Store) -> None:
     await add(store, new("sent back"))
     (job,) = await take(store, 1)

@@ -381,9 +381,14 @@ async def test_a_suspended_job_says_when_its_timer_ends(store: Store) -> None:
     assert await reasons(store, job) == [("timer", f"its flow continues at {instant(job.run_at)}")]
 
 
-async def test_a_running_job_names_its_worker(store: Store) -> None:
+async def test_a_running_job_names_its_worker(store: Store, clock: ManualClock) -> None:
     job = await running(store)
-    assert await kinds(store, job) == ["running", "lost worker"]
+    assert await kinds(store, job) == ["running", "lost worker", "no worker"]
+    await store.announce(WORKER)
+    seen = instant(clock.now())
+    clock.advance(45 * SECOND)
+    lost = f"its worker was last seen at {seen}: if it is gone, another one takes the job"
+    assert (await reasons(store, job))[1:] == [("lost worker", lost)]
     await store.announce(WORKER)
     await store.cancel([job.ref])
     assert await reasons(store, job) == [

@@ -26,6 +26,8 @@ _NAMED = 3
 _PAUSES = ("queue.pause", "queue.resume")
 #: A worker holds these jobs, or has held them until their state began.
 _FROM_A_WORKER = (State.RUNNING, State.PARKED, State.SUSPENDED)
+#: A worker that has not reported itself for this long (ms) may be gone: it does every few seconds.
+_LATE = 30_000
 
 
 async def why(store: Store, job: Job) -> WhyView:
@@ -199,10 +201,16 @@ class _Question:
         if not job.started:
             says = f"worker {job.worker} has leased it, and is not known to have started it"
         found = [Reason("running", says)]
-        holder = next((w for w in await self._store.workers() if w.id == job.worker), None)
+        workers = await self._store.workers()
+        holder = next((w for w in workers if w.id == job.worker), None)
         if holder is None:
             lost = "its worker is not in the list of workers: another one takes it when the lease has run out"
             found.append(Reason("lost worker", lost))
+            if not any(job.queue in w.queues for w in workers):
+                found.append(no_server(job))
+        elif await self._now() - holder.seen_at > _LATE:
+            seen = f"its worker was last seen at {instant(holder.seen_at)}"
+            found.append(Reason("lost worker", f"{seen}: if it is gone, another one takes the job"))
         if job.cancel_asked:
             found.append(Reason("cancelled", "it was asked to stop"))
         return found

@@ -17,7 +17,8 @@ class Reason(msgspec.Struct, frozen=True):
 class WhyView(msgspec.Struct, frozen=True):
     """Why a job does not run now: its state, since when, and the reasons, the decisive one first.
 
-    A running or ended job has one reason, which says so.
+    An ended job has one reason, which says so. A running job has the worker that runs it, and more if that
+    worker is silent or gone.
     """
 
     queue: str

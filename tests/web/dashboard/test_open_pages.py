@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.core.errors import StoreUnavailable
 from penstock.core.job import NewJob
 from penstock.core.schedule import NewEntry, Schedule
 from tests.web.dashboard.conftest import Opened
@@ -106,3 +107,23 @@ async def test_a_double_click_does_an_act_once(opened: Opened) -> None:
 async def slowly(route: Any) -> None:
     await asyncio.sleep(0.2)
     await route.continue_()
+
+
+async def test_a_page_without_its_store_comes_back_and_one_that_was_open_stays(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: Any) -> Any:
+        raise StoreUnavailable("no route to it")
+
+    monkeypatch.setattr("penstock.web.dashboard.dashboard._AGAIN", 1)
+    await opened.app.store.enqueue([NewJob("one", "send", b'["ann"]', "away")])
+    before = await opened.page("/queues/away")
+    with monkeypatch.context() as patched:
+        patched.setattr(type(opened.app.store), "queues", away)
+        opened.site.dashboard._shared.reads.clear()
+        await expect(before.locator("button.live")).to_have_class(re.compile("lost"))
+        page = await opened.page("/queues/away")
+        await expect(page.locator("main")).to_contain_text("no route to it. This page is loaded again")
+    await expect(page.locator("h1")).to_contain_text("away")
+    await expect(before.locator("#totals")).to_contain_text("available")
+    opened.errors = [one for one in opened.errors if "503" not in one]  # the browser says so itself

@@ -100,11 +100,20 @@ async def test_a_task_is_enqueued_with_a_wrong_value_then_right_and_completes(op
     await page.locator("#result").get_by_text("packed 7: fragile").wait_for()
 
 
-async def test_a_dead_job_is_retried_with_other_arguments_and_completes(opened: Opened) -> None:
+async def test_a_dead_job_is_found_by_its_error_retried_with_other_arguments_and_completes(
+    opened: Opened,
+) -> None:
     await opened.app.tasks["pack"].using(id="lost").aenqueue(0, note="for ann")
     await opened.work()
-    page = await opened.page("/jobs/boxes/lost")
-    await page.get_by_text("there is no order 0").first.wait_for()
+    page = await opened.page()
+    for keys in ("/", *"there is no order 0", "Enter"):
+        await page.keyboard.press(keys)
+    await page.locator("tr[data-row='boxes/lost'] th a").click()
+    own = page.locator("#errors pre", has_text='raise ValueError(f"there is no order {order}")')
+    assert await own.is_visible()
+    assert "test_operator.py" in await own.inner_text()
+    libraries = page.locator("#errors .traceback details", has_text="frame")
+    assert [await one.get_attribute("open") for one in await libraries.all()] == [None]  # folded
     await page.get_by_role("link", name="Edit and retry").click()
     assert await page.locator("#a-note").input_value() == "for ann"
     await page.locator("#a-order").fill("3")

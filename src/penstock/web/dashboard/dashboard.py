@@ -47,6 +47,10 @@ __all__ = ["Dashboard"]
 _log = logging.getLogger("penstock.web")
 
 _THEMES = ("system", "light", "dark")
+#: Headers of the requests of a page that is open already.
+_OF_OPEN_PAGES = ("x-penstock-live", "x-penstock-part")
+#: Seconds until a browser asks again for a page whose store did not answer.
+_AGAIN = 5
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -213,7 +217,7 @@ class Dashboard:
             except (ConfigError, ArgumentError) as error:
                 made = self._plain(request, 400, "Not accepted", str(error))
             except StoreUnavailable as error:
-                made = self._plain(request, 503, "The store does not answer", str(error), again=True)
+                made = self._away(request, str(error))
             except PenstockError as error:
                 made = self._plain(request, 500, "This failed", str(error))
             except Exception as error:  # noqa: BLE001  # boundary: a fault becomes a page, and is logged
@@ -280,7 +284,8 @@ class Dashboard:
         if request.method == "POST" or request.url.path.endswith("/events"):
             return self._plain(request, 401, "Logged out", "Log in again, and repeat this.")
         view = self._of(request, Visitor("", ()))
-        here = local_path(view.here(), view.base, view.link("/"))  # a path like //evil.example is another site
+        # a path like //evil.example is another site
+        here = local_path(view.here(), view.base, view.link("/"))
         return RedirectResponse(self._login_link(view, here), 303)
 
     def _login_link(self, view: View, next: str) -> str:
@@ -377,6 +382,16 @@ class Dashboard:
         """A message for somebody who may be unknown. `again`: with a link to the same page."""
         visitor = getattr(request.state, "visitor", Visitor("", ()))
         return self._message(self._of(request, visitor), status, title, says, again=again)
+
+    def _away(self, request: Request, says: str) -> Response:
+        """A page without its store, which the browser asks for again. Pages that were open before stay."""
+        opened = request.method == "GET" and not any(name in request.headers for name in _OF_OPEN_PAGES)
+        if not opened:
+            return self._plain(request, 503, "The store does not answer", says)
+        again = f"{says.rstrip('.')}. This page is loaded again every {_AGAIN} seconds until it does."
+        answer = self._plain(request, 503, "The store does not answer", again, again=True)
+        answer.headers["Refresh"] = str(_AGAIN)
+        return answer
 
     def _render(self, template: str, view: View, values: dict[str, Any]) -> bytes:
         theme = view.request.cookies.get("penstock-theme")
