@@ -93,7 +93,7 @@ async def test_queues_that_nobody_serves_are_named(store: Store) -> None:
     await store.announce(WORKER)
     await add(store, *some(2, queue="mail"), new())
     level, why = await worst(store, "queues")
-    assert (level, why) == (Level.WARNING, "it has no live worker: mail (2 jobs)")
+    assert (level, why) == (Level.WARNING, "no live worker serves mail (2 jobs)")
     await store.announce(replace(WORKER, state="quiet"))
     assert "default (1 job)" in str(await Inspector(store).checkup())
 
@@ -151,7 +151,7 @@ async def test_a_queue_whose_workers_are_quiet_is_named_with_its_jobs(store: Sto
     await add(store, new())
     assert await worst(store, "queues") == (
         Level.WARNING,
-        "it has only workers that fetch no more: default (1 job)",
+        "no worker fetches any more from default (1 job)",
     )
 
 

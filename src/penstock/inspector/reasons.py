@@ -120,13 +120,13 @@ class _Question:
 
     def _due(self, now: int) -> str:
         job, at = self._job, instant(self._job.run_at)
-        failed = ""
+        what, failed = "it", ""
         if job.state is State.RETRYABLE and job.errors:
             last = job.errors[-1]
-            failed = f"attempt {last.attempt} failed ({last.kind}); "
+            what, failed = "the next one", f"attempt {last.attempt} failed ({last.kind}); "
         if job.run_at <= now:
             return f"{failed}it was due at {at}: a worker makes it available next"
-        return f"{failed}it is {'retried' if failed else 'scheduled'} at {at}"
+        return f"{failed}{what} is due at {at}"
 
     async def _parked(self) -> list[Reason]:
         job, serving = self._job, await self._serving()

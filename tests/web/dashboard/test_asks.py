@@ -164,7 +164,7 @@ def test_ask_6_a_big_payload_fills_neither_the_list_nor_the_page_of_its_job(site
     assert len(site.client.get("/jobs").text) < 30_000
     page = site.client.get("/jobs/mail/big").text
     assert len(page) < 700_000
-    assert "more</div>" in page
+    assert "more</a></div>" in page
     assert "12345678901234567890" in site.client.get("/jobs/mail/big/document/arguments").text
 
 
