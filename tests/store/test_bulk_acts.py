@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from penstock.core.clock import ManualClock
 from penstock.core.errors import ConfigError, StoreUnavailable
 from penstock.core.flow_member import FlowMember, Input
-from penstock.core.job import TERMINAL, Ref, State
+from penstock.core.job import TERMINAL, NewJob, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.inspector import BulkAct, BulkActs, BulkState, Inspector, JobAct
 from penstock.inspector import bulk_acts as module
 from penstock.inspector.audit import AuditLog
-from penstock.stores.contract import JobFilter, SearchPage, Store, TimeRange
+from penstock.stores.contract import Enqueued, EnqueueStatus, JobFilter, SearchPage, Store, TimeRange
 from tests.store.facts import (
     DEAD,
     MINUTE,
@@ -377,3 +377,26 @@ async def test_a_copy_has_the_same_arguments_and_its_own_id(store: Store) -> Non
     copy = await the(store, Ref("default", says.removeprefix("duplicated as ")))
     assert (copy.spec.payload, copy.spec.headers, copy.state) == (b"[7]", {"a": "b"}, State.AVAILABLE)
     assert (await the(store, job)).state is State.DEAD
+
+
+async def test_a_closed_queue_takes_no_copy(store: Store) -> None:
+    job = await in_state(store, State.DEAD)
+    await store.settings("default", closed=True)
+    refused = [("refused", "not duplicated: the queue default is closed")]
+    assert await act(store, JobAct.DUPLICATE, job.ref) == refused
+
+
+async def test_a_copy_that_no_replica_has_confirmed_is_there(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, enqueue = await in_state(store, State.DEAD), store.enqueue
+
+    async def unconfirmed(jobs: list[NewJob]) -> list[Enqueued]:
+        return [replace(one, status=EnqueueStatus.UNREPLICATED) for one in await enqueue(jobs)]
+
+    monkeypatch.setattr(store, "enqueue", unconfirmed)
+    ((outcome, says),) = await act(store, JobAct.DUPLICATE, job.ref)
+    assert (outcome, says[:14]) == ("done", "duplicated as ")
+    change = await Inspector(store).edit_and_retry(job.ref, lambda job: job.spec)
+    assert change.says == "not retried: too few replicas of the queue default have confirmed it"
+    assert (await the(store, job)).state is State.DEAD, "a failover could lose the copy"

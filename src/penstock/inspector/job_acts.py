@@ -13,7 +13,7 @@ from penstock.core.job import QUEUED, TERMINAL, Job, NewJob, Ref, State
 from penstock.core.job_changes import copied_spec
 from penstock.core.lifecycle import DISCARDED, OPERATOR_CANCELLED
 from penstock.inspector.job_moves import move_jobs
-from penstock.inspector.requests import Change
+from penstock.inspector.requests import Change, why_not_taken
 from penstock.stores.contract import EnqueueStatus, Store
 from penstock.stores.encrypted import unreadable_check
 
@@ -70,6 +70,8 @@ _EVERY = {
 }
 
 
+#: The copy is in the store: it is new, a repeated step has made it before, or a failover may still lose it.
+_STORED = (EnqueueStatus.NEW, EnqueueStatus.EXISTS, EnqueueStatus.UNREPLICATED)
 #: How long (ms) a copy that is made under a name is kept after its end, at least: if the step that made it is
 #: repeated, by another worker some seconds later, the copy is still known.
 _COPY_KEPT = 60_000
@@ -181,8 +183,8 @@ class JobActs:
             elif ref not in copies:
                 why = self._why_not_copied(job)
                 done.append(Change(ref.queue, ref.id, "refused", f"not duplicated: {why}"))
-            elif answers[ref].status not in (EnqueueStatus.NEW, EnqueueStatus.EXISTS):
-                why = f"the queue answered {answers[ref].status.value}"
+            elif answers[ref].status not in _STORED:
+                why = why_not_taken(answers[ref].status, ref.queue)
                 done.append(Change(ref.queue, ref.id, "refused", f"not duplicated: {why}"))
             else:
                 done.append(Change(ref.queue, ref.id, "done", f"duplicated as {copies[ref].id}"))

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from penstock.core.job import QUEUED, TERMINAL, Job, NewJob, Ref, State
 from penstock.core.job_changes import copied_spec
-from penstock.inspector.requests import Change
+from penstock.inspector.requests import Change, why_not_taken
 from penstock.stores.contract import EnqueueStatus, JobEdit, Store
 
 __all__ = ["edit_job", "retry_edited", "version_of"]
@@ -78,7 +78,7 @@ async def retry_edited(
     copy = copied_spec(new, _id_of_copy(job, new, nonce), (await store.entries([])).now)
     (answer,) = await store.enqueue([copy])
     if answer.status not in (EnqueueStatus.NEW, EnqueueStatus.EXISTS):
-        why = f"the queue answered {answer.status.value}"
+        why = why_not_taken(answer.status, ref.queue)
         return Change(ref.queue, ref.id, "refused", f"not retried: {why}")
     if job.state is not State.COMPLETED:
         await store.delete([ref])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from penstock.core.ids import check_queue
 from penstock.core.job import QUEUED, Job, Ref
 from penstock.core.job_changes import moved_spec
-from penstock.inspector.requests import Change
+from penstock.inspector.requests import Change, why_not_taken
 from penstock.stores.contract import EnqueueStatus, JobMove, Store
 from penstock.stores.job_log import is_log
 
@@ -15,11 +15,6 @@ __all__ = ["move_jobs"]
 
 #: How often a job is tried that changes between the look and the move, e.g. because it became due.
 _TRIES = 3
-_SAYS = {
-    EnqueueStatus.EXISTS: "the queue {to} has a job with this id",
-    EnqueueStatus.CLOSED: "the queue {to} is closed",
-    EnqueueStatus.FULL: "the queue {to} is full",
-}
 
 
 async def move_jobs(
@@ -45,8 +40,8 @@ async def move_jobs(
             if answer is None:
                 if last:
                     done[ref] = _refused(ref, "it keeps changing: try again")
-            elif answer.status in _SAYS:
-                done[ref] = _refused(ref, _SAYS[answer.status].format(to=to))
+            elif answer.status in (EnqueueStatus.EXISTS, EnqueueStatus.CLOSED, EnqueueStatus.FULL):
+                done[ref] = _refused(ref, why_not_taken(answer.status, to))
             else:
                 done[ref] = Change(ref.queue, ref.id, "done", f"moved to {to} (was {before.value})")
     return [done[ref] for ref in refs]

@@ -7,8 +7,17 @@ import msgspec
 from penstock.core.errors import ConfigError, did_you_mean
 from penstock.core.ids import check_id, check_queue
 from penstock.core.job import Ref, State
+from penstock.stores.contract import EnqueueStatus
 
-__all__ = ["Change", "parse_address", "parse_state"]
+__all__ = ["Change", "parse_address", "parse_state", "why_not_taken"]
+
+_NOT_TAKEN = {
+    EnqueueStatus.EXISTS: "the queue {} has a job with this id",
+    EnqueueStatus.CLOSED: "the queue {} is closed",
+    EnqueueStatus.FULL: "the queue {} is full",
+    EnqueueStatus.UNREPLICATED: "too few replicas of the queue {} have confirmed it",
+    EnqueueStatus.UNKNOWN: "the answer was lost, and the queue {} may have it or not",
+}
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -19,6 +28,11 @@ class Change(msgspec.Struct, frozen=True):
     id: str
     outcome: str
     says: str
+
+
+def why_not_taken(status: EnqueueStatus, queue: str) -> str:
+    """Why the queue has not taken a job, or not safely, in words."""
+    return _NOT_TAKEN.get(status, "the queue {} cannot store it").format(queue)
 
 
 def parse_state(text: str) -> State:
