@@ -56,7 +56,7 @@ _ACTS = (
          (), "selected", "duplicated"),
     _Act("discard", "Make queued or suspended jobs dead. Running ones are refused: cancel them.",
          tuple(sorted(QUEUED | {State.SUSPENDED})), "queued or suspended", "discarded"),
-    _Act("move", "Move queued jobs to another queue. They are due as before and keep their attempts.",
+    _Act("move", "Move queued jobs to another queue. Their due times and attempts do not change.",
          tuple(sorted(QUEUED)), "queued", "moved"),
 )  # fmt: skip
 

@@ -94,15 +94,18 @@ def repaint(frame: str, *, in_place: bool, first: bool) -> None:
 
 def ask(question: str) -> None:
     """Ask a question; abort the command unless the answer is yes. All commands that ask have --yes."""
+    stdin = sys.stdin
+    if stdin is None:
+        raise click.ClickException(_NO_ANSWER)
     try:
-        yes = sys.stdin is not None and click.confirm(one_line(question), err=True)
+        yes = click.confirm(one_line(question), err=True)
     except click.Abort:  # Ctrl-C, or the end of the input
         click.echo(err=True)
-        if sys.stdin.isatty():
+        if stdin.isatty():
             raise
         raise click.ClickException(_NO_ANSWER) from None
     if not yes:
-        raise click.ClickException(_NO_ANSWER) if sys.stdin is None else click.Abort
+        raise click.Abort
 
 
 def at_terminal() -> bool:

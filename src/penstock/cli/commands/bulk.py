@@ -29,7 +29,7 @@ __all__ = ["command"]
 def command() -> None:
     """Show and abort bulk acts, such as `jobs retry --all`.
 
-    A bulk act changes all jobs that match a filter. It is kept in the store. If the process that started it
+    A bulk act changes all jobs that match a filter, and is kept in the store. If the process that started it
     ends, workers continue it.
     """
 
