@@ -41,6 +41,7 @@ EXTRA = {
     "jobs-none": "/jobs?text=nothing+has+this",
     "change": "/jobs/change?act=retry&state=dead&queue=webhooks",
     "schedule": "/periodic?cron=*/10+9-17+*+*+MON-FRI&tz=Europe/Berlin",
+    "entry-frequent": "/periodic/stock/bestsellers",
     "missing": "/jobs/payments/none",
 }
 #: Pages on which a button is pressed first.
