@@ -1,8 +1,8 @@
 """What users of other dashboards ask for, and where those have failed: tests named by it.
 
 Some have a file of their own. Ask 4, a job from a form with typed fields, and edit-and-retry: test_enqueue.py
-and test_operator.py. Ask 5, rights per act on the server: test_access.py. Ask 7, large flows in bounded parts, and
-the trap of hostile cron expressions: test_flow_pages.py.
+and test_operator.py. Ask 5, rights per act on the server: test_access.py. Ask 7, large flows in bounded
+parts, and the trap of hostile cron expressions: test_flow_pages.py.
 """
 
 from __future__ import annotations
