@@ -92,7 +92,7 @@ def test_reasons_of_a_job_say_when_as_people_do(ran: Site) -> None:
     task.using(delay="3d", id="later").enqueue("ann")
     page = ran.client.get("/jobs/mail/later").text
     assert re.search(r'<p class="why">It is due <time [^>]*>in 3 d</time>\.</p>', page)
-    overdue = sentence(1_800_000_060_000, f"it is due at {instant(1_800_000_000_000)}")
+    overdue = sentence(1_800_000_060_000, f"it was due at {instant(1_800_000_000_000)}")
     assert re.fullmatch("It was due <time [^>]*>1 min ago</time>\\.", overdue)
 
 

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from penstock.core.formats import size_text
 from penstock.core.job import TERMINAL, State
 from penstock.web.dashboard import charts
-from penstock.web.dashboard.formats import ago, brief, compact, exact, instant_of, percent, plain_line, span
+from penstock.web.dashboard.formats import ago, brief, compact, exact, percent, plain_line, span
 from penstock.web.dashboard.sessions import form_token
 from penstock.web.dashboard.tracebacks import folded
 from penstock.web.dashboard.view import View, segment
@@ -22,7 +22,6 @@ from penstock.web.dashboard.view import View, segment
 __all__ = ["Templates", "sentence"]
 
 #: An instant in a sentence, with the word before it.
-_DUE = re.compile(r"\bis due $")
 _INSTANT = re.compile(r"\b(at|until) (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)")
 
 
@@ -78,10 +77,8 @@ class Templates:
 
 
 def sentence(now: int, text: str) -> Markup:
-    """A sentence of the inspector: `it is due at 2026-11-20T08:30:00.000Z` is in 3 minutes, or was ago."""
+    """A sentence of the inspector: `it is due at 2026-11-20T08:30:00.000Z` is in 3 minutes."""
     before, *found = _INSTANT.split(f"{text[:1].upper()}{text[1:].rstrip('.')}.")
-    if found and (instant_of(found[1]) or now) < now:
-        before = _DUE.sub("was due ", before)
     parts = [escape(before)]
     for word, iso, after in zip(found[::3], found[1::3], found[2::3], strict=True):
         parts += [_time(now, iso) if word == "at" else escape(f"until {exact(iso)}"), escape(after)]
