@@ -12,7 +12,7 @@ from mysite.dashboard import dashboard  # noqa: E402  (models need a Django that
 
 
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    if scope["type"] == "http" and scope["path"].startswith("/dashboard/"):
+    if scope["type"] == "http" and f"{scope['path']}/".startswith("/dashboard/"):
         await dashboard({**scope, "root_path": "/dashboard"}, receive, send)
     else:
         await django_application(scope, receive, send)

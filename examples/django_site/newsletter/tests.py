@@ -65,6 +65,7 @@ class Newsletter(TransactionTestCase):
         site = TestClient(application, follow_redirects=False)
         asked = site.get("/dashboard/jobs?state=dead")
         self.assertEqual(asked.headers["location"], "/admin/login/?next=%2Fdashboard%2Fjobs%3Fstate%3Ddead")
+        self.assertTrue(site.get("/dashboard").headers["location"].endswith("/dashboard/"))
         page = f"/dashboard/jobs/mail/{job}"
         for name, facts, status, may_act in (
             ("guest", {}, 403, False),

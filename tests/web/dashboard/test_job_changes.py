@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock import App
-from penstock.core.job import State
+from penstock.core.job import Ref, State
 from penstock.inspector import BulkActs, BulkState, Inspector, JobAct, bulk_acts, bulk_pace
 from penstock.stores.contract import JobFilter
 from penstock.web.dashboard.bulk_steps import BulkSteps
@@ -190,6 +190,25 @@ async def test_jobs_are_selected_by_keys_changed_at_once_and_given_back(opened: 
     await page.locator("#jobs .all").check()
     await page.get_by_role("button", name="Cancel").click()  # it cannot be given back, so it asks
     await page.get_by_role("heading", name="Cancel 4 selected jobs").wait_for()
+
+
+@in_browser
+async def test_the_keyboard_comes_back_to_its_row(opened: Opened) -> None:
+    await put(opened.app, "walk", *many(4), dead=True)
+    page = await opened.page("/jobs?queue=walk&state=dead&order=oldest")
+    here = page.locator("#jobs tr.at")
+    for key in ("j", "j", "Enter"):
+        await page.keyboard.press(key)
+    await page.wait_for_url("**/jobs/walk/j1")
+    await page.go_back()
+    assert await here.get_attribute("data-row") == "walk/j1"
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**/jobs/walk/j1")
+    await opened.app.store.retry([Ref("walk", "j1")])  # it leaves the list
+    await page.go_back()
+    assert await here.get_attribute("data-row") == "walk/j2"
+    await page.keyboard.press("j")
+    assert await here.get_attribute("data-row") == "walk/j3"
 
 
 @in_browser
