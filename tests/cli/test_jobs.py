@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from datetime import datetime, timedelta
 
 import msgspec
@@ -15,7 +14,6 @@ from penstock.core.flow_member import FlowMember
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.core.unique import UniqueKey
-from penstock.errors import StoreUnavailable
 from penstock.inspector import Inspector, JobSearch
 from penstock.retry import exponential, fibonacci, fixed, linear, sidekiq, steps
 from penstock.stores.contract import Settlement
@@ -143,40 +141,6 @@ def test_a_job_without_a_log_says_so(penstock, store):
     put(store, "a")
     result = penstock("jobs", "log", "a")
     assert (result.stdout, result.stderr) == ("", "this job has logged no lines\n")
-
-
-def test_a_followed_log_is_printed_line_by_line_also_as_json_and_survives_an_outage(
-    penstock, store, monkeypatch
-):
-    job = a_log(store, "one", "two")
-    printed = []
-
-    async def look(self, refs, *, timeout):
-        printed.append(sys.stdout.buffer.getvalue())
-        if len(printed) < 4:
-            raise StoreUnavailable("connection refused")
-        await store.settle([Settlement(job.lease, Transition(State.COMPLETED, keep=60_000))])
-        return []
-
-    monkeypatch.setattr(type(store), "wait_for_end", look)
-    monkeypatch.setattr("penstock.cli.job_log._FOLLOWED", 1)
-    result = penstock("jobs", "log", "a", "--follow", "--json")
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [line.get("text") for line in lines] == ["one", "two", None]
-    assert lines[2]["error"]["code"] == 4
-    assert result.stderr == "penstock: error: connection refused\n"  # once, of three times
-    assert result.exit_code == 0
-    assert printed[0].count(b"text") == 2  # before the job has ended
-
-
-def test_ctrl_c_ends_a_followed_log_without_an_error(penstock, store, monkeypatch):
-    a_log(store, "one")
-
-    async def interrupted(self, refs, *, timeout):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(type(store), "wait_for_end", interrupted)
-    assert penstock.ok("jobs", "log", "a", "--follow").endswith("one\n")
 
 
 def test_an_act_that_no_job_matches_asks_nothing(penstock, store):

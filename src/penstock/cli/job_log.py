@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.faults import complain
+from penstock.cli.following import follow as follow_store
 from penstock.cli.job_addresses import ambiguous, no_job
 from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, note, say
-from penstock.core.errors import StoreUnavailable
 from penstock.core.job import Ref
 
 if TYPE_CHECKING:
@@ -21,9 +18,6 @@ if TYPE_CHECKING:
     from penstock.stores.contract import Store
 
 __all__ = ["add_log", "log_line"]
-
-#: With --follow: ms between two looks at the log of a running job.
-_FOLLOWED = 500
 
 
 def add_log(group: click.Group) -> None:
@@ -48,8 +42,7 @@ def _log(address: str, follow: bool) -> None:
     """Print the lines that a job has logged by current_job().log()."""
     session = Session.current()
     if follow:
-        with suppress(KeyboardInterrupt):
-            session.run_on_store(lambda store: _follow(store, address, json=session.json))
+        follow_store(lambda store: _Followed(store, address, json=session.json).look)
         return
     job = session.run(lambda inspector: _the_job(inspector, address))
     if session.json:
@@ -72,27 +65,30 @@ async def _the_job(inspector: Inspector, address: str) -> JobView:
     return found[0]
 
 
-async def _follow(store: Store, address: str, *, json: bool) -> None:
-    """Print lines until the job has ended. A store that does not answer is reported once, and asked again."""
-    from penstock.inspector import Inspector
+class _Followed:
+    """Prints the lines of a job since the last look, until it has ended."""
 
-    inspector = Inspector(store)
-    found, shown, away = [await _the_job(inspector, address)], 0, False
-    ref = Ref(found[0].queue, found[0].id)
-    while found:  # else the job has ended, and is not kept
-        (job,) = found
-        _print(job.log[shown:], json=json)
-        shown = len(job.log)
-        if job.ended_at is not None:
-            return
-        try:
-            await store.wait_for_end([ref], timeout=_FOLLOWED)
-            found, away = await inspector.job(f"{ref.queue}/{ref.id}"), False
-        except StoreUnavailable as error:
-            if not away:
-                complain(error, json=json)
-            away = True
-            await asyncio.sleep(_FOLLOWED / 1000)
+    def __init__(self, store: Store, address: str, *, json: bool) -> None:
+        from penstock.inspector import Inspector
+
+        self._inspector = Inspector(store)
+        self._address = address
+        self._json = json
+        self._shown: int | None = None
+
+    async def look(self) -> bool:
+        """Print them; returns whether more may come."""
+        if self._shown is None:
+            job = await _the_job(self._inspector, self._address)
+            self._address, self._shown = f"{job.queue}/{job.id}", 0
+        else:
+            found = await self._inspector.job(self._address)
+            if not found:  # the job has ended, and is not kept
+                return False
+            (job,) = found
+        _print(job.log[self._shown :], json=self._json)
+        self._shown = len(job.log)
+        return job.ended_at is None
 
 
 def _print(lines: Sequence[LogLineView], *, json: bool) -> None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from penstock.cli.following import follow as follow_store
 from penstock.cli.options import limit_option
 from penstock.cli.session import Session
-from penstock.cli.show import emit, note, table
+from penstock.cli.show import emit, note, say, table
 from penstock.cli.watching import Listing
 from penstock.core.formats import instant
 
@@ -24,12 +25,21 @@ __all__ = ["command"]
 @limit_option("entries", most=10_000)
 @click.option("--who", metavar="TEXT", default="", help="Filter by the start of WHO, e.g. token:deploy.")
 @click.option("--act", metavar="TEXT", default="", help="Filter by the start of ACT, e.g. tokens.")
-def command(limit: int, who: str, act: str) -> None:
+@click.option(
+    "--follow",
+    "-f",
+    is_flag=True,
+    help="Print acts as they are done, until Ctrl-C. With --json: one JSON document per line.",
+)
+def command(limit: int, who: str, act: str, follow: bool) -> None:
     """Show the audit log, newest first: acts of operators by commands and over HTTP.
 
     The store keeps the newest 10,000 entries.
     """
     session = Session.current()
+    if follow:
+        follow_store(lambda store: _NewEntries(store, who, act, json=session.json).look)
+        return
     found = session.run_on_store(lambda store: _read(store, limit + 1, who, act))
     shown, more = found[:limit], len(found) > limit
     if session.json:
@@ -43,6 +53,40 @@ def command(limit: int, who: str, act: str) -> None:
     )
     if more:
         note(f"there are more than {limit:,} entries: raise -n")
+
+
+class _NewEntries:
+    """Prints the entries that were written since the last look; in the beginning, none."""
+
+    def __init__(self, store: Store, who: str, act: str, *, json: bool) -> None:
+        self._store = store
+        self._who, self._act = who, act
+        self._json = json
+        self._last: int | None = None
+
+    async def look(self) -> bool:
+        """Print them; returns True, because more may come."""
+        from penstock.inspector.audit import AuditLog
+
+        new: list[ShownEntry] = []
+        async with aclosing(AuditLog(self._store).newest_first()) as entries:
+            async for entry in entries:
+                if self._last is None:
+                    self._last = entry.number
+                if entry.number <= self._last:
+                    break
+                new.append(entry)
+        self._last = new[0].number if new else self._last or 0
+        for entry in reversed(new):
+            if entry.entry.who.startswith(self._who) and entry.entry.act.startswith(self._act):
+                self._print(entry)
+        return True
+
+    def _print(self, entry: ShownEntry) -> None:
+        if self._json:
+            emit(entry.to_dict(), on_one_line=True)
+        else:
+            say("  ".join(part for part in _line(entry) if part not in ("", "-")))
 
 
 async def _read(store: Store, most: int, who: str, act: str) -> list[ShownEntry]:

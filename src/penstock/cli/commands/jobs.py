@@ -13,6 +13,7 @@ from penstock.cli.faults import INTERRUPTED, Exit
 from penstock.cli.job_acts import add_acts
 from penstock.cli.job_addresses import no_job
 from penstock.cli.job_edit import add_edit
+from penstock.cli.job_following import follow_jobs
 from penstock.cli.job_log import add_log, log_line
 from penstock.cli.job_search import read_search, run_search, search_options
 from penstock.cli.queue_notes import why_empty
@@ -53,7 +54,14 @@ def command() -> None:
 
 @command.command("list", cls=Listing)
 @search_options
-def list_(after: str | None, limit: int, **given: Any) -> int:
+@click.option(
+    "--follow",
+    "-f",
+    is_flag=True,
+    help="Print new jobs as they are enqueued, or with --state of ended jobs as they end, until Ctrl-C. "
+    "With --json: one JSON document per line.",
+)
+def list_(after: str | None, limit: int, follow: bool, **given: Any) -> int:
     """List or search jobs, newest first.
 
     A text is searched in the stored JSON of the arguments, and in errors as "Kind: message". Ctrl-C shows
@@ -61,6 +69,9 @@ def list_(after: str | None, limit: int, **given: Any) -> int:
     """
     session = Session.current()
     search = read_search(**given)
+    if follow:
+        follow_jobs(search)
+        return Exit.OK
     found = session.run(lambda inspector: run_search(inspector, search, after, limit))
     if session.json:
         emit({"jobs": found.jobs, "next": found.next, "away": found.away})
