@@ -222,7 +222,7 @@ def test_namespaces_do_not_see_each_other(here):
     ("spec", "says"),
     [
         ("tasks:ap", "the module 'tasks' has no 'ap' (did you mean tasks:app?)"),
-        ("tasks:other", "tasks:other is not an App but a int (did you mean tasks:app?)"),
+        ("tasks:other", "tasks:other is not an App but of the type int (did you mean tasks:app?)"),
         ("tasks", "'tasks' is not an app: write module:attribute (did you mean tasks:app?)"),
         ("task:app", "there is no module 'task' (did you mean 'tasks'?)"),
         ("tasks.more:app", "there is no module 'tasks.more'"),

@@ -142,7 +142,7 @@ def test_without_an_app_it_says_how_to_give_one(penstock, served):
     [
         ("nosuch:app", "there is no module 'nosuch'"),
         ("tasks:ap", "did you mean tasks:app?"),
-        ("tasks:other", "is not an App but a int"),
+        ("tasks:other", "is not an App but of the type int"),
     ],
 )
 def test_an_app_that_is_not_there_is_one_line_and_exit_code_2(shell, tasks, spec, says):

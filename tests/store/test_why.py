@@ -167,7 +167,7 @@ async def test_a_full_queue_names_the_jobs_that_hold_its_places(store: Store) ->
     await store.settings("default", limits=LimitChange.of(max_running=1))
     held = await running(store)
     await add(store, new("a"))
-    says = f"1 of 1 job of the queue run (max_running), held by {held.id}"
+    says = f"1 of 1 job of the queue runs (max_running), held by {held.id}"
     assert (await reasons(store, "a"))[0] == ("limited", says)
     await store.settings("default", limits=LimitChange.of(max_running=5))
     held = [job.id for job in await take(store, 1)] + [(await running(store)).id for _ in range(3)]

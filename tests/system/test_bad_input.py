@@ -73,7 +73,7 @@ def test_no_such_attribute(place):
 def test_something_else_than_an_app(place):
     code, says = _refused(place, "tasks:quick")
     assert code == 2
-    assert says.startswith("tasks:quick is not an App but a ")
+    assert says.startswith("tasks:quick is not an App but of the type ")
     assert says.endswith("(did you mean tasks:app?)")
 
 

@@ -53,7 +53,8 @@ def _find(module: ModuleType, attribute: str) -> App:
             ) from None
     if not isinstance(found, App):
         raise ConfigError(
-            f"{module.__name__}:{attribute} is not an App but a {type(found).__name__}{_apps_in(module)}"
+            f"{module.__name__}:{attribute} is not an App but of the type {type(found).__name__}"
+            f"{_apps_in(module)}"
         )
     return found
 

@@ -244,9 +244,9 @@ class _Question:
             named = await holders(self._store, info)
             others = " and others" if running > len(named) else ""
             held = f", held by {', '.join(named)}{others}" if named else ""
-            return [
-                Reason("limited", f"{running} of {counted(most, 'job')} of the queue run (max_running){held}")
-            ]
+            run = "runs" if most == 1 else "run"
+            of = f"{running} of {counted(most, 'job')} of the queue"
+            return [Reason("limited", f"{of} {run} (max_running){held}")]
         if info.opens is not None:
             opens = instant(info.opens)
             return [Reason("rated", f"the rate of the queue ({info.limits.rate}) opens at {opens}")]

@@ -155,7 +155,7 @@ async def test_a_job_says_why_it_waits_and_goes_on_when_that_is_mended(opened: O
         await drive.using(id="second").aenqueue("Oslo")
         await page.goto(opened.url + "/jobs/vans/second")
         await page.locator(
-            "#why", has_text="1 of 1 job of the queue run (max_running), held by first"
+            "#why", has_text="1 of 1 job of the queue runs (max_running), held by first"
         ).wait_for()
         other = await opened.page("/jobs/mail/unknown")
         await other.locator("#why", has_text="o worker here knows the task 'print'").wait_for()
