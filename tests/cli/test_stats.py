@@ -62,8 +62,21 @@ def test_statistics_are_shown_by_period(penstock, store):
         shown = penstock.json("stats", "--by", by, "--since", "1d")
         assert (shown["by"], [one["processed"] for one in shown["periods"]]) == (by, [200])
     heads, line = penstock.ok("stats", "--by", "day").splitlines()
-    assert heads.split()[:5] == ["DAY", "DONE", "FAILED", "RETRIED", "DEAD"]
-    assert line.split()[1:5] == ["200", "4", "2", "2"]
+    assert heads.split()[:5] == ["DAY", "ENQUEUED", "DONE", "FAILED", "RETRIED"]
+    assert line.split()[1:6] == ["-", "200", "4", "2", "2"], "nobody has sampled the queue"
+
+
+def test_enqueued_jobs_are_shown_by_period(penstock, store):
+    for number in range(3):
+        put(store, str(number))
+    put(store, "m", queue="mail")
+    asyncio.run(store.sample_depths())
+    report(store)
+    of_mail, of_task = ["-q", "mail"], ["-t", "shop.send"]
+    for words, enqueued, processed in (([], 4, 100), (of_mail, 1, 0), (of_task, None, 100)):
+        (day,) = penstock.json("stats", "--by", "day", *words)["periods"]
+        assert (day["enqueued"], day["processed"]) == (enqueued, processed)
+    assert penstock.ok("stats", "--by", "day", "-q", "mail").splitlines()[1].split()[1:3] == ["1", "0"]
 
 
 def test_the_depth_of_queues_is_shown(penstock, store):
@@ -73,18 +86,18 @@ def test_the_depth_of_queues_is_shown(penstock, store):
     fetch(store)
     put(store, "c", queue="mail", delay=60_000)
     asyncio.run(store.sample_depths())
-    means = {"samples": 1, "available": 1.0, "running": 1.0, "later": 0.0, "peak": 1}
-    late = {"samples": 1, "available": 0.0, "running": 0.0, "later": 1.0, "peak": 0}
+    means = {"samples": 1, "available": 1.0, "running": 1.0, "later": 0.0, "peak": 1, "enqueued": 2}
+    late = {"samples": 1, "available": 0.0, "running": 0.0, "later": 1.0, "peak": 0, "enqueued": 1}
     assert penstock.json("stats", "--depth")["depths"] == [
         {"queue": "default", **means},
         {"queue": "mail", **late},
     ]
     (hour,) = penstock.json("stats", "--depth", "--by", "hour")["depths"]
-    assert {name: hour[name] for name in means} == {**means, "later": 1.0}
+    assert {name: hour[name] for name in means} == {**means, "later": 1.0, "enqueued": 3}
     heads, line = penstock.ok("stats", "--depth", "--by", "day", "-q", "mail").splitlines()
-    assert heads.split() == ["DAY", "AVAILABLE", "PEAK", "RUNNING", "LATER"]
-    assert line.split()[1:] == ["0", "0", "0", "1"]
-    assert penstock.ok("stats", "--depth").splitlines()[1].split() == ["default", "1", "1", "1", "0"]
+    assert heads.split() == ["DAY", "AVAILABLE", "PEAK", "RUNNING", "LATER", "ENQUEUED"]
+    assert line.split()[1:] == ["0", "0", "0", "1", "1"]
+    assert penstock.ok("stats", "--depth").splitlines()[1].split() == ["default", "1", "1", "1", "0", "2"]
     assert "leave out --task" in penstock.says(2, "stats", "--depth", "--task", "t")
 
 

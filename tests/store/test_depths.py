@@ -1,4 +1,4 @@
-"""Samples of the depths of queues: how many unfinished jobs they had, by minute, hour and day."""
+"""Samples of queues: how many unfinished and enqueued jobs they had, by minute, hour and day."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from penstock.core.clock import ManualClock
 from penstock.core.queue_depth import QueueDepth
 from penstock.stores.contract import DepthRow, Resolution, Store
-from tests.store.facts import DAY, MINUTE, OpenStore, add, end, new, one_of_each, some, take, take_one
+from tests.store.facts import DAY, HOUR, MINUTE, OpenStore, add, end, new, one_of_each, some, take, take_one
 
 NOON = 1_700_000_000_000 // DAY * DAY + DAY // 2
 MINUTES, HOURS, DAYS = Resolution
@@ -38,6 +38,11 @@ async def available(store: Store, resolution: Resolution = MINUTES) -> list[int]
     return [row.depth.available for row in await rows(store, resolution, "default")]
 
 
+async def enqueued(store: Store, resolution: Resolution, queue: str = "default") -> list[int | None]:
+    """The enqueued jobs of a queue, by period."""
+    return [row.depth.enqueued for row in await rows(store, resolution, queue)]
+
+
 async def test_a_sample_counts_unfinished_jobs_of_each_queue(open_store: OpenStore) -> None:
     store = open_store()
     await one_of_each(store)
@@ -48,11 +53,12 @@ async def test_a_sample_counts_unfinished_jobs_of_each_queue(open_store: OpenSto
     assert len(counts) == 11
     ready, busy = counts.pop("available"), counts.pop("running")
     later = sum(counts.values()) - sum(counts[ended] for ended in ("completed", "cancelled", "dead"))
+    totals = {one.name: one.enqueued for one in await store.stats()}
     for resolution in Resolution:
         start = NOON // resolution.length * resolution.length
         assert await rows(store, resolution) == [
-            DepthRow("default", start, QueueDepth(1, ready, busy, later, ready)),
-            DepthRow("mail", start, QueueDepth(1, 1, 0, 0, 1)),
+            DepthRow("default", start, QueueDepth(1, ready, busy, later, ready, totals["default"])),
+            DepthRow("mail", start, QueueDepth(1, 1, 0, 0, 1, 1)),
         ]
 
 
@@ -87,13 +93,45 @@ async def test_samples_of_an_hour_and_a_day_add_up_and_keep_their_peak(
     clock.advance(MINUTE)
     await store.sample_depths()
     assert [row.depth for row in await rows(store, MINUTES, "default")] == [
-        QueueDepth(1, 3, 0, 0, 3),
-        QueueDepth(1, 7, 0, 0, 7),
-        QueueDepth(1, 0, 1, 0, 0),
+        QueueDepth(1, 3, 0, 0, 3, 7),
+        QueueDepth(1, 7, 0, 0, 7, 0),
+        QueueDepth(1, 0, 1, 0, 0, 0),
     ]
     for resolution in (HOURS, DAYS):
         (row,) = await rows(store, resolution, "default")
-        assert row.depth == QueueDepth(3, 10, 1, 0, 7)
+        assert row.depth == QueueDepth(3, 10, 1, 0, 7, 7)
+
+
+async def test_jobs_are_counted_in_the_period_they_were_enqueued_in(store: Store, clock: ManualClock) -> None:
+    """From one sample to the next, or until now. The first period of a queue has all before it, too."""
+    clock.set_wall(NOON + HOUR - 2 * MINUTE)
+    await store.sample_depths()
+    for number in (2, 0, 5):
+        await add(store, *some(number))
+        await end(store, await take_one(store))
+        clock.advance(MINUTE)
+        await store.sample_depths()
+    await add(store, *some(11))
+    assert await enqueued(store, MINUTES) == [3 + 2, 0, 5, 11]
+    assert await enqueued(store, HOURS) == [3 + 2 + 0, 5 + 11]
+    assert await enqueued(store, DAYS) == [3 + 2 + 0 + 5 + 11]
+    await add(store, new(queue="late"), new(queue="late"))
+    await store.sample_depths()
+    assert [await enqueued(store, one, "late") for one in Resolution] == [[2], [2], [2]]
+
+
+async def test_jobs_of_a_time_without_samples_count_in_the_period_before_it(
+    store: Store, clock: ManualClock
+) -> None:
+    await store.sample_depths()
+    for days, number in ((0, 2), (3, 4)):
+        clock.set_wall(NOON + days * DAY + 5 * MINUTE)
+        await add(store, *some(number))
+        await store.sample_depths()
+    assert await enqueued(store, MINUTES) == [0], "the others are too old"
+    assert await enqueued(store, DAYS) == [3 + 2 + 4, 0]
+    await add(store, new())
+    assert await enqueued(store, DAYS) == [9, 1]
 
 
 async def test_a_time_without_samples_is_a_gap(store: Store, clock: ManualClock) -> None:
@@ -131,13 +169,16 @@ async def test_samples_of_a_clock_that_was_set_back_are_not_shown(store: Store, 
     assert [await available(store, resolution) for resolution in Resolution] == [[3], [3], [3]]
 
 
-async def test_a_queue_that_is_gone_has_no_depths(store: Store) -> None:
+async def test_a_queue_that_is_gone_has_no_depths(store: Store, clock: ManualClock) -> None:
     await store.sample_depths()
     await store.delete([job.ref for job in (await store.list_jobs(queue="mail")).jobs])
     assert await store.drop("mail")
     await add(store, new(queue="mail"))
     for resolution in Resolution:
         assert [row.queue for row in await rows(store, resolution)] == ["default"]
+    clock.advance(MINUTE)
+    await store.sample_depths()
+    assert [await enqueued(store, one, "mail") for one in Resolution] == [[1], [1], [1]]
 
 
 async def test_namespaces_have_depths_of_their_own(store: Store, open_store: OpenStore) -> None:

@@ -341,7 +341,7 @@ async def test_the_depths_of_queues_are_sampled_soon_after_each_minute_begins(
         assert 40.0 < await DepthSampler(store).tick() <= 45.0
         clock.advance(60_000)
     (row,) = (await store.read_depths(Resolution.DAY, span=1)).rows
-    assert row.depth == QueueDepth(3, 3, 0, 0, 1)
+    assert row.depth == QueueDepth(3, 3, 0, 0, 1, 1)
 
 
 # ── the life of every loop ───────────────────────────────────────────────────────────────────────

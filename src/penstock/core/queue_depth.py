@@ -1,12 +1,12 @@
-"""The depth of a queue during one period: how many unfinished jobs it had, from samples."""
+"""The depth of a queue during one period: its unfinished and its enqueued jobs, from samples."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-__all__ = ["QueueDepth", "depth_of_all", "depth_over_time"]
+__all__ = ["QueueDepth", "depth_of_all", "depth_over_time", "enqueued_between"]
 
 
 class QueueDepth(msgspec.Struct, frozen=True):
@@ -16,6 +16,8 @@ class QueueDepth(msgspec.Struct, frozen=True):
     - `available`, `running`, `later`: sums over the samples; divided by `samples`, they are means. `later`:
       all other unfinished jobs, which are scheduled, retryable, parked, waiting, collecting or suspended.
     - `peak`: the most available jobs of a queue at one sample.
+    - `enqueued`: jobs enqueued from the first of the samples to the first sample of the next period that has
+      one, or until now. None: unknown, as the samples were stored without the total of enqueued jobs.
 
     Sums were chosen because they stay exact when periods, or queues, are added: the last value of each would
     not. A mean hides a short peak, so the peak is kept, too.
@@ -26,6 +28,7 @@ class QueueDepth(msgspec.Struct, frozen=True):
     running: int
     later: int
     peak: int
+    enqueued: int | None = None
 
     @classmethod
     def sample(cls, available: int, running: int, later: int) -> QueueDepth:
@@ -48,11 +51,26 @@ def depth_of_all(queues: Iterable[QueueDepth]) -> QueueDepth:
     return _sums(every, max((one.samples for one in every), default=0))
 
 
+def enqueued_between(totals: Sequence[int | None], total: int) -> list[int | None]:
+    """The jobs that were enqueued in each period of one queue, oldest first.
+
+    `totals`: of enqueued jobs at the first sample of each period, None if it is unknown; `total`: the one of
+    now. A total that is lower than an earlier one counts as nothing enqueued: counters were restored.
+    """
+    counted: list[int | None] = []
+    for first in reversed(totals):
+        counted.append(None if first is None else max(0, total - first))
+        total = total if first is None else first
+    return counted[::-1]
+
+
 def _sums(parts: list[QueueDepth], samples: int) -> QueueDepth:
+    counted = [one.enqueued for one in parts if one.enqueued is not None]
     return QueueDepth(
         samples,
         sum(one.available for one in parts),
         sum(one.running for one in parts),
         sum(one.later for one in parts),
         max((one.peak for one in parts), default=0),
+        sum(counted) if counted else None,
     )

@@ -46,16 +46,24 @@ class StatsInspector:
         queue: str | None = None,
         task: str | None = None,
         span: int = _TWO_HOURS,
+        enqueued: bool = True,
     ) -> list[PeriodStatsView]:
         """The statistics of all these tasks together by minute, hour or day, the latest period first.
 
-        A period without attempts is left out. Without `by`, the shortest periods that cover the span.
+        A period without attempts and enqueued jobs is left out. Without `by`, the shortest periods that cover
+        the span. Enqueued jobs are counted by queue: with `task`, they are unknown. `enqueued=False` saves
+        reading them.
         """
-        page = await self._store.read_stats(by or resolution_for(span), span=span, queue=queue, task=task)
-        found: dict[int, list[TaskStats]] = {}
+        by = by or resolution_for(span)
+        page = await self._store.read_stats(by, span=span, queue=queue, task=task)
+        depths = await self._depths(by, queue, span) if enqueued and task is None else {}
+        found: dict[int, list[TaskStats]] = {at: [] for at, depth in depths.items() if depth.enqueued}
         for row in page.rows:
             found.setdefault(row.at, []).append(row.stats)
-        return [period_stats_view(at, sum_of(stats)) for at, stats in sorted(found.items(), reverse=True)]
+        return [
+            period_stats_view(at, sum_of(stats), depths[at].enqueued if at in depths else None)
+            for at, stats in sorted(found.items(), reverse=True)
+        ]
 
     async def depths(self, *, queue: str | None = None, span: int = _TWO_HOURS) -> list[QueueDepthView]:
         """The unfinished jobs of each queue over this span, by queue. A queue without samples is left out."""
@@ -72,13 +80,16 @@ class StatsInspector:
 
         A period without samples is left out. Without `by`, the shortest periods that cover the span.
         """
-        page = await self._store.read_depths(by or resolution_for(span), span=span, queue=queue)
+        depths = await self._depths(by or resolution_for(span), queue, span)
+        return [period_depth_view(at, depth) for at, depth in sorted(depths.items(), reverse=True)]
+
+    async def _depths(self, by: Resolution, queue: str | None, span: int) -> dict[int, QueueDepth]:
+        """The depth of these queues together, by period."""
+        page = await self._store.read_depths(by, span=span, queue=queue)
         found: dict[int, list[QueueDepth]] = {}
         for row in page.rows:
             found.setdefault(row.at, []).append(row.depth)
-        return [
-            period_depth_view(at, depth_of_all(depths)) for at, depths in sorted(found.items(), reverse=True)
-        ]
+        return {at: depth_of_all(depths) for at, depths in found.items()}
 
     async def errors(
         self, *, queue: str | None = None, task: str | None = None, limit: int = 50

@@ -49,9 +49,13 @@ class TaskStatsView(msgspec.Struct, frozen=True):
 
 
 class PeriodStatsView(msgspec.Struct, frozen=True):
-    """The attempts of all chosen tasks in the minute, hour or day that begins at `at`."""
+    """The attempts of all chosen tasks in the minute, hour or day that begins at `at`.
+
+    `enqueued`: jobs enqueued in the chosen queues, from samples once a minute. None: unknown, as of one task.
+    """
 
     at: str
+    enqueued: int | None
     started: int
     processed: int
     failed: int
@@ -65,6 +69,7 @@ class QueueDepthView(msgspec.Struct, frozen=True):
     """The unfinished jobs of one queue, from samples once a minute.
 
     `available`, `running`, `later` (all other unfinished jobs): means. `peak`: the most available jobs.
+    `enqueued`: jobs enqueued since the first sample; None: unknown.
     """
 
     queue: str
@@ -73,12 +78,14 @@ class QueueDepthView(msgspec.Struct, frozen=True):
     running: float
     later: float
     peak: int
+    enqueued: int | None
 
 
 class PeriodDepthView(msgspec.Struct, frozen=True):
     """The unfinished jobs of all chosen queues in the minute, hour or day that begins at `at`, as means.
 
-    `peak`: the most available jobs of one queue.
+    `peak`: the most available jobs of one queue. `enqueued`: jobs enqueued from the first sample of a period
+    to that of the next one, or until now; None: unknown.
     """
 
     at: str
@@ -87,6 +94,7 @@ class PeriodDepthView(msgspec.Struct, frozen=True):
     running: float
     later: float
     peak: int
+    enqueued: int | None
 
 
 class ErrorGroupView(msgspec.Struct, frozen=True):
@@ -110,19 +118,19 @@ def task_stats_view(queue: str, task: str, stats: TaskStats) -> TaskStatsView:
     return TaskStatsView(queue, task, *_numbers(stats), *_times_of(stats))
 
 
-def period_stats_view(at: int, stats: TaskStats) -> PeriodStatsView:
+def period_stats_view(at: int, stats: TaskStats, enqueued: int | None) -> PeriodStatsView:
     """The statistics of a period."""
-    return PeriodStatsView(instant(at), *_numbers(stats), *_times_of(stats))
+    return PeriodStatsView(instant(at), enqueued, *_numbers(stats), *_times_of(stats))
 
 
 def queue_depth_view(queue: str, depth: QueueDepth) -> QueueDepthView:
     """The depth of a queue."""
-    return QueueDepthView(queue, depth.samples, *_means(depth), depth.peak)
+    return QueueDepthView(queue, depth.samples, *_means(depth), depth.peak, depth.enqueued)
 
 
 def period_depth_view(at: int, depth: QueueDepth) -> PeriodDepthView:
     """The depth in a period."""
-    return PeriodDepthView(instant(at), depth.samples, *_means(depth), depth.peak)
+    return PeriodDepthView(instant(at), depth.samples, *_means(depth), depth.peak, depth.enqueued)
 
 
 def error_group_view(group: ErrorGroup) -> ErrorGroupView:

@@ -466,7 +466,28 @@ async def test_damaged_depths_are_left_out_and_begin_anew(
     await store.sample_depths()
     for one in Resolution:
         (row,) = (await store.read_depths(one, span=HOUR)).rows
-        assert row.depth == QueueDepth.sample(1, 0, 0)
+        assert row.depth == QueueDepth(1, 1, 0, 0, 1, 0), "a queue with records is not new"
+
+
+async def test_records_of_depths_from_before_their_totals_are_read_and_get_one(
+    store: RedisStore, corruptor: RedisCorruptor
+) -> None:
+    await add(store, new(), new())
+    await store.sample_depths()
+    with corruptor.client() as client:
+        for one in Resolution:
+            key = corruptor.key("default", f"depth/{one.value}")
+            for place, record in client.hgetall(key).items():
+                client.hset(key, place, msgspec.msgpack.encode(msgspec.msgpack.decode(record)[:6]))
+        client.delete(corruptor.key("default", "depth/minute"))  # as in the next minute
+    for one in (Resolution.HOUR, Resolution.DAY):
+        (row,) = (await store.read_depths(one, span=HOUR)).rows
+        assert row.depth == QueueDepth(1, 2, 0, 0, 2, None)
+    await store.sample_depths()
+    await add(store, new())
+    for one in (Resolution.HOUR, Resolution.DAY):
+        (row,) = (await store.read_depths(one, span=HOUR)).rows
+        assert row.depth == QueueDepth(2, 4, 0, 0, 2, 1)
 
 
 async def test_a_queue_whose_keys_are_repaired_continues(

@@ -9,10 +9,11 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, Ref, State
-from penstock.stores.contract import Share
+from penstock.core.queue_depth import QueueDepth
+from penstock.stores.contract import Resolution, Share
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.file import MIGRATIONS
-from tests.store.facts import HOUR
+from tests.store.facts import HOUR, MINUTE, add, new
 
 #: A file that schema 8 wrote at this instant, as SQL.
 OLD = Path(__file__).parent / "old" / "schema_8.sql"
@@ -108,3 +109,17 @@ async def test_a_unique_key_is_still_held(store) -> None:
     )
     assert (answer.status.value, answer.id) == ("duplicate", "unique")
     assert job.state is State.AVAILABLE
+
+
+async def test_samples_from_before_their_totals_are_read_and_get_one(store, path, clock) -> None:
+    await store.sample_depths()
+    cx = sqlite3.connect(path)
+    cx.execute("UPDATE penstock_depth SET total = NULL")
+    cx.commit()
+    cx.close()
+    for number, seen in ((0, None), (1, 1)):
+        (row,) = (await store.read_depths(Resolution.DAY, span=HOUR, queue="limited")).rows
+        assert row.depth == QueueDepth(1 + number, 1 + number, 0, 0, 1, seen)
+        clock.advance(MINUTE)
+        await store.sample_depths()
+        await add(store, new(queue="limited"))

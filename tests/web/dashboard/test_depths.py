@@ -19,10 +19,10 @@ from tests.web.dashboard.conftest import Site
 MINUTE = 60_000
 
 
-def marks(site: Site, path: str) -> dict[str, str]:
-    """What a pointer finds in the chart of ready jobs, by time."""
+def marks(site: Site, path: str, title: str = "Ready jobs") -> dict[str, str]:
+    """What a pointer finds in the known values of a chart, by time."""
     page = html.unescape(site.client.get(path).text)
-    chart = page[page.index("<figcaption>Ready jobs") :]
+    chart = page[page.index(f"<figcaption>{title}") :]
     found = re.findall(r"<title>([^<]+?) · ([^<]+)</title>", chart[: chart.index("</figure>")])
     return {at: says for at, says in found if "–" not in says}
 
@@ -57,6 +57,14 @@ def test_the_chart_of_ready_jobs_shows_stored_samples_and_gaps() -> None:
         assert list(marks(site, path).values()) == ["ready 43", "ready 143"]
     assert all(says.startswith("mean ") for says in marks(site, "/?range=24h").values())
     assert "peak 143" in " ".join(marks(site, "/queues/mail?range=24h").values())
+
+
+def test_enqueued_jobs_are_a_line_over_the_attempts() -> None:
+    site, _ = stored_site()
+    for path in ("/", "/queues/mail"):
+        says = list(marks(site, f"{path}?range=2h", "Attempts").values())
+        assert says == [f"ok 0 · failed 0 · enqueued {number}" for number in (43, 100, 0)]
+    assert 'class="line c-first"' in site.client.get("/").text.partition("<figcaption>Wait")[0]
 
 
 def test_the_newest_minute_and_the_gaps_are_what_the_dashboard_has_seen() -> None:

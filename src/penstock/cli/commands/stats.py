@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_DEPTH_HEADS = ("AVAILABLE", "PEAK", "RUNNING", "LATER")
+_DEPTH_HEADS = ("AVAILABLE", "PEAK", "RUNNING", "LATER", "ENQUEUED")
 _NO_ATTEMPTS = "no attempts in this time"
 _NO_SAMPLES = "no samples in this time: a worker takes one each minute"
 _HEADS = ("DONE", "FAILED", "RETRIED", "DEAD", "WAIT 50/95/99 %", "RUN 50/95/99 %")
@@ -79,7 +79,8 @@ def command(
     Statistics of tasks are kept per minute for 2 hours, per hour for 4 days and per day for 90 days.
 
     With --depth, show the mean number of unfinished jobs of each queue, or by --by of all queues together,
-    and the most available ones of one queue. A worker or dashboard counts them once a minute.
+    and the most available ones of one queue. A worker or dashboard counts them once a minute, with the jobs
+    that were enqueued. Enqueued jobs are counted by queue, not by task.
     """
     session, span = Session.current(), milliseconds(since, what="since")
     if depths and task is not None:
@@ -137,8 +138,8 @@ def _show_periods(session: Session, by: str, queue: str | None, task: str | None
         emit({"by": by, "periods": periods})
         return
     table(
-        (by.upper(), *_HEADS),
-        [(_start(one.at, by), *_cells(one)) for one in periods],
+        (by.upper(), "ENQUEUED", *_HEADS),
+        [(_start(one.at, by), _enqueued(one), *_cells(one)) for one in periods],
         empty="" if periods else _why_empty(session, queue, _NO_ATTEMPTS),
     )
     _note_missing(by, span)
@@ -162,7 +163,12 @@ def _show_depths(session: Session, by: str | None, queue: str | None, span: int)
 
 
 def _depth_cells(one: QueueDepthView | PeriodDepthView) -> tuple[str, ...]:
-    return f"{one.available:,.0f}", f"{one.peak:,}", f"{one.running:,.0f}", f"{one.later:,.0f}"
+    means = (f"{one.running:,.0f}", f"{one.later:,.0f}")
+    return f"{one.available:,.0f}", f"{one.peak:,}", *means, _enqueued(one)
+
+
+def _enqueued(one: QueueDepthView | PeriodDepthView | PeriodStatsView) -> str:
+    return "-" if one.enqueued is None else f"{one.enqueued:,}"
 
 
 def _resolution(by: str) -> Resolution:

@@ -197,7 +197,9 @@ class Measuring(Protocol):
         """Count the unfinished jobs of each queue that has no sample in the current minute yet.
 
         A queue has one sample per minute of the store's clock, however many callers there are. Each sample is
-        added to the current minute, hour and day. The time of the call does not depend on the number of jobs.
+        added to the current minute, hour and day. The first one of each also stores the total of enqueued
+        jobs, or 0 if the queue has no earlier samples. The time of the call does not depend on the number of
+        jobs.
 
         Answer: the time until the next minute begins.
         """
@@ -206,8 +208,8 @@ class Measuring(Protocol):
     async def read_depths(self, resolution: Resolution, *, span: int, queue: str | None = None) -> DepthPage:
         """Read the depths in all periods that end less than `span` ms ago, of one queue or of all.
 
-        Answer: rows by queue and period. A period without a sample has no row; a record that cannot be read
-        is left out.
+        Answer: rows by queue and period. A period without a sample has no row: jobs that were enqueued in it
+        count in the last period before it that has one. A record that cannot be read is left out.
         """
         ...
 

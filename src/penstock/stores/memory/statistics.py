@@ -28,6 +28,8 @@ class MemoryStatistics:
     def __init__(self) -> None:
         self.periods: dict[Resolution, dict[int, dict[str, TaskStats]]] = {one: {} for one in Resolution}
         self.depths: dict[Resolution, dict[int, QueueDepth]] = {one: {} for one in Resolution}
+        #: The total of enqueued jobs at the first sample of each period that has a depth.
+        self.totals: dict[Resolution, dict[int, int]] = {one: {} for one in Resolution}
         self.errors: dict[str, ErrorGroup] = {}  # by group, the latest error last
         self._reports: dict[str, tuple[int, int]] = {}  # by source: the last number, and when it came
 
@@ -51,12 +53,15 @@ class MemoryStatistics:
             name = count.task if known else OTHER
             tasks[name] = sum_of([tasks[name], count.stats]) if name in tasks else count.stats
 
-    def add_depth(self, sample: QueueDepth, now: int) -> None:
+    def add_depth(self, sample: QueueDepth, total: int, now: int) -> None:
         """Add to the current minute, hour and day, unless this minute has a sample. Forget as `add` does."""
         if now // Resolution.MINUTE.length in self.depths[Resolution.MINUTE]:
             return
+        total = total if self.depths[Resolution.DAY] else 0
         for resolution, periods in self.depths.items():
-            period = _current(periods, resolution, now)
+            totals, period = self.totals[resolution], _current(periods, resolution, now)
+            _current(totals, resolution, now)
+            totals.setdefault(period, total)
             periods[period] = depth_over_time([periods[period], sample]) if period in periods else sample
 
     def add_errors(self, queue: str, count: ErrorCount, now: int) -> None:

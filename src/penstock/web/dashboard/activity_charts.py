@@ -1,4 +1,4 @@
-"""The charts of the overview and of a queue: attempts, waits, run times, and how many jobs were ready."""
+"""The charts of the overview and of a queue: attempts, enqueued and ready jobs, waits and run times."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ async def activity_charts(
     view: View, chosen: StatsRange, *, queue: str | None = None
 ) -> list[tuple[str, Chart]]:
     """Charts of a queue, or of all that the visitor may see, by title."""
-    attempts = await statistics_charts(view, chosen, queue=queue)
-    return [*attempts, ("Ready jobs", await _ready(view, chosen, queue))]
+    stored = filled(await _stored(view, chosen, queue), chosen.by, chosen.count, view.now)
+    enqueued = {at: one.enqueued for at, one in stored if one is not None and one.enqueued is not None}
+    attempts = await statistics_charts(view, chosen, queue=queue, enqueued=enqueued)
+    return [*attempts, ("Ready jobs", _ready(stored, view, chosen, queue))]
 
 
-async def _ready(view: View, chosen: StatsRange, queue: str | None) -> Chart:
+def _ready(
+    periods: list[tuple[int, PeriodDepthView | None]], view: View, chosen: StatsRange, queue: str | None
+) -> Chart:
     """The ready jobs by minute; over longer periods their mean, and of one queue the peak."""
-    periods = filled(await _stored(view, chosen, queue), chosen.by, chosen.count, view.now)
     if chosen.by is Resolution.MINUTE:
         stored = {at: None if one is None else one.available for at, one in periods}
         values = list(_with_seen(stored, view, queue).items())

@@ -74,10 +74,12 @@ def bar_chart(
     *,
     by: Resolution,
     shown: Callable[[float], str],
+    line: tuple[str, str, Sequence[float | None]] | None = None,
 ) -> Chart:
-    """Stacked bars: each series on the one before it."""
+    """Stacked bars: each series on the one before it. `line`: a series that is drawn over them."""
     rows = [[0.0 if one is None else read(one) or 0.0 for _, _, read in series] for _, one in values]
-    most = max([sum(row) for row in rows], default=0.0)
+    over = [] if line is None else [0.0 if v is None else v for v in line[2]]
+    most = max([*(sum(row) for row in rows), *over], default=0.0)
     paths = ["" for _ in series]
     for n, row in enumerate(rows):
         base = _HIGH
@@ -94,6 +96,11 @@ def bar_chart(
     ]
     sums = [sum(row[k] for row in rows) for k in range(len(series))]
     facts = [(name, colour, shown(n)) for (name, colour, _), n in zip(series, sums, strict=True)]
+    if line is not None:
+        name, colour, column = line
+        made.append(_line(name, colour, column, most))
+        says = [f"{text} · {name} {_known(v, shown)}" for text, v in zip(says, column, strict=True)]
+        facts.append((name, colour, shown(sum(over))))
     return _chart(values, made, says, most, by, shown, facts, empty=not most)
 
 
@@ -113,14 +120,13 @@ def area_chart(
     says = []
     for n, (at, _) in enumerate(values):
         parts = [
-            f"{name} {'–' if column[n] is None else shown(column[n] or 0.0)}"
-            for (name, _, _), column in zip(series, columns, strict=True)
+            f"{name} {_known(column[n], shown)}" for (name, _, _), column in zip(series, columns, strict=True)
         ]
         says.append(f"{_clock(at, by)} · " + " · ".join(parts))
     facts = []
     for (name, colour, _), column in zip(series, columns, strict=True):
         latest = next((v for v in reversed(column) if v is not None), None)
-        facts.append((name, colour, "–" if latest is None else shown(latest)))
+        facts.append((name, colour, _known(latest, shown)))
     empty = all(v is None for column in columns for v in column)
     return _chart(values, made, says, most, by, shown, facts, empty=empty)
 
@@ -131,6 +137,10 @@ def spark(numbers: Sequence[float]) -> str:
         return ""
     most, step = max(numbers) or 1.0, 100 / (len(numbers) - 1)
     return "M" + "L".join(f"{n * step:.1f} {19 - v / most * 18:.1f}" for n, v in enumerate(numbers))
+
+
+def _known(value: float | None, shown: Callable[[float], str]) -> str:
+    return "–" if value is None else shown(value)
 
 
 def _line(name: str, colour: str, column: Sequence[float | None], most: float) -> Series:

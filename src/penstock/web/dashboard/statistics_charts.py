@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.inspector import PeriodStatsView
@@ -46,14 +47,21 @@ def range_asked(view: View) -> StatsRange:
 
 
 async def statistics_charts(
-    view: View, chosen: StatsRange, *, queue: str | None = None, task: str | None = None
+    view: View,
+    chosen: StatsRange,
+    *,
+    queue: str | None = None,
+    task: str | None = None,
+    enqueued: Mapping[int, float] | None = None,
 ) -> list[tuple[str, Chart]]:
-    """Charts of attempts, waits and run times, by title."""
+    """Charts of attempts, waits and run times, by title. `enqueued`: jobs, by the start of a period (ms)."""
     if queue is None and not view.visitor.may(Right.READ):
         return []  # the sums would be about queues that the visitor may not see
     periods = await view.read(
         ("periods", chosen.name, queue, task),
-        lambda: view.inspector.statistics.periods(chosen.by, queue=queue, task=task, span=chosen.length),
+        lambda: view.inspector.statistics.periods(
+            chosen.by, queue=queue, task=task, span=chosen.length, enqueued=False
+        ),
         fresh=FRESH_STATISTICS,
     )
     values = filled(periods, chosen.by, chosen.count, view.now)
@@ -61,7 +69,11 @@ async def statistics_charts(
         (
             "Attempts",
             bar_chart(
-                values, (("ok", "ok", _succeeded), ("failed", "failed", _failed)), by=chosen.by, shown=compact
+                values,
+                (("ok", "ok", _succeeded), ("failed", "failed", _failed)),
+                by=chosen.by,
+                shown=compact,
+                line=("enqueued", "first", [enqueued.get(at) for at, _ in values]) if enqueued else None,
             ),
         ),
         (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from penstock.core.job import QUEUED, State
-from penstock.core.queue_depth import QueueDepth
+from penstock.core.queue_depth import QueueDepth, enqueued_between
 from penstock.stores.contract import DepthPage, DepthRow, Resolution
 from penstock.stores.memory.rows import MemoryQueue
 from penstock.stores.memory.state import MemoryState
@@ -17,7 +19,7 @@ _LATER = (QUEUED | {State.SUSPENDED}) - {State.AVAILABLE}
 def sample_depths(memory: MemoryState) -> int:
     now = memory.clock.now()
     for queue in memory.known(None):
-        queue.statistics.add_depth(_depth_of(queue), now)
+        queue.statistics.add_depth(_depth_of(queue), queue.enqueued, now)
     return _MINUTE - now % _MINUTE
 
 
@@ -30,10 +32,13 @@ def _depth_of(queue: MemoryQueue) -> QueueDepth:
 def read_depths(memory: MemoryState, resolution: Resolution, span: int, queue: str | None) -> DepthPage:
     now, length = memory.clock.now(), resolution.length
     oldest = max(resolution.oldest(now), (now - span) // length)
-    rows = [
-        DepthRow(one.name, period * length, depth)
-        for one in memory.known(None if queue is None else [queue])
-        for period, depth in sorted(one.statistics.depths[resolution].items())
-        if oldest <= period <= now // length
-    ]
+    rows: list[DepthRow] = []
+    for one in memory.known(None if queue is None else [queue]):
+        depths, totals = one.statistics.depths[resolution], one.statistics.totals[resolution]
+        periods = [period for period in sorted(depths) if oldest <= period <= now // length]
+        enqueued = enqueued_between([totals[period] for period in periods], one.enqueued)
+        rows += [
+            DepthRow(one.name, period * length, replace(depths[period], enqueued=number))
+            for period, number in zip(periods, enqueued, strict=True)
+        ]
     return DepthPage(rows, now)

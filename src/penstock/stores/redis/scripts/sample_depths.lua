@@ -1,7 +1,8 @@
 -- Count the unfinished jobs of each queue, and add them to its depths, unless the current minute has a sample.
 -- KEYS: the queues.  ARGV: clock, then per resolution, the shortest first: its name, the length of a period (ms), the number
 -- of periods kept.  Returns 0.
--- A depth is {period, samples, sum of available, of running, and of other unfinished jobs, most available}. Depths of a
+-- A depth is {period, samples, sum of available, of running, and of other unfinished jobs, most available, total of enqueued
+-- jobs at the first sample of the period: 0 at the first sample of the queue, nil in older records}. Depths of a
 -- resolution are in a hash, by the period modulo the number kept: a new one replaces the oldest.
 -- include: clock states queue counts
 local SPARE = 60000    -- the clock of expiry may differ from that of the script
@@ -37,11 +38,12 @@ end
 for _, queue in ipairs(KEYS) do
   if not depth_in(queue, resolutions[1]) and redis.call('EXISTS', queue .. ':meta') == 1 then
     local available, running, later = jobs_in(queue, AVAILABLE), jobs_in(queue, RUNNING), later_in(queue)
+    local total = redis.call('EXISTS', queue .. resolutions[#resolutions].key) == 1 and meta(queue).enqueued or 0
     for _, one in ipairs(resolutions) do
       local depth = depth_in(queue, one) or {one.period, 0, 0, 0, 0, 0}
       redis.call('HSET', queue .. one.key, one.field, cmsgpack.pack({
         one.period, depth[2] + 1, depth[3] + available, depth[4] + running, depth[5] + later,
-        math.max(depth[6], available),
+        math.max(depth[6], available), type(depth[7]) == 'number' and depth[7] or total,
       }))
       redis.call('PEXPIRE', queue .. one.key, one.lives)
     end

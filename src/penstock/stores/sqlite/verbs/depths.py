@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.core.queue_depth import QueueDepth
+import json
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from penstock.core.queue_depth import QueueDepth, enqueued_between
 from penstock.stores.contract import DepthPage, DepthRow, Resolution
 from penstock.stores.sqlite.sql import SQL
 from penstock.stores.sqlite.transaction_context import TransactionContext
@@ -12,6 +17,7 @@ from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE, NeedsWrite
 __all__ = ["probe_sample_depths", "read_depths", "sample_depths"]
 
 _UNSAMPLED = SQL["depths.unsampled"]
+_NEW = SQL["depths.new"]
 _SAMPLE = SQL["depths.sample"]
 _FORGET = SQL["depths.forget"]
 _ROWS = SQL["depths.rows"]
@@ -26,10 +32,11 @@ def probe_sample_depths(tx: TransactionContext) -> int | NeedsWrite:
 
 
 def sample_depths(tx: TransactionContext) -> int:
-    minute = tx.now // _MINUTE
+    minute, day = tx.now // _MINUTE, tx.now // Resolution.DAY.length
+    new = json.dumps([qid for (qid,) in tx.execute(_NEW, (tx.namespace, day))])
     for resolution in reversed(Resolution):  # minutes last: what they have is not added again
         code, period = RESOLUTION_CODES[resolution], tx.now // resolution.length
-        tx.execute(_SAMPLE, (tx.namespace, minute, code, period))
+        tx.execute(_SAMPLE, (tx.namespace, minute, code, period, new))
         tx.execute(_FORGET, (code, resolution.oldest(tx.now), period + 1))
     return _left(tx)
 
@@ -44,7 +51,17 @@ def read_depths(tx: TransactionContext, resolution: Resolution, span: int, queue
     found = tx.execute(
         _ROWS, (tx.namespace, RESOLUTION_CODES[resolution], oldest, tx.now // length, queue)
     ).fetchall()
-    return DepthPage(
-        [DepthRow(name, period * length, QueueDepth(*depth)) for name, period, *depth in sorted(found)],
-        tx.now,
-    )
+    rows: list[DepthRow] = []
+    for (name, total), some in groupby(sorted(found, key=_place), lambda row: row[:2]):
+        of_queue = list(some)
+        enqueued = enqueued_between([row[3] for row in of_queue], total)
+        rows += [
+            DepthRow(name, row[2] * length, QueueDepth(*[*row[4:], number]))
+            for row, number in zip(of_queue, enqueued, strict=True)
+        ]
+    return DepthPage(rows, tx.now)
+
+
+def _place(row: Sequence[Any]) -> tuple[str, int]:
+    name, _, period, *_ = row
+    return name, period
