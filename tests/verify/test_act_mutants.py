@@ -16,7 +16,7 @@ from penstock import App, Worker
 from penstock.core.job import NewJob, Ref, State
 from penstock.inspector import Inspector
 from penstock.inspector.bulk_acts import BulkActs
-from penstock.inspector.job_acts import JobAct, JobActs
+from penstock.inspector.job_acts import JobAct, JobActs, every_state
 from penstock.stores.contract import Enqueued, JobEdit, JobFilter, JobMove, Store
 from penstock.verify.faults.act_faults import ACTS
 from penstock.verify.ledger import Ledger, Verdict, acheck
@@ -111,7 +111,7 @@ async def _checked(folder: Path, mutant: type[_Mutant], act: JobAct, *, bulk: bo
         await asyncio.sleep(0)
     for _ in range(2):
         if bulk:
-            jobs = JobFilter(queues=("default",))
+            jobs = JobFilter(queues=("default",), states=every_state(act))
             started = await BulkActs(app.store).start(act, jobs, by="test", to="other")
             while await BulkActs(app.store).step(started.id, "test") is not None:
                 pass

@@ -16,10 +16,12 @@ from mysite.jobs import app
 @with_database
 def visitor_of(session_key: str | None) -> Visitor | None:
     """The user of a session, with the rights on jobs that this user has here."""
+    from django.contrib.auth.models import AbstractUser  # not before Django has loaded its apps
+
     request = HttpRequest()
     request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
     user = get_user(request)
-    if not user.is_authenticated:
+    if not isinstance(user, AbstractUser):  # nobody is logged in
         return None
     if user.is_superuser:
         return Visitor.of(user.get_username(), "admin")
