@@ -5,6 +5,7 @@ from importlib import import_module
 
 from django.conf import settings
 from django.contrib.auth import get_user
+from django.contrib.auth.models import AbstractUser
 from django.http import HttpRequest
 from penstock.web.dashboard import Dashboard, Visitor
 from starlette.requests import Request
@@ -16,8 +17,6 @@ from mysite.jobs import app
 @with_database
 def visitor_of(session_key: str | None) -> Visitor | None:
     """The user of a session, with the rights on jobs that this user has here."""
-    from django.contrib.auth.models import AbstractUser  # not before Django has loaded its apps
-
     request = HttpRequest()
     request.session = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
     user = get_user(request)

@@ -246,7 +246,9 @@ local function step()
     local other = order_by == 'due' and not wanted[state_of(string.byte(record) or 0)]
     if not other and may_match(id, record, lease) then
       found = found + 1
-      for _, value in ipairs({whole(at), whole(part.generation), id, record, lease or false}) do answer[#answer + 1] = value end
+      local n, number = #answer, whole(at)    -- no table per job: it took half of the time of a search
+      answer[n + 1], answer[n + 2] = number, part.generation == at and number or whole(part.generation)
+      answer[n + 3], answer[n + 4], answer[n + 5] = id, record, lease or false
     end
     return true
   end
