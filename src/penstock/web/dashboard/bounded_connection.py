@@ -18,7 +18,8 @@ _LONGEST_HEAD = 64 * 1024
 #: Seconds in which a new connection sends a head, in which a begun head has to be complete, and in which the
 #: rest of a body has to come that nobody waits for.
 _PATIENCE = 20.0
-#: So many connections below the limit of uvicorn, room is made: a new one counts before the old one has gone.
+#: Number of connections below uvicorn's limit at which one is closed for a new one: the new one counts before
+#: the old one has gone.
 _SPARE = 50
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
