@@ -85,7 +85,7 @@ def test_ctrl_c_ends_a_followed_log_without_an_error(penstock, store, pauses):
 
 def test_new_jobs_are_printed_once_as_they_are_enqueued(penstock, store, pauses):
     put(store, "before")
-    pauses(lambda: put(store, "a", "b"), nothing, lambda: put(store, "c", queue="mail"))
+    pauses(lambda: put(store, "a", "b"), lambda: kill(store, 1), lambda: put(store, "c", queue="mail"))
     lines = penstock.ok("jobs", "list", "--follow").splitlines()
     assert [line.split()[1:4] for line in lines] == [
         ["available", "default/a", "t"],
@@ -120,6 +120,7 @@ def test_followed_jobs_begin_at_since(penstock, store, pauses):
         (("--until", "+1h"), "it cannot have --until"),
         (("--by", "due"), "give no other --by"),
         (("--state", "running"), "give no other --state"),
+        (("--watch",), "give one of them"),
     ],
 )
 def test_what_makes_no_sense_for_jobs_to_come_is_refused(penstock, store, options, says):

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import click
+
 from penstock.cli.faults import complain
 from penstock.cli.session import Session
 from penstock.core.errors import StoreUnavailable
@@ -27,6 +29,10 @@ def follow(looking: Callable[[Store], Callable[[], Awaitable[bool]]]) -> None:
     again.
     """
     session = Session.current()
+    if session.watch is not None:
+        raise click.UsageError(
+            "--follow prints what is new, and --watch the whole list again: give one of them"
+        )
     with suppress(KeyboardInterrupt):
         session.run_on_store(lambda store: _follow(looking(store), json=session.json))
 

@@ -39,6 +39,7 @@ class _NewJobs:
         self._store = store
         self._search = search
         self._json = json
+        self._by_end = search.order.value == "ended"
         self._since: int | None = None
         self._shown: set[tuple[str, str, str | None]] = set()
 
@@ -52,7 +53,7 @@ class _NewJobs:
         async with aclosing(Inspector(self._store).search(self._from(since))) as steps:
             async for step in steps:
                 for job in step.jobs:
-                    key = (job.queue, job.id, job.ended_at)
+                    key = (job.queue, job.id, job.ended_at if self._by_end else job.enqueued_at)
                     if key not in self._shown:
                         self._print(job)
                     shown.add(key)
@@ -74,7 +75,7 @@ class _NewJobs:
         if self._json:
             emit(job, on_one_line=True)
             return
-        at = job.enqueued_at if job.ended_at is None else job.ended_at
+        at = job.ended_at if self._by_end else job.enqueued_at
         why = job.error or job.reason
         says = f"{at}  {job.state:<9}  {job.queue}/{job.id}  {job.task}"
         say(f"{says}  {why}" if why else says)
