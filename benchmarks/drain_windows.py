@@ -82,7 +82,7 @@ class DrainWindows:
     def report(self, what: str) -> float:
         """Print medians and ratios; returns the lower end of the 95 % interval of the rate's ratio."""
         low = _compare("jobs/s", what, self.rates)
-        _compare("µs of CPU per job, worker and Redis", what, self.cpu)
+        _compare("µs of CPU per job, all processes", what, self.cpu)
         return low
 
     # ── a pair ──

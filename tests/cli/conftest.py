@@ -20,6 +20,7 @@ from penstock.core.job import AttemptError, Job, NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.connect import connect
 from penstock.stores.contract import Settlement, Share, Store
+from penstock.stores.job_log import JobLog, LogLine, store_logs
 from tests.sqlite_files import new_url
 
 TASKS = """
@@ -199,3 +200,14 @@ def at_terminal(*words: str, columns: str = "80", **variables: str) -> str:
     os.close(ours)
     assert child.wait(60) == 0, text
     return text.decode()
+
+
+def logging_job(store: Store, *texts: str) -> Job:
+    """A running job `a` that has logged these lines."""
+    put(store, "a")
+    (job,) = fetch(store, 1)
+    log = JobLog()
+    for text in texts:
+        log.append(LogLine(1_700_000_000_000, text))
+    asyncio.run(store_logs(store, [(job.lease, log)], 15_000))
+    return job

@@ -9,25 +9,13 @@ import sys
 import pytest
 
 from penstock.cli import following
-from penstock.core.job import Job, State
+from penstock.core.job import State
 from penstock.core.lifecycle import Transition
 from penstock.errors import StoreUnavailable
 from penstock.inspector import Inspector
 from penstock.inspector.audit import AuditLog
 from penstock.stores.contract import Settlement
-from penstock.stores.job_log import JobLog, LogLine, store_logs
-from tests.cli.conftest import fetch, kill, put
-
-
-def logging_job(store, *texts) -> Job:
-    """A running job `a` that has logged these lines."""
-    put(store, "a")
-    (job,) = fetch(store, 1)
-    log = JobLog()
-    for text in texts:
-        log.append(LogLine(1_700_000_000_000, text))
-    asyncio.run(store_logs(store, [(job.lease, log)], 15_000))
-    return job
+from tests.cli.conftest import kill, logging_job, put
 
 
 @pytest.fixture

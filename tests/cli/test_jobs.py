@@ -11,15 +11,14 @@ import pytest
 
 from penstock.cli.job_search import run_search
 from penstock.core.flow_member import FlowMember
-from penstock.core.job import Job, NewJob, Ref, State
+from penstock.core.job import NewJob, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.core.unique import UniqueKey
 from penstock.inspector import Inspector, JobSearch
 from penstock.retry import exponential, fibonacci, fixed, linear, sidekiq, steps
 from penstock.stores.contract import Settlement
 from penstock.stores.facade import StoreFacade
-from penstock.stores.job_log import JobLog, LogLine, store_logs
-from tests.cli.conftest import fetch, kill, put
+from tests.cli.conftest import fetch, kill, logging_job, put
 
 
 def states(store, *ids, queue="default"):
@@ -113,19 +112,8 @@ def test_a_search_that_makes_no_sense_is_a_usage_error(penstock, words, problem)
     assert (result.exit_code, problem in result.stderr) == (2, True), result.stderr
 
 
-def a_log(store, *texts) -> Job:
-    """A running job `a` that has logged these lines."""
-    put(store, "a")
-    (job,) = fetch(store, 1)
-    log = JobLog()
-    for text in texts:
-        log.append(LogLine(1_700_000_000_000, text))
-    asyncio.run(store_logs(store, [(job.lease, log)], 15_000))
-    return job
-
-
 def test_the_log_of_a_job_is_printed(penstock, store):
-    job = a_log(store, "page 1 of 7")
+    job = logging_job(store, "page 1 of 7")
     line = "2023-11-14T22:13:20.000Z  page 1 of 7"
     assert penstock.ok("jobs", "log", "a") == f"{line}\n"
     assert f"log (1 line)\n  {line}" in penstock.ok("jobs", "show", "default/a")

@@ -90,7 +90,7 @@ def _check(search: JobSearch) -> JobSearch:
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
             raise click.UsageError(f"--follow shows jobs that are still to come: it cannot have {option}")
     states = set(search.filter.states)
-    if search.order is JobOrder.DUE or not (states <= TERMINAL or search.order is JobOrder.ENQUEUED):
+    if search.order is JobOrder.DUE:
         raise click.UsageError("--follow shows jobs as they are enqueued or as they end: give no other --by")
     if states and not states <= TERMINAL:
         raise click.UsageError(

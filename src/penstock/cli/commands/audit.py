@@ -59,26 +59,26 @@ class _NewEntries:
     """Prints the entries that were written since the last look; in the beginning, none."""
 
     def __init__(self, store: Store, who: str, act: str, *, json: bool) -> None:
-        self._store = store
-        self._who, self._act = who, act
+        from penstock.inspector.audit import AuditFilter, AuditLog
+
+        self._log = AuditLog(store)
+        self._filter = AuditFilter(who=who, act=act)
         self._json = json
         self._last: int | None = None
 
     async def look(self) -> bool:
         """Print them; returns True, because more may come."""
-        from penstock.inspector.audit import AuditLog
-
         new: list[ShownEntry] = []
-        async with aclosing(AuditLog(self._store).newest_first()) as entries:
+        newest = 0
+        async with aclosing(self._log.newest_first()) as entries:
             async for entry in entries:
-                if self._last is None:
-                    self._last = entry.number
-                if entry.number <= self._last:
+                newest = max(newest, entry.number)
+                if self._last is None or entry.number <= self._last:
                     break
                 new.append(entry)
-        self._last = new[0].number if new else self._last or 0
+        self._last = newest
         for entry in reversed(new):
-            if entry.entry.who.startswith(self._who) and entry.entry.act.startswith(self._act):
+            if self._filter.matches(entry.entry):
                 self._print(entry)
         return True
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Literal
 
 from penstock.core.job import State
+from penstock.core.text import counted
 from penstock.inspector import ParkedView, QueueDepthView, QueueView, TaskStatsView, WorkerView
 from penstock.stores.contract import Finding
 from penstock.stores.contract import Level as FindingLevel
@@ -185,7 +186,7 @@ def _doctor(facts: Facts) -> Iterator[AttentionItem]:
             warnings.append(one.what)
     if warnings:
         what = ", ".join(dict.fromkeys(warnings))
-        says = f"{len(warnings)} {'warning' if len(warnings) == 1 else 'warnings'} of the doctor: {what}"
+        says = f"{counted(len(warnings), 'warning')} of the doctor: {what}"
         yield AttentionItem("warn", "health", says, link)
 
 

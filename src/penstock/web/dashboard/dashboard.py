@@ -58,7 +58,7 @@ class Dashboard:
     """Pages for operators over the store of an app, as an ASGI application.
 
     Mount it under any path of another ASGI application. `login` is a function of that application: it gets
-    the request and returns a `Visitor`, or None for somebody who has to log in, at `login_url` if that is
+    the request and returns a `Visitor`, or None for a visitor who has to log in, at `login_url` if that is
     given. A visitor without rights sees nothing. Without `login`, visitors log in with an access token
     (`penstock tokens create`).
     """

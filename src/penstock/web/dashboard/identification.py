@@ -53,7 +53,7 @@ class Identification:
         return self._login is None
 
     async def visitor(self, request: Request, cookie: str | None) -> Visitor | None:
-        """Who sent the request; None: somebody who has to log in. Raises NoRightsError."""
+        """The visitor of a request; None: the visitor has to log in. Raises NoRightsError."""
         found = await self._found(request, cookie)
         if found is None:
             return None

@@ -28,8 +28,8 @@ class DashboardSettings:
       that nobody else reaches.
     - `session_length`: seconds after which a login ends.
     - `interval`: seconds between two reads of the store for all open pages together.
-    - `login_url`: where somebody whom the host application's `login` does not know is sent, with the page
-      that was asked for as `next`. Without it, they get the status 403.
+    - `login_url`: where visitors are sent whom the host application's `login` does not know, with the
+      page that they asked for as `next`. Without it, they get the status 403.
     """
 
     read_only: bool = False
