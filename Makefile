@@ -26,7 +26,7 @@ demo: $(VENV)/.ready-to-run ## Real work, one worker killed midway, nothing lost
 # Each module is compiled once, not in each of the thousands of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-# No test is retried, except the few that say why: @pytest.mark.timing("reason").
+# No test is retried: what fails now and then is a finding.
 test: servers lint ## Set up, lint, types and every test (what CI runs)
 	@$(MAKE) -j2 types pytest
 

@@ -42,9 +42,9 @@ from penstock import App, Worker
 from penstock.core.clock import ManualClock
 from penstock.core.job import NewJob
 from penstock.core.schedule import NewEntry, Schedule
-from penstock.core.task_stats import TaskStats
+from penstock.core.stats import TaskStats
 from penstock.stores.connect import connect
-from penstock.stores.contract import ErrorCount, StatsReport, Store, TaskCount, WorkerInfo
+from penstock.stores.contract import ErrorCount, Request, StatsReport, Store, TaskCount, WorkerInfo
 from penstock.web.dashboard import Dashboard
 from penstock.web.dashboard.pages import PAGES
 from penstock.workflows import chord
@@ -137,16 +137,14 @@ class Asked:
 
     def __init__(self, store: Store) -> None:
         self.verbs: Counter[str] = Counter()
-        for name in _verbs(store):
-            setattr(store, name, self._counted(name, getattr(store, name)))
+        ask = store.ask
+
+        async def counted(request: Request[Any]) -> Any:
+            self.verbs[request.verb] += 1
+            return await ask(request)
+
+        store.ask = counted  # type: ignore[method-assign]
         self.dashboard = Dashboard(store, open_to_all=True, hosts=())
-
-    def _counted(self, name: str, verb: Any) -> Any:
-        async def call(*given: Any, **named: Any) -> Any:
-            self.verbs[name] += 1
-            return await verb(*given, **named)
-
-        return call
 
     async def get(self, path: str, *, live: bool = False) -> tuple[int, str, str]:
         """The status, the address that is led to, and the page."""
@@ -165,11 +163,6 @@ class Asked:
         await self.dashboard(scope, receive, send)
         led = next((value.decode() for name, value in sent[0]["headers"] if name == b"location"), "")
         return sent[0]["status"], led, b"".join(one.get("body", b"") for one in sent[1:]).decode()
-
-
-def _verbs(store: Store) -> list[str]:
-    found = [name for name in dir(store) if not name.startswith("_")]
-    return [name for name in found if asyncio.iscoroutinefunction(getattr(store, name, None))]
 
 
 async def _measure_pages(store: Store) -> None:

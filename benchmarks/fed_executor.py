@@ -119,4 +119,4 @@ def _finish(source: _Source, batch: range, calls: list[concurrent.futures.Future
 
 
 def _call(task: str, payload: bytes) -> None:
-    getattr(served_processes, task).function(*_decode(payload))
+    getattr(served_processes, task)(*_decode(payload))

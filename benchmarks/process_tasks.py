@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import msgspec
@@ -29,6 +29,7 @@ from benchmarks.counters import Counters, leave_in
 from benchmarks.fed_executor import fed_rate
 from benchmarks.machine import describe
 from benchmarks.rig import Rig, Setup
+from benchmarks.served_processes import ProcessTasks
 from penstock.demo.survey import files_under, standard_library
 
 _PROCESSES = 2
@@ -113,16 +114,17 @@ def _fed_rate(load: Load, store: str, folder: Path) -> float:
 
 
 def _call(task: str, arguments: tuple[Any, ...]) -> None:
-    getattr(served_processes, task).function(*arguments)
+    getattr(served_processes, task)(*arguments)
 
 
 def worker_rate(load: Load, setup: Setup, folder: Path) -> float:
     """Calls per second of `penstock worker` with queued jobs."""
     knobs = {"PENSTOCK_PROCESS_SLOTS": str(_PROCESSES)}
-    with Rig(setup, folder, served=_SERVED, knobs=knobs) as rig:
-        job, chunk = getattr(served_processes, load.task).job, 20 if load.task == "blob" else 10_000
+    with Rig(setup, folder, tasks=ProcessTasks, served=_SERVED, knobs=knobs) as rig:
+        tasks = cast(ProcessTasks, rig.tasks).process
+        job, chunk = tasks[load.task].job, 20 if load.task == "blob" else 10_000
         with rig.workers():
-            rig.app.enqueue_many([served_processes.nap.job(_WARM) for _ in range(_PROCESSES)])
+            rig.app.enqueue_many([tasks["nap"].job(_WARM) for _ in range(_PROCESSES)])
             while rig.queued():
                 time.sleep(0.05)
             rig.pause()

@@ -12,8 +12,7 @@ from typing import Any
 from penstock.core.clock import ManualClock
 from penstock.core.ids import mint
 from penstock.core.job import State
-from penstock.core.sketch import MS_BOUNDS, sketch_of
-from penstock.core.task_stats import TaskStats
+from penstock.core.stats import MS_BOUNDS, TaskStats, sketch_of
 from penstock.inspector import Inspector
 from penstock.inspector.audit import AuditLog
 from penstock.stores.connect import connect
@@ -140,7 +139,7 @@ async def _some(store: Store, state: State) -> list[str]:
     """Addresses of jobs in this state, from all over the store."""
     found, after = [], None
     for _ in range(20):
-        page = await store.search_jobs(JobFilter(states=(state,)), after=after, limit=50)
+        page = await store.search(JobFilter(states=(state,)), after=after, limit=50)
         found += [f"{job.queue}/{job.id}" for job in page.jobs]
         after = page.next
         if after is None:

@@ -118,7 +118,7 @@ async def _pages(name: str, inspector: Inspector, search: JobSearch) -> None:
                 steps, found, after = steps + 1, found + len(step.jobs), step.next
         times.append((time.perf_counter() - began) * 1000)
         for _ in range(random.randrange(5) if after and n % 2 else 0):
-            page = await inspector._store.search_jobs(
+            page = await inspector._store.search(
                 search.filter, order=search.order, descending=search.descending, after=after, limit=500
             )
             after = page.next

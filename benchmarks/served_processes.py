@@ -2,22 +2,19 @@
 
 import os
 import time
+from typing import Any
 
 from benchmarks.counters import count
-from penstock import App
+from benchmarks.tasks import Tasks
 from penstock.demo.survey import survey
 
-__all__ = ["app", "blob", "busy", "nap", "noop", "parse"]
-
-app = App(os.environ.get("BENCH_URL", "memory://"))
+__all__ = ["ProcessTasks", "app", "blob", "busy", "nap", "noop", "parse"]
 
 
-@app.task(name="noop", run_in="process")
 def noop() -> None:
     count()
 
 
-@app.task(name="busy", run_in="process")
 def busy(us: int) -> None:
     """Use the CPU for this time."""
     until = time.thread_time_ns() + us * 1_000
@@ -26,18 +23,29 @@ def busy(us: int) -> None:
     count()
 
 
-@app.task(name="blob", run_in="process")
 def blob(text: str) -> None:
     count()
 
 
-@app.task(name="parse", run_in="process")
 def parse(path: str) -> None:
     """Parse and measure a file of Python, as the demo does."""
     survey(path)
     count()
 
 
-@app.task(name="nap", run_in="process")
 def nap(seconds: float) -> None:
     time.sleep(seconds)
+
+
+class ProcessTasks(Tasks):
+    """An app in which each function of this module is a process task as well, by its name."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self.process = {
+            function.__name__: self.app.task(name=f"process_{function.__name__}", run_in="process")(function)
+            for function in (noop, busy, blob, parse, nap)
+        }
+
+
+app = ProcessTasks(os.environ.get("BENCH_URL", "memory://")).app

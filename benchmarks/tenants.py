@@ -17,7 +17,7 @@ from pathlib import Path
 from penstock.core.ids import mint_token
 from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import Transition
-from penstock.core.partition import Tenant
+from penstock.core.relations import Tenant
 from penstock.stores.connect import connect
 from penstock.stores.contract import Settlement, Share, Store
 

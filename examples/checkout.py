@@ -107,7 +107,7 @@ UNFINISHED = (State.AVAILABLE, State.RUNNING, State.RETRYABLE, State.SUSPENDED, 
 
 def tell(first: Any, second: Any, kills: int) -> None:
     print(f"the worker was killed {kills} times, once after each step of the first order")
-    print(f"first order: {first.result(timeout=5)}")
+    print(f"first order: {first.result(timeout=60)}")
     print(f"second order: {second.status().value}: {second.job().errors[-1].message}")
     booked = sorted(path.name for path in HOME.glob("* of order *"))
     print(f"the bank: {', '.join(booked)}")

@@ -130,6 +130,8 @@ def main() -> None:
         print("minute 10: a worker was killed while it sent reminders")
 
         until(began + 20 * MINUTE)
+        while count("SELECT count(*) FROM mails") < len(ALL) - len(EARLY):  # a slow machine needs longer
+            time.sleep(0.001)
         paid = sum(pay(order) for order in LATE)
         mails = count("SELECT count(*) FROM mails")
         print(f"minute 20: {mails} reminders have been sent; {paid} more orders were paid")

@@ -77,7 +77,7 @@ async def main(folder: Path) -> None:
     handle = await flow.aenqueue(name="thumbnails", policy="ignore")
     print(f"{len(pictures)} pictures, one flow of {(await handle.ainfo()).total} nodes")
     await Worker(app, burst=True).run()
-    print(await handle.aresult(10))
+    print(await handle.aresult(60))
     made = len(pictures_of(folder, "*.small.ppm"))
     print(f"the flow is {await handle.astatus()}; the page has {made} files to show")
 

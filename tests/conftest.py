@@ -27,6 +27,16 @@ from tests.servers import (
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """No garbage to speak of is made while tests are collected: looking for it took a fifth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     marks.mark(items)  # before `-m` selects
     yield
@@ -36,11 +46,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Keep the collected tests from the garbage collector, which would walk all of them again and again."""
-    _freeze()
-
-
-def _freeze() -> None:
-    gc.collect()
     gc.freeze()
 
 
@@ -48,10 +53,18 @@ def _freeze() -> None:
 def pytest_runtest_logfinish() -> None:
     """Do the same with what a few hundred tests have left: reports, and stores in memory."""
     if next(_finished) % 250 == 0:
-        _freeze()
+        gc.collect()
+        gc.freeze()
 
 
 _finished = itertools.count(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _garbage() -> Iterator[None]:
+    """Charge a file of tests with the sockets, files and coroutines that it has left in cycles."""
+    yield
+    gc.collect()
 
 
 @pytest.hookimpl(tryfirst=True)

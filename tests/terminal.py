@@ -27,7 +27,7 @@ class Terminal:
             name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
         }
         done = subprocess.run(
-            [*self._tmux, *words], env=env, capture_output=True, text=True, timeout=20, check=False
+            [*self._tmux, *words], env=env, capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

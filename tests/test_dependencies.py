@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tomllib
 from functools import cache
@@ -80,3 +81,42 @@ def test_every_exception_from_the_rules_of_security_says_why() -> None:
         if re.search(r"noqa:[^#(]*\bS\d{3}(?![^#]*\()", line) and not re.search(r"#\s*noqa.*(\(|#)", line)
     ]
     assert silent == []
+
+
+#: Refuses every package of an extra, as an environment without them does, then imports each named module.
+_WITHOUT_EXTRAS = """
+import importlib, importlib.util, sys
+missing, modules = set(sys.argv[1].split()), sys.argv[2].split()
+class Refuser:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in missing:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *rest: None if name in missing else find_spec(name, *rest)
+sys.meta_path.insert(0, Refuser())
+for module in modules:
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        print(f"{module}: {type(error).__name__}: {error}")
+"""
+
+
+def test_what_docs_import_says_which_extra_it_needs() -> None:
+    optional = {named(one) for one in extras("dev", "all")} - {named(one) for one in PROJECT["dependencies"]}
+    pages = [SRC.parent / "README.md", *sorted((SRC.parent / "docs").rglob("*.md"))]
+    modules = {
+        module
+        for page in pages
+        for module in re.findall(r"^ *(?:from|import) (penstock[\w.]*)", page.read_text("utf-8"), re.M)
+    }
+    assert "penstock.web.dashboard" in modules
+    run = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_EXTRAS, " ".join(optional), " ".join(sorted(modules))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    needs = run.stdout.splitlines()
+    assert any(line.startswith("penstock.web.dashboard: MissingExtra: ") for line in needs)
+    assert [line for line in needs if "pip install 'penstock[" not in line] == []

@@ -15,6 +15,8 @@ A snippet or a session that names `redis://localhost:6379` gets a Redis of its o
 from __future__ import annotations
 
 import ast
+import contextlib
+import importlib
 import inspect
 import json
 import os
@@ -40,7 +42,7 @@ from penstock.client.options import CallOptions, DefaultOptions, TaskOptions
 from penstock.config import KNOBS, load
 from penstock.core import errors
 from penstock.core.errors import did_you_mean
-from penstock.dialects.lmstfy.config_file import read_config
+from penstock.dialects.lmstfy.settings import read_config
 from penstock.pool import Pool
 from tests.packages import packages_or_skip
 from tests.servers import RedisServer
@@ -89,7 +91,7 @@ def blocks_of(page: Path) -> list[Block]:
             if inner == f"{fence[1]}```":
                 break
             body.append(inner.removeprefix(fence[1]))
-        file = re.match(r"`([\w./-]+)`.*:$", above)
+        file = re.match(r"`([\w.][\w./-]*)`.*:$", above)  # not an option of a command
         why = re.match(r"<!-- not run: (.+) -->$", above)
         found.append(
             Block(
@@ -133,16 +135,20 @@ PROGRAMS = {block.name: (block, text, files) for block, text, files in programs(
 
 #: Runs snippets in forks of itself, for starting an interpreter and importing all takes longer than most.
 SERVER = """
-import importlib, json, os, runpy, signal, sys, traceback
-for name in ("app", "worker", "stores.connect", "stores.memory", "stores.sqlite", "testing"):
+import gc, importlib, json, os, runpy, signal, sys, traceback
+import penstock
+for name in penstock.__all__:
+    getattr(penstock, name)  # imported where it is first asked for
+for name in ("inspector", "stores.encrypted", "stores.memory.store", "stores.sqlite.store", "worker.worker"):
     importlib.import_module("penstock." + name)
+gc.freeze()
 
 def play(order):
     os.chdir(order["cwd"])
     said = os.open("said", os.O_WRONLY | os.O_CREAT)
     os.dup2(said, 1)
     os.dup2(said, 2)
-    signal.alarm(30)
+    signal.alarm(100)
     sys.path.insert(0, order["cwd"])
     sys.argv[:] = [order["file"]]
     try:
@@ -184,7 +190,7 @@ class Server:
         return status, (cwd / "said").read_text()
 
     def close(self) -> None:
-        self.process.communicate(timeout=10)
+        self.process.communicate(timeout=60)
 
 
 def clean_environment() -> dict[str, str]:
@@ -327,6 +333,31 @@ def test_a_command_line_parses(call: str, monkeypatch: pytest.MonkeyPatch) -> No
         parse_queues(last.params["queues"])
 
 
+def unknown_part(text: str) -> str | None:
+    """What is wrong with a command in the text: a word that is no command, or a group without one of its
+    commands, which prints its help. A group as such is written with three dots.
+    """
+    found: click.Command = cli
+    for word in text.split():
+        as_such = word in ("...", "…") or word.isupper() or word.startswith("-")
+        if not isinstance(found, click.Group) or as_such:
+            return None
+        if not re.fullmatch(r"[a-z][a-z\\|-]*", word):
+            break
+        commands = [found.get_command(click.Context(found), one) for one in re.split(r"\\?\|", word)]
+        if None in commands:
+            return word
+        found = commands[0] or found
+    alone = isinstance(found, click.Group) and not found.invoke_without_command
+    return "a group alone prints its help" if alone else None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_a_command_in_the_text_exists(page: Path) -> None:
+    calls = re.findall(r"`penstock ([^`]+)`", without_blocks(page))
+    assert {call: wrong for call in calls if (wrong := unknown_part(call))} == {}
+
+
 def test_the_page_of_the_command_line_has_every_command_and_no_other() -> None:
     page = (DOCS / "cli.md").read_text("utf-8")
     assert set(re.findall(r"^\| `penstock (\w+)", page, re.M)) == set(COMMANDS)
@@ -354,6 +385,8 @@ def test_the_two_commands_of_the_readme_are_targets_of_the_makefile() -> None:
 
 SESSIONS = sorted({block.page for block in BLOCKS if block.file}, key=lambda page: page.name)
 MARK = "@@@@"
+#: No session may hang longer than this (s); the longest takes a quarter of a minute alone.
+_SESSION = 240
 
 
 class Shown(NamedTuple):
@@ -366,7 +399,8 @@ class Shown(NamedTuple):
 
 def session_of(page: Path, home: Path, on_redis: Callable[[str], str]) -> tuple[str, list[Shown]]:
     """The page as a script: files are written when their turn comes, commands are marked."""
-    script = ["set -m", "trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT"]
+    # without `set -m`: bash would go on to the next command when one is only stopped for a moment
+    script = ["trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT"]
     shown: list[Shown] = []
     texts = {name: text for name, (_, text, _) in PROGRAMS.items()}
     for n, block in enumerate(b for b in BLOCKS if b.page == page and not b.not_run):
@@ -387,6 +421,7 @@ def session_of(page: Path, home: Path, on_redis: Callable[[str], str]) -> tuple[
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(_SESSION + 30)
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, marks=server_if_named(page.read_text("utf-8")), id=named(page)) for page in SESSIONS],
@@ -399,6 +434,7 @@ def test_a_session_prints_what_its_page_shows(
     home.mkdir()
     cwd.mkdir()
     script, shown = session_of(page, home, on_redis)
+    assert any(lines for *_, lines in shown), "a session that shows nothing"
     output = play(script, cwd)
     parts = re.split(rf"^{MARK}(\d+)\n", output, flags=re.M)
     printed = {int(n): text.splitlines() for n, text in zip(parts[1::2], parts[2::2], strict=True)}
@@ -413,7 +449,7 @@ def test_a_session_prints_what_its_page_shows(
 
 def play(script: str, cwd: Path) -> str:
     """What it prints; it and all that it started are gone afterwards."""
-    bash = subprocess.Popen(
+    with subprocess.Popen(
         ["bash", "-c", script],
         cwd=cwd,
         env=clean_environment(),
@@ -422,14 +458,12 @@ def play(script: str, cwd: Path) -> str:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-    )
-    try:
-        return bash.communicate(timeout=90)[0]
-    finally:
+    ) as bash:
         try:
-            os.killpg(bash.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+            return bash.communicate(timeout=_SESSION)[0]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(bash.pid, signal.SIGKILL)
 
 
 def first_missing(wanted: list[str], printed: list[str]) -> str | None:
@@ -484,6 +518,18 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         elif anchor and anchor not in anchors_of(there):
             lost.append(f"{target}: no such heading{did_you_mean(anchor, anchors_of(there))}")
     assert not lost
+
+
+def test_every_class_that_a_page_names_with_its_module_is_there() -> None:
+    named = {
+        name for page in PAGES for name in re.findall(r"\bpenstock(?:\.[a-z_]+)+\.[A-Z]\w+", page.read_text())
+    }
+    parts = {name: name.rpartition(".") for name in named}
+    assert {
+        name
+        for name, (module, _, kind) in parts.items()
+        if not hasattr(importlib.import_module(module), kind)
+    } == set()
 
 
 def test_every_page_that_the_code_names_is_there() -> None:
@@ -602,7 +648,7 @@ def readable(ms: int) -> str:
 
 @pytest.mark.slow
 def test_every_message_in_troubleshooting_is_one_that_the_code_can_say() -> None:
-    said = list(texts_of_the_code())
+    said = set(texts_of_the_code())
     page = (DOCS / "troubleshooting.md").read_text("utf-8")
     messages = re.findall(r"^### `(.+)`$", page, re.M)
     assert len(messages) > 20
@@ -622,8 +668,14 @@ def texts_of_the_code() -> Iterator[str]:
 
 def says(text: str, message: str) -> bool:
     """Whether the text, with its gaps filled in anyhow, contains the message, with its own."""
-    pieces = [piece for piece in message.split("…") if piece.strip()]
-    return bool(re.search(".*".join(re.escape(piece) for piece in pieces), text, re.S))
+    at = 0
+    for piece in message.split("…"):
+        if piece.strip():
+            found = text.find(piece, at)
+            if found < 0:
+                return False
+            at = found + len(piece)
+    return True
 
 
 def test_each_test_that_a_page_names_is_there() -> None:

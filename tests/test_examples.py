@@ -28,7 +28,7 @@ SAYS: dict[str, tuple[list[str], list[str]]] = {
         [
             r"the worker was killed 5 times, once after each step of the first order",
             r"first order: order 1 is closed: ANN, BOB",
-            r"second order: dead: out of stock",
+            r"second order: dead: (undone after: )?out of stock",  # a kill may meet it before its undo
             r"the bank: charge of order 1, charge of order 2, refund of order 2",
         ],
     ),
@@ -94,7 +94,7 @@ def test_an_example_says_what_it_should(name: str, tmp_path: Path) -> None:
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr

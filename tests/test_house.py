@@ -55,43 +55,37 @@ NEIGHBOURS = {
 
 # `core` knows the standard library, msgspec and itself; what else a module of it may know is named here.
 CORE_MAY_IMPORT = {"msgspec"}
-CORE_MAY_ALSO_IMPORT = {"schedule": {"cronsim"}}
+CORE_MAY_ALSO_IMPORT = {"schedule": {"cronsim"}, "cron": {"cronsim"}}
 
 # `stores.redis.wire` knows addresses, sockets and errors, and nothing of jobs.
 WIRE = ("stores", "redis", "wire")
-WIRE_MAY_IMPORT = {"duration", "errors", "forks", "per_loop"}
+WIRE_MAY_IMPORT = {"errors", "forks", "formats", "loops"}
 
 # What every store may use; all else under `stores` is a concrete store.
 SHARED_BY_STORES = {
-    *("__init__", "contract", "facade", "statements", "migrate", "package_files"),
-    *("result_waiter", "rate_limiter", "batch_buffer", "text_encoding", "wake_counts", "flow_cursor"),
-    *("cursors", "namespace_views", "job_matcher", "search_cursors", "job_log"),
+    *("__init__", "contract", "own_store", "around", "sql", "statements"),
+    *("result_waiter", "rate_limiter", "text_encoding", "cursors", "job_matcher", "job_log", "signal_check"),
 }
 # These know stores by their URLs, and a store that is around another one.
 KNOW_STORES = {"connect"}
 
-# Inside `worker` only worker.py, wiring.py and services.py (and the package itself) import the services; all
+# Inside `worker` only worker.py and services.py (and the package itself) import the services; all
 # may know its facts and tools. Besides, these arrows: what is fetched goes to the executor; a process is told
 # what to be.
-WORKER_KNOWS_ALL = {"__init__", "services", "wiring", "worker"}
+WORKER_KNOWS_ALL = {"__init__", "services", "worker"}
 WORKER_FACTS = {
-    *("event_loop", "last_lines", "owner"),
-    *("attempt_recorder", "leased_jobs", "plan", "exits", "orders", "queues", "locks", "logs", "signals"),
-    *("metrics_page", "shared_lease_table", "unknown_tasks", "worker_metrics"),
+    *("event_loop", "leased_jobs", "locks", "logs", "metrics_page", "orders", "plan", "process_identity"),
+    *("queues", "setup", "shared_lease_table", "signals", "unknown_tasks", "worker_metrics"),
+    "worker_stats",
 }
 WORKER_ARROWS = {
-    "attempt_watch": {"executor", "heartbeat"},
-    "callback_adopter": {"reporter"},
-    "callback_executor": {"pools"},
-    "callback_runner": {"callback_executor"},
-    "checks": {"callback_executor"},
-    "executor": {"pools"},
-    "fetcher": {"executor", "settler"},
-    "listener": {"executor"},
+    "announcer": {"callbacks"},
+    "callbacks": {"pools"},
+    "executor": {"callbacks", "heartbeat", "pools"},
+    "fetcher": {"executor"},
     "process": {"worker"},
-    "remote_control": {"command_reader"},
-    "reporter": {"callback_runner"},
-    "stack_report": {"executor"},
+    "remote_control": {"executor", "pools"},
+    "reporter": {"callbacks"},
     "supervisor": {"process"},
 }
 
@@ -579,7 +573,7 @@ def test_import_penstock_brings_in_no_driver_no_web_and_no_command_line() -> Non
         ),
         (
             arrows_inside_worker,
-            {"worker/settler.py": "from .fetcher import F"},
+            {"worker/executor/settler.py": "from ..fetcher import F"},
             "imports worker/fetcher",
         ),
         (forbidden_words, {"codec.py": "import pickle"}, "imports pickle"),
@@ -629,7 +623,7 @@ def test_a_broken_rule_is_caught(rule, files: dict[str, str], says: str, tmp_pat
             imports_of_another_store,
             {
                 "stores/sqlite/store.py": "from .verbs import v\nfrom ..statements import s",
-                "stores/sqlite/verbs.py": "",
+                "stores/sql/verbs.py": "",
                 "stores/connect.py": "from penstock.stores.sqlite.store import S",
             },
         ),

@@ -16,6 +16,7 @@ from penstock import App, workflows
 from penstock.app.attempt import Attempt
 from penstock.cli.main import cli
 from penstock.retry import exponential, sidekiq, steps
+from tests.cases import each
 from tests.test_docs import DOCS
 
 PAGE = (DOCS / "moving.md").read_text("utf-8")
@@ -64,7 +65,7 @@ def test_a_command_parses(command: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert parsed
 
 
-@pytest.mark.parametrize("code", CODE)
+@each("code", CODE)
 def test_code_names_what_exists(code: str) -> None:
     if code.startswith("@app.task"):
         is_accepted(code)

@@ -17,9 +17,10 @@ from penstock import errors, events, testing
 from penstock.app.queue import StoredQueue
 from penstock.app.take import Take
 from penstock.app.task import Using
+from penstock.client.handle import ProgressStream
 from penstock.client.outbox import Outbox
-from penstock.client.progress_stream import ProgressStream
 from penstock.client.results import AsCompleted
+from tests.cases import each
 
 ROOT = Path(__file__).resolve().parent.parent
 INIT = ROOT / "src" / "penstock" / "__init__.py"
@@ -78,7 +79,7 @@ def test_no_event_and_error_share_a_stem() -> None:
     assert shared == []
 
 
-@pytest.mark.parametrize("name", penstock.__all__)
+@each("name", penstock.__all__)
 def test_a_public_name_is_there_and_says_what_it_is(name: str) -> None:
     found = getattr(penstock, name)
     said = found.__doc__
@@ -144,7 +145,7 @@ def test_a_module_is_reached_through_a_plain_import() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+\S*", version)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each("page", PAGES)
 def test_every_public_name_that_a_docs_page_imports_exists(page: Path) -> None:
     code = "\n".join(re.findall(r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.M | re.S))
     names = {

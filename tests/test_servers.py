@@ -10,11 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis as driver
 
-from penstock.verify.servers.programs import ServerFailed
+from penstock.verify.servers import clusters
+from penstock.verify.servers.nodes import RedisNode, ServerFailed
 from tests.servers import (
     Cluster,
     RedisServer,
@@ -173,6 +175,24 @@ def test_a_cluster_that_was_killed_whole_comes_back() -> None:
         cluster.wait_ready()
         with cluster.holder("kept").patient_client() as client:
             assert client.get("kept") == b"yes"
+
+
+@pytest.mark.slow
+def test_a_cluster_forms_though_its_first_handshakes_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    command, lost = clusters._command, set[tuple[int, object]]()
+
+    def loses_the_first(node: RedisNode, *words: Any) -> Any:
+        handshake = (node.port, words[-1])
+        if words[1] == "MEET" and handshake not in lost:
+            lost.add(handshake)
+            return b"OK"
+        return command(node, *words)
+
+    monkeypatch.setattr(clusters, "_command", loses_the_first)
+    with redis_cluster(masters=3, replicas=0) as cluster:
+        cluster.wait_ready()
+        assert len(cluster.masters()) == 3
+    assert len(lost) == 6
 
 
 @pytest.mark.slow

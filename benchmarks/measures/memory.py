@@ -10,11 +10,12 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
-from benchmarks import served_processes
 from benchmarks.machine import memory_of
 from benchmarks.measures.figure import Figure, FigureGroup, Lab, Sample
 from benchmarks.rig import ROOT, Rig, Running
+from benchmarks.served_processes import ProcessTasks
 from penstock.core.ids import mint_token
 from penstock.stores.contract import Share
 from penstock.verify import processes
@@ -59,10 +60,11 @@ def _children(lab: Lab) -> Iterator[Sample]:
     knobs = {"PENSTOCK_PROCESS_SLOTS": "2"}
     command = [sys.executable, "-c", f"import {_PROCESS_APP}; print(); input()"]
     with (
-        Rig(lab.setup, lab.folder, served=f"{_PROCESS_APP}:app", knobs=knobs) as rig,
+        Rig(lab.setup, lab.folder, tasks=ProcessTasks, served=f"{_PROCESS_APP}:app", knobs=knobs) as rig,
         rig.workers() as running,
     ):
-        rig.app.enqueue_many([served_processes.nap.job(lab.sizes.quiet_seconds) for _ in range(2)])
+        nap = cast(ProcessTasks, rig.tasks).process["nap"]
+        rig.app.enqueue_many([nap.job(lab.sizes.quiet_seconds) for _ in range(2)])
         while rig.queued():
             time.sleep(0.05)
         with subprocess.Popen(

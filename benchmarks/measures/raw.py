@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.stores.migrate import migrations
-from penstock.stores.sqlite.states import AVAILABLE, RUNNING
+from penstock.stores.sql.statements import AVAILABLE, RUNNING
+from penstock.stores.statements import migrations
 
 __all__ = ["RawTable", "stored_rows"]
 
@@ -53,7 +53,7 @@ class RawTable:
         self._cx = _connected(file)
         self._cx.execute("PRAGMA journal_mode = WAL")
         self._cx.execute(f"PRAGMA synchronous = {'FULL' if durability == 'full' else 'NORMAL'}")
-        for migration in migrations("penstock.stores.sqlite"):
+        for migration in migrations("penstock.stores.sql"):
             for statement in migration.statements:
                 self._cx.execute(statement)
 

@@ -50,7 +50,7 @@ return #ARGV
 
 def stored_records(server: Server) -> list[tuple[bytes, bytes]]:
     """Ids and records of the queue `default`, as the store has written them."""
-    from penstock.stores.redis.keys import RedisKeys
+    from penstock.stores.redis.layout import RedisKeys
 
     with server.client() as client:
         found = client.hgetall(RedisKeys("penstock", "").queue("default") + b":jobs")

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from penstock.app.task import Task as Task
     from penstock.client.handle import Handle as Handle
     from penstock.client.job_call import JobCall as JobCall
-    from penstock.core.batch import Batch as Batch
     from penstock.core.errors import ArgumentError as ArgumentError
     from penstock.core.errors import AttemptCancelled as AttemptCancelled
     from penstock.core.errors import AttemptLost as AttemptLost
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.core.errors import EnqueueManyError as EnqueueManyError
     from penstock.core.errors import EnqueueUnknown as EnqueueUnknown
     from penstock.core.errors import FlowError as FlowError
+    from penstock.core.errors import FlowMismatch as FlowMismatch
     from penstock.core.errors import FlowSuspended as FlowSuspended
     from penstock.core.errors import FlowVersionMismatch as FlowVersionMismatch
     from penstock.core.errors import Interrupted as Interrupted
@@ -61,11 +61,13 @@ if TYPE_CHECKING:
     from penstock.core.errors import SignatureMismatch as SignatureMismatch
     from penstock.core.errors import Snooze as Snooze
     from penstock.core.errors import Steering as Steering
+    from penstock.core.errors import StepFailed as StepFailed
     from penstock.core.errors import StoreBusy as StoreBusy
     from penstock.core.errors import StoreCorrupt as StoreCorrupt
     from penstock.core.errors import StoreError as StoreError
     from penstock.core.errors import StoreFull as StoreFull
     from penstock.core.errors import StoreReadOnly as StoreReadOnly
+    from penstock.core.errors import StoreReentered as StoreReentered
     from penstock.core.errors import StoreTooNew as StoreTooNew
     from penstock.core.errors import StoreTooOld as StoreTooOld
     from penstock.core.errors import StoreUnavailable as StoreUnavailable
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from penstock.core.errors import UnknownScheme as UnknownScheme
     from penstock.core.errors import Unsupported as Unsupported
     from penstock.core.events import Event as Event
+    from penstock.core.events import Health as Health
     from penstock.core.events import JobCancelled as JobCancelled
     from penstock.core.events import JobCompleted as JobCompleted
     from penstock.core.events import JobDied as JobDied
@@ -91,7 +94,6 @@ if TYPE_CHECKING:
     from penstock.core.events import WorkerLost as WorkerLost
     from penstock.core.events import WorkerStarted as WorkerStarted
     from penstock.core.events import WorkerStopped as WorkerStopped
-    from penstock.core.health import Health as Health
     from penstock.core.job import AttemptError as AttemptError
     from penstock.core.job import Job as Job
     from penstock.core.job import NewJob as NewJob
@@ -102,6 +104,7 @@ if TYPE_CHECKING:
     from penstock.core.job import Unkept as Unkept
     from penstock.core.limits import QueueLimits as QueueLimits
     from penstock.core.limits import Rate as Rate
+    from penstock.core.relations import Batch as Batch
     from penstock.core.retry import exponential as exponential
     from penstock.core.retry import fibonacci as fibonacci
     from penstock.core.retry import fixed as fixed
@@ -117,25 +120,24 @@ _HOMES = {
     "penstock.app.app": "App",
     "penstock.app.attempt": "Attempt NoCurrentJob current_job",
     "penstock.app.queue": "QueueDefaults",
-    "penstock.core.batch": "Batch",
+    "penstock.core.relations": "Batch",
     "penstock.client.job_call": "JobCall",
     "penstock.core.errors": (
         "ArgumentError AttemptCancelled AttemptLost AttemptTimeout BlockingCallWarning Cancel "
         "ConfigError Discard DuplicateJob EnqueueError EnqueueManyError EnqueueUnknown FlowError "
-        "FlowSuspended FlowVersionMismatch MemberFailed TooManySignals "
+        "FlowMismatch FlowSuspended FlowVersionMismatch MemberFailed StepFailed TooManySignals "
         "Interrupted JobDead JobExists JobNotFound MissingExtra NotReplicated OutboxFull "
         "PenstockError QueueClosed QueueFull RateLimited ResultCancelled ResultError "
         "ResultNotKept ResultTimeout Retry SignatureMismatch Snooze Steering StoreBusy "
-        "StoreCorrupt StoreError StoreFull StoreReadOnly StoreTooNew StoreTooOld StoreUnavailable "
-        "Undecodable UnknownScheme Unsupported"
+        "StoreCorrupt StoreError StoreFull StoreReadOnly StoreReentered StoreTooNew StoreTooOld "
+        "StoreUnavailable Undecodable UnknownScheme Unsupported"
     ),
     "penstock.core.events": (
-        "Event JobCancelled JobCompleted JobDied JobEnqueued JobFailed JobNotEnqueued JobParked "
+        "Event Health JobCancelled JobCompleted JobDied JobEnqueued JobFailed JobNotEnqueued JobParked "
         "JobReleased JobSnoozed JobStarted LateResultRefused LoopBlocked RecordSetAside TaskUnknown "
         "WorkerLost WorkerStarted WorkerStopped"
     ),
     "penstock.client.handle": "Handle",
-    "penstock.core.health": "Health",
     "penstock.core.job": "AttemptError Job NewJob Progress RawJob Ref State Unkept",
     "penstock.core.limits": "QueueLimits Rate",
     "penstock.core.retry": "exponential fibonacci fixed linear polynomial steps",
@@ -156,7 +158,7 @@ __all__ = sorted([*_HOME_OF, *_MODULES])  # pyright: ignore[reportUnsupportedDun
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        value: Any = _imported("penstock.core.version").__version__
+        value: Any = _imported("penstock.core.installation").__version__
     elif name in _HOME_OF:
         value = getattr(_imported(_HOME_OF[name]), name)
     elif name in _MODULES:

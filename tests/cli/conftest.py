@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from penstock.cli.main import cli
 from penstock.core.job import AttemptError, Job, NewJob, State
-from penstock.core.lifecycle import Transition
+from penstock.core.lifecycle import UNKNOWN_TASK, Transition
 from penstock.stores.connect import connect
 from penstock.stores.contract import Settlement, Share, Store
 from penstock.stores.job_log import JobLog, LogLine, store_logs
@@ -171,12 +171,19 @@ def announce(store: Store, worker: Any) -> None:
     asyncio.run(store.announce(worker))
 
 
-def park(store: Store, n: int = 1, *, queue: str = "default") -> None:
-    """Let a worker take the next jobs that knows none of their tasks."""
+def park(store: Store, n: int = 1, *, queue: str = "default", reason: str = "") -> None:
+    """Let a worker take the next jobs that knows none of their tasks, or cannot run them for this reason."""
 
     async def parking(jobs: list[Job]) -> None:
-        end = Transition(State.PARKED, charge=False, reason="no such task here")
-        await store.settle([Settlement(job.lease, end) for job in jobs])
+        await store.settle(
+            [
+                Settlement(
+                    job.lease,
+                    Transition(State.PARKED, charge=False, reason=reason or f"{UNKNOWN_TASK}{job.task!r}"),
+                )
+                for job in jobs
+            ]
+        )
 
     asyncio.run(parking(fetch(store, n, queue=queue)))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.core.batch import BatchTerms
 from penstock.core.job import State
+from penstock.core.relations import BatchTerms
 from tests.cli.conftest import fetch, put
 
 TERMS = BatchTerms("customer-7", 100, wait=60_000)

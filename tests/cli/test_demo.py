@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.demo_display import display
+from penstock.cli.demo_serving import display
 from penstock.cli.main import cli
-from penstock.demo.children import ChildFile, ParsingChild, children_in
 from penstock.demo.conductor import Results
-from penstock.demo.demo_folder import DemoProgress
+from penstock.demo.demo_folder import ChildFile, DemoProgress, ParsingChild, children_in
 from penstock.demo.survey import Survey, Totals, files_under, standard_library, survey, total
 from penstock.verify.ledger import Verdict, Violation
-from penstock.verify.ledger.reading.history import read
+from penstock.verify.ledger.history import read
 
 PACKAGES = ("asyncio", "email", "json", "importlib", "xml")
 
@@ -47,8 +46,11 @@ def _start(*options: object, **more: Any) -> subprocess.Popen[str]:
 
 
 def _run(*options: object) -> tuple[int, str, str]:
-    process = _start(*options)
-    out, err = process.communicate(timeout=100)
+    with _start(*options) as process:
+        try:
+            out, err = process.communicate(timeout=280)
+        finally:
+            process.kill()
     return process.returncode, out, err
 
 

@@ -64,7 +64,7 @@ class Dev:
     def greets(self, name: str) -> Any:
         payload = json.dumps({"name": name}).encode()
         handle = self.app.enqueue_raw("default", payload, "tasks.greet", retention="1h")
-        return handle.result(timeout=20)
+        return handle.result(timeout=60)
 
     def page(self, path: str = "/") -> tuple[int, str]:
         client = http.client.HTTPConnection("127.0.0.1", self.facts["port"], timeout=20)
@@ -104,7 +104,7 @@ def test_code_is_changed_broken_and_mended_while_jobs_run_and_pages_are_open(dev
     dev.logs("drains: 1 job(s) may run for up to 5s")
     dev.process.send_signal(signal.SIGINT)
     dev.logs("0 job(s) ended, 1 released")
-    assert dev.process.wait(10) == 0
+    assert dev.process.wait(60) == 0
     (counts,) = [queue.counts for queue in dev.app.store.sync.queues()]
     assert counts == {"completed": 2, "available": 1}
 

@@ -21,7 +21,7 @@ def id_of(key: str) -> str:
 def job(penstock: Cli) -> str:
     """The address of an encrypted job."""
     app = App(penstock.url, key=KEY)
-    handle = app.enqueue_raw("mail", b'{"to": "ada"}', "send")
+    handle = app.enqueue_raw("mail", b'{"to": "grace"}', "send")
     app.close()
     return f"{handle.queue}/{handle.id}"
 
@@ -35,9 +35,9 @@ def test_keygen_prints_a_key_and_nothing_else(penstock: Cli) -> None:
 
 def test_a_job_is_shown_to_who_has_the_key(penstock: Cli, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_KEY", KEY)
-    assert '"to": "ada"' in penstock.ok("jobs", "show", job)
+    assert '"to": "grace"' in penstock.ok("jobs", "show", job)
     (shown,) = penstock.json("jobs", "show", job)["jobs"]
-    assert (shown["payload"], shown["closed"]) == ({"to": "ada"}, None)
+    assert (shown["payload"], shown["closed"]) == ({"to": "grace"}, None)
 
 
 @pytest.mark.parametrize("key", ["", new_key()], ids=["none", "another"])
@@ -48,7 +48,7 @@ def test_a_process_without_the_key_is_told_which_key_it_lacks(
         monkeypatch.setenv("PENSTOCK_KEY", key)
     said = penstock.ok("jobs", "show", job)
     assert id_of(KEY) in said
-    assert "ada" not in said
+    assert "grace" not in said
     assert "$sealed" not in said
     (shown,) = penstock.json("jobs", "show", job)["jobs"]
     assert id_of(KEY) in shown["closed"]
@@ -57,10 +57,10 @@ def test_a_process_without_the_key_is_told_which_key_it_lacks(
 def test_what_is_enqueued_by_hand_is_encrypted(penstock: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_KEY", KEY)
     monkeypatch.setenv("PENSTOCK_URL", penstock.url)
-    made = penstock.json("enqueue", "--raw", "--queue", "mail", "send", '{"to": "ada"}', url=False)
-    assert penstock.json("jobs", "show", made["id"])["jobs"][0]["payload"] == {"to": "ada"}
+    made = penstock.json("enqueue", "--raw", "--queue", "mail", "send", '{"to": "grace"}', url=False)
+    assert penstock.json("jobs", "show", made["id"])["jobs"][0]["payload"] == {"to": "grace"}
     monkeypatch.delenv("PENSTOCK_KEY")
-    assert "ada" not in str(penstock.json("jobs", "show", made["id"]))
+    assert "grace" not in str(penstock.json("jobs", "show", made["id"]))
 
 
 def test_the_settings_show_that_there_is_a_key_and_not_which(
@@ -81,6 +81,7 @@ def test_acts_that_copy_or_change_what_an_encrypted_job_contains_need_the_key_an
         ("edit", job, "--kwargs", '{"to": "bob"}'),
         ("move", job, "--to", "post"),
         ("duplicate", job),
+        ("complete", job, "--result", "7"),
     )
     for words in needs_key:
         result = penstock("jobs", *words)
@@ -94,6 +95,7 @@ def test_acts_that_copy_or_change_what_an_encrypted_job_contains_need_the_key_an
     monkeypatch.delenv("PENSTOCK_KEY")
     for words in (
         ("discard",),
+        ("complete",),
         ("retry",),
         ("reschedule", "--delay", "1h"),
         ("run-now",),

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from penstock.core.batch import BatchTerms
 from penstock.core.job import State
+from penstock.core.relations import BatchTerms
 from penstock.inspector import JobAct
 from penstock.stores.contract import Store
 from tests.cli.conftest import Cli, fetch, put

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from penstock.cli import following
+from penstock.cli import watching
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
 from penstock.errors import StoreUnavailable
@@ -31,7 +31,7 @@ def pauses(monkeypatch):
                 raise KeyboardInterrupt
             await asyncio.to_thread(left.pop(0))
 
-        monkeypatch.setattr(following, "_pause", pause)
+        monkeypatch.setattr(watching, "_rest", pause)
         return printed
 
     return set_acts

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 import click
-import pytest
 
 from penstock.cli.main import cli
+from tests.cases import each
 
 #: Phrases that a help text must not contain. Write what the option limits, in which unit, and its default.
 BANNED = (
@@ -36,14 +36,14 @@ def test_all_commands_are_walked():
     assert {"penstock", "penstock worker", "penstock queues set", "penstock periodic add"} <= ALL.keys()
 
 
-@pytest.mark.parametrize("name", ALL)
+@each("name", ALL)
 def test_a_help_text_is_plain_english(name):
     text = ALL[name].command.get_help(ALL[name])
     words = f" {' '.join(re.findall(r'[a-z]+', text.lower()))} "
     assert not [phrase for phrase in BANNED if f" {phrase} " in words]
 
 
-@pytest.mark.parametrize("name", ALL)
+@each("name", ALL)
 def test_every_command_and_option_has_a_help_text(name):
     command = ALL[name].command
     assert command.help

@@ -9,15 +9,15 @@ from datetime import datetime, timedelta
 import msgspec
 import pytest
 
+from penstock.cli import show
 from penstock.cli.job_search import run_search
-from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref, State
 from penstock.core.lifecycle import Transition
+from penstock.core.relations import FlowMember
 from penstock.core.unique import UniqueKey
 from penstock.inspector import Inspector, JobSearch
 from penstock.retry import exponential, fibonacci, fixed, linear, sidekiq, steps
-from penstock.stores.contract import Settlement
-from penstock.stores.facade import StoreFacade
+from penstock.stores.contract import Settlement, Store
 from tests.cli.conftest import fetch, kill, logging_job, put
 
 
@@ -44,6 +44,20 @@ def test_a_listing_as_json_is_one_document(penstock, store):
     rest = penstock.json("jobs", "list", "--after", page["next"])
     assert [job["id"] for job in rest["jobs"]] == ["a"]
     assert rest["next"] is None
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"9" * 5000], ids=["too large", "too long"])
+def test_numbers_that_python_does_not_read_are_printed_as_they_are_stored(penstock, store, number):
+    store.sync.enqueue([NewJob("a", "t", b'{"n":%s}' % number), NewJob("b", "t")])
+    asyncio.run(store.complete([Ref("default", "b")], result=number))
+    assert [job["id"] for job in penstock.json("jobs", "list", "--by", "enqueued")["jobs"]] == ["b", "a"]
+    for id, expected in (("a", b'"payload":{"n":%s}' % number), ("b", b'"result":%s' % number)):
+        assert expected.decode() in penstock.ok("--json", "jobs", "show", id).replace(" ", "")
+        assert penstock.json("jobs", "steps", id)["job"]["id"] == id
+
+
+def test_each_state_has_a_style():
+    assert set(State) <= set(show._styles())
 
 
 def test_a_listing_with_more_pages_prints_the_next_command_to_stderr(penstock, store):
@@ -98,7 +112,7 @@ def test_a_listing_can_be_searched(penstock, store):
     ("words", "problem"),
     [
         (["--header", "x"], "NAME=VALUE"),
-        (["--flow", "f"], "QUEUE/ID"),
+        (["--flow", "f"], "write QUEUE/ID; see `"),
         (["--since", "soon"], "'soon' is not a time: write 2h (ago), +2h, or 2026"),
         (["--since", "-2h"], "is not a time"),
         (["--since", "2026-11-20"], "has no time zone: write 2026-11-20T00:00:00Z for UTC"),
@@ -169,12 +183,12 @@ def test_a_listing_of_a_queue_that_does_not_exist_says_so(penstock, store, words
 
 def test_a_search_names_the_queues_that_it_could_not_search(penstock, store, monkeypatch):
     put(store, "a")
-    search_jobs = StoreFacade.search_jobs
+    search = Store.search
 
     async def without_a_part(self, *args, **options):
-        return msgspec.structs.replace(await search_jobs(self, *args, **options), away=("orders", "mail"))
+        return msgspec.structs.replace(await search(self, *args, **options), away=("orders", "mail"))
 
-    monkeypatch.setattr(StoreFacade, "search_jobs", without_a_part)
+    monkeypatch.setattr(Store, "search", without_a_part)
     found = penstock("jobs", "list", "--text", "nowhere")
     assert found.exit_code == 4
     says = "not searched, because their part of the store does not answer: mail, orders\n"
@@ -349,7 +363,7 @@ def test_a_running_job_is_asked_to_stop_and_cannot_be_deleted(penstock, store):
     result = penstock("jobs", "delete", "a")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "default/a: not deleted: it is running\n"
-    assert penstock.ok("jobs", "cancel", "a") == "default/a: running: asked to stop\n"
+    assert penstock.ok("jobs", "cancel", "a") == "default/a: asked to stop\n"
     assert store.sync.get([Ref("default", "a")])[0].cancel_asked
 
 
@@ -425,6 +439,24 @@ def test_a_dry_run_counts_and_a_detached_act_is_left_to_workers(penstock, store)
     assert states(store, "j0") == [State.AVAILABLE]
 
 
+def test_a_bulk_retry_says_how_many_at_most_once_jobs_start_again_and_can_leave_them_out(penstock, store):
+    put(store, "once", at_most_once=True, max_attempts=1)
+    put(store, "plain", max_attempts=1)
+    kill(store, 2)
+    asked = penstock("jobs", "retry", "--all", "--dry-run")
+    assert asked.stdout == "2 jobs match\n"
+    assert "1 of them at-most-once and started: each starts again; --spare-at-most-once" in asked.stderr
+    result = penstock("jobs", "retry", "--all", "--spare-at-most-once", "-y")
+    assert (result.exit_code, result.stdout) == (1, "1 retried, 1 refused\n")
+    assert states(store, "once", "plain") == [State.DEAD, State.AVAILABLE]
+    result = penstock("jobs", "retry", "--all", "-y")
+    assert (result.stdout, result.stderr) == ("1 retried\n", "1 of them are at-most-once and start again\n")
+    kill(store, 3)
+    spared = penstock("jobs", "retry", "once", "--spare-at-most-once")
+    assert "at-most-once, and it has started" in spared.stderr
+    assert "at-most-once: it starts again" in penstock.ok("jobs", "retry", "once")
+
+
 def test_the_filter_of_a_bulk_act_is_shown_in_words(penstock, store):
     given = "-q mail -s dead -s cancelled -t t -x boom --header a=b --flow f/1 --worker w"
     since = ("--since", "2026-11-20T08:30:00Z")
@@ -464,6 +496,29 @@ def test_jobs_are_discarded_and_moved(penstock, store):
     assert (bulk["act"], bulk["to"], bulk["done"]) == ("move", "mail", 2)
     assert states(store, "c", "d", queue="mail") == [State.AVAILABLE] * 2
     assert penstock("jobs", "move", "a", "--to", "mail").exit_code == 1
+
+
+def test_jobs_are_completed_by_hand(penstock, store):
+    put(store, "a", "b", "c", retention=3_600_000)
+    assert penstock.ok("jobs", "complete", "a", "--result", '{"paid": true}', "--reason", "order 17") == (
+        "default/a: completed (was available)\n"
+    )
+    (job,) = store.sync.get([Ref("default", "a")])
+    assert (job.state, job.result) == (State.COMPLETED, b'{"paid": true}')
+    assert job.reason == "completed by an operator: order 17"
+    (entry,) = penstock.json("audit")["entries"]
+    assert (entry["act"], entry["to"]) == ("jobs.complete", "a")
+    assert "paid" not in str(entry["facts"])
+    assert "the result is not JSON" in penstock.says(2, "jobs", "complete", "b", "--result", "paid")
+    penstock.says(2, "jobs", "complete", "--all")
+    of_all = ("jobs", "complete", "--all", "-q", "default")
+    assert penstock.json(*of_all, "--dry-run") == {"jobs": 2}
+    assert "the result is not JSON" in penstock.says(2, *of_all, "--result", "paid", "--dry-run")
+    bulk = penstock.json("jobs", "complete", "--all", "-q", "default", "--result", "7", "--yes")
+    assert (bulk["act"], bulk["done"], bulk["refused"]) == ("complete", 2, 0)
+    assert {job.result for job in store.sync.get([Ref("default", id) for id in "bc"])} == {b"7"}
+    (shown,) = penstock.json("jobs", "complete", "a", code=1)["jobs"]
+    assert shown["says"] == "not completed: it is completed"
 
 
 def test_arguments_are_edited_as_json_of_any_task_without_an_app(penstock, store):

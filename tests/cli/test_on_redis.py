@@ -172,7 +172,7 @@ def test_the_demo_runs_on_a_redis_in_a_namespace_of_its_own(redis: RedisServer, 
     ]
     more = ["--url", redis.url, "--workdir", here / "run"]
     ran = subprocess.run(
-        list(map(str, [*command, *more])), cwd=here, capture_output=True, text=True, timeout=100, check=False
+        list(map(str, [*command, *more])), cwd=here, capture_output=True, text=True, timeout=280, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     said = json.loads(ran.stdout)

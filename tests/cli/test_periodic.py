@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from penstock.app.periodic import new_entry
 from penstock.core.job import NewJob
 from penstock.core.schedule import Schedule
-from tests.cli.conftest import IN_A_FILE
+from penstock.stores.contract import WorkerInfo
+from tests.cli.conftest import IN_A_FILE, announce
 
 pytestmark = IN_A_FILE
 
@@ -36,13 +37,25 @@ def test_an_entry_is_made_listed_and_shown(penstock, store):
     )
     (line,) = penstock.ok("periodic", "list").splitlines()[1:]
     assert line.split()[:9] == ["default", "nightly", "report", "0", "3", "*", "*", "*", "Europe/Berlin"]
-    assert line.split()[-1] == "operator"
+    assert "operator" in line.split()
     shown = penstock.ok("periodic", "show", "nightly")
     assert "default/nightly" in shown
     assert "[1]" in shown
     (entry,) = penstock.json("periodic", "show", "default/nightly")["entries"]
     assert (entry["schedule"], entry["tz"], entry["payload"]) == ("0 3 * * *", "Europe/Berlin", [1])
     assert (entry["misfire"], entry["overlap"], entry["by"]) == ("once", "allow", "operator")
+
+
+def test_an_entry_that_no_running_worker_has_in_its_code_is_marked(penstock, store):
+    put(store, "gone", by_code=True)
+    put(store, "here", by_code=True)
+    announce(store, WorkerInfo("w1", "box", 1, 0, ("default",), ("t",), 4, entries=("default/here",)))
+    lines = {line.split()[1]: line for line in penstock.ok("periodic", "list").splitlines()[1:]}
+    assert "no running worker has it in its code" in lines["gone"]
+    assert "worker" not in lines["here"]
+    assert "no running worker has it in its code" in penstock.ok("periodic", "show", "gone")
+    said = penstock("doctor").stdout
+    assert "default/gone in its code" in said
 
 
 def test_the_next_instants_are_shown_in_the_entrys_time_zone(penstock, store):

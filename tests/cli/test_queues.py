@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.job import NewJob, Ref, State
-from penstock.core.limit_layers import limits_by_code
+from penstock.core.limits import limits_by_code
+from penstock.core.relations import Partition
 from penstock.stores.contract import EnqueueStatus, QueueInfo, WorkerInfo
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
@@ -26,6 +27,19 @@ def test_queues_are_listed_with_their_counts_and_switches(penstock, store):
     assert "RETRYABLE" not in heads
     assert line.split()[:5] == ["mail", "1", "1", "-", "1"]
     assert line.split()[-3:] == ["ago", "0", "paused"]
+
+
+def test_waiting_jobs_are_counted_listed_and_explained(penstock, store):
+    store.sync.enqueue([NewJob(id, "t", partition=Partition("7")) for id in "abc"])
+    assert [job.id for job in fetch(store)] == ["a"]
+    (queue,) = penstock.json("queues", "list")["queues"]
+    assert queue["counts"] == {"running": 1, "waiting": 2}
+    heads, line = (shown.split() for shown in penstock.ok("queues", "list").splitlines())
+    assert heads[3] == "WAITING"
+    assert line[:5] == ["default", "-", "1", "2", "-"]
+    listed = penstock.json("jobs", "list", "--state", "waiting")["jobs"]
+    assert sorted(job["id"] for job in listed) == ["b", "c"]
+    assert "7" in penstock.ok("jobs", "show", "b")
 
 
 def test_a_paused_queue_gives_nothing_until_it_is_resumed(penstock, store):

@@ -68,10 +68,9 @@ def test_a_dashboard_is_open_only_where_no_visitor_comes_from_elsewhere(
 
 @pytest.mark.parametrize("command", [["serve", "--lmstfy"], ["worker", "x:app", "--metrics-port", "9"]])
 def test_a_missing_extra_is_named(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.cli import session
     from penstock.core.errors import MissingExtra
 
-    monkeypatch.setattr(session, "find_spec", lambda _: None)
+    monkeypatch.setattr("penstock.core.installation.is_installed", lambda _: False)
     with pytest.raises(MissingExtra, match=r"pip install 'penstock\[web\]'"):
         cli.main(command, standalone_mode=False)
 

@@ -8,9 +8,8 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.task_stats import TaskStats
-from penstock.stores.contract import ErrorCount, StatsReport, TaskCount
-from penstock.stores.facade import StoreFacade
+from penstock.core.stats import TaskStats
+from penstock.stores.contract import ErrorCount, StatsReport, Store, TaskCount
 from tests.cli.conftest import at_terminal, fetch, kill, put
 
 #: 139: one second. 162: ten.
@@ -105,13 +104,13 @@ def test_the_depth_of_queues_is_shown(penstock, store):
 def test_queues_that_could_not_be_counted_are_named(penstock, store, monkeypatch, words):
     put(store, "a")
     put(store, "b", queue="mail")
-    queues = StoreFacade.queues
+    queues = Store.queues
 
     async def without_a_part(self, names=None):
         found = await queues(self, names)
         return [replace(one, away="no master" if one.name == "mail" else "") for one in found]
 
-    monkeypatch.setattr(StoreFacade, "queues", without_a_part)
+    monkeypatch.setattr(Store, "queues", without_a_part)
     says = "not counted, because their part of the store does not answer: mail\n"
     result = penstock(*words)
     assert (result.exit_code, result.stderr.endswith(says)) == (4, True)

@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from penstock.cli.tables import aligned, cells, fit
+from penstock.cli.show import aligned, cells, fit
 from penstock.stores.contract import Store
 from tests.cli.conftest import IN_A_FILE, at_terminal, put
 

@@ -16,19 +16,19 @@ from textual.pilot import Pilot
 
 from penstock.cli.top.app import Top
 from penstock.cli.top.dialogs import HELP
-from penstock.cli.top.panes import totals
-from penstock.cli.top.rates import Rates
+from penstock.cli.top.panes import Rates, totals
 from penstock.core.job import AttemptError, NewJob, State
 from penstock.core.lifecycle import Transition
-from penstock.core.task_stats import TaskStats
+from penstock.core.stats import TaskStats
 from penstock.errors import StoreUnavailable
-from penstock.inspector import Inspector, Overview, QueueStatsView
+from penstock.inspector import Inspector, Overview
 from penstock.inspector.audit import AuditLog
 from penstock.inspector.queue_views import queue_view
 from penstock.stores.connect import connect
 from penstock.stores.contract import (
     ErrorCount,
     QueueInfo,
+    QueueStats,
     Settlement,
     Share,
     StatsReport,
@@ -159,7 +159,7 @@ def test_acts_ask_first_and_are_in_the_audit_log(memory: MemoryStore) -> None:
         assert not (await memory.get([job.ref for job in (await memory.list_jobs()).jobs]))[-1].cancel_asked
         await pilot.press("c", "y")
         await reads(pilot)
-        assert "mail/j0: running: asked to stop" in text(pilot)
+        assert "mail/j0: asked to stop" in text(pilot)
         await pilot.press("4", "r", "y")
         await reads(pilot)
         await pilot.press("d", "y")
@@ -234,9 +234,7 @@ def test_the_totals_and_the_help_fit_a_small_terminal(memory: MemoryStore) -> No
 
     def view(now: int, done: int) -> Overview:
         seen = asyncio.run(Inspector(memory).overview())
-        return replace(
-            seen, now=now, queues=[queue], stats={"mail": QueueStatsView("mail", done, done, 7, [])}
-        )
+        return replace(seen, now=now, queues=[queue], stats={"mail": QueueStats("mail", done, done, 7, [])})
 
     first, second = view(0, 0), view(1_000, 1_234)
     long = "ready 1,234,567  running 200/4  later 12,345  dead 99,999  in 1,234/s  done 1,234/s  failed 0.0/s"
@@ -302,5 +300,5 @@ def test_details_and_help_are_shown_and_foreign_text_moves_nothing(memory: Memor
 def test_without_textual_or_a_terminal_the_way_out_is_named(penstock: Cli, monkeypatch) -> None:
     assert "top needs a terminal: use `penstock queues list --watch`" in penstock.says(1, "top")
     assert "top has no --json" in penstock("top", "--json").stderr
-    monkeypatch.setattr("penstock.cli.commands.top.find_spec", lambda name: None)
+    monkeypatch.setattr("penstock.core.installation.is_installed", lambda name: False)
     assert penstock.says(2, "top").endswith("not installed: pip install 'penstock[tui]'")

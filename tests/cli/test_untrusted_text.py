@@ -8,10 +8,9 @@ import re
 
 import pytest
 
-from penstock.core.batch import BatchTerms
 from penstock.core.job import AttemptError, NewJob, Progress, State
 from penstock.core.lifecycle import Transition
-from penstock.core.partition import Partition, Tenant
+from penstock.core.relations import BatchTerms, Partition, Tenant
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import HeartbeatRequest, Settlement, WorkerInfo

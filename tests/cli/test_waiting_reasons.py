@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.limits import Rate
-from penstock.core.partition import Partition, Tenant
+from penstock.core.relations import Partition, Tenant
 from tests.cli.conftest import fetch, put
 
 

@@ -57,7 +57,7 @@ def test_json_lines_are_appended_until_interrupted(store: Store) -> None:
         while [queue["name"] for queue in json.loads(ran.stdout.readline())["queues"]] != ["mail", "news"]:
             pass
         ran.send_signal(signal.SIGINT)
-        rest, errors = ran.communicate(timeout=20)
+        rest, errors = ran.communicate(timeout=60)
     assert [queue["name"] for queue in first["queues"]] == ["mail"]
     assert all(json.loads(line) for line in rest.splitlines())
     assert (ran.returncode, errors) == (0, "")

@@ -217,7 +217,7 @@ def test_a_reloading_worker_restarts_on_code_changes_and_ends_on_a_signal(here):
         wait_for(worker.stderr, "SystemExit: second")
         wait_for(worker.stderr, "waiting for a change")
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(10) == 2
+        assert worker.wait(60) == 2
     finally:
         worker.kill()
         worker.communicate()

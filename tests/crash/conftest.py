@@ -85,7 +85,7 @@ class TrialRunner:
             case "sqlite":
                 return str(self.home / str(number) / "jobs.db")
         shared = servers.SHARED_CLUSTER if self.kind == "redis-cluster" else servers.SHARED_REDIS
-        return f"{shared.get().url}?prefix={self.home.name}.{number}"
+        return f"{shared.get().url}?prefix={self.home.name}.{number}&timeout=60s"
 
     async def points(self, scenario: Scenario) -> list[Injection]:
         """All points that a scenario passes without faults, with their processes."""

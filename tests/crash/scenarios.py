@@ -13,12 +13,12 @@ import msgspec
 
 from penstock.app.app import App
 from penstock.app.attempt import current_job
-from penstock.core.batch import Batch
 from penstock.core.job import Job, State
 from penstock.core.lifecycle import Transition
+from penstock.core.relations import Batch
 from penstock.errors import EnqueueUnknown, JobExists, StoreUnavailable
 from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share, Store
-from penstock.verify.ledger.reading.history import Run
+from penstock.verify.ledger.story import Run
 
 __all__ = ["SCENARIOS", "Producer", "Scenario", "left_behind"]
 

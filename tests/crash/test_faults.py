@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.crash.conftest import OF_JOBS, Injection, TrialRunner, each_scenario, faults, pairs
-from tests.crash.scenario_run import Trial
+from tests.crash.scenario_run import Trial, until
 from tests.crash.scenarios import SCENARIOS, Scenario
 
 pytestmark = [
@@ -21,7 +21,7 @@ pytestmark = [
 
 
 #: How many pairs of faults of each scenario are tried in memory, others each time. All: CRASH_ALL=1.
-PAIRS = 200
+PAIRS = 100
 
 
 async def with_faults(trial: Trial, injection: Sequence[Injection]) -> None:
@@ -35,8 +35,7 @@ async def with_faults(trial: Trial, injection: Sequence[Injection]) -> None:
 @each_scenario
 async def test_one_fault_anywhere_changes_nothing(runner: TrialRunner, scenario: Scenario) -> None:
     points = faults(await runner.points(scenario))
-    if runner.kind == "redis-cluster":
-        points = runner.some(f"faults of {scenario.name}", points, 20)
+    points = runner.some(f"faults of {scenario.name}", points, 40 if runner.kind == "redis" else 20)
     struck = await runner.run(scenario, [[one] for one in points], with_faults)
     assert len(struck) >= 0.8 * len(points), "most of the places are there in every run"
 
@@ -57,6 +56,8 @@ async def test_a_trial_leaves_no_file_open(runner: TrialRunner) -> None:
 
     await runner.points(SCENARIOS["retried"])  # opens what all stores of a process share
     before = open_files()
-    for _ in range(3):
+    trials = 4
+    for _ in range(trials):
         await runner.points(SCENARIOS["retried"])
-    assert open_files() <= before + 1, "a watch on a file is opened and closed at its own time"
+    # connections are closed by the next rounds of the loop; one to a trial that is not, stays for good
+    await until(lambda: open_files() < before + trials)

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.app import reclaimed_jobs
+from penstock.app import deciding
 from penstock.core.ids import mint_token
 from penstock.errors import StoreError
 from penstock.stores.contract import Settlement
 from penstock.verify.crash_points import Point
 from penstock.worker import services
+from penstock.worker.executor.settler import Settler
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.leased_jobs import LeasedJob
-from penstock.worker.settler import Settler
 from tests.crash import scenario_run
 from tests.crash.conftest import Injection, RunnerOf, TrialRunner
 from tests.crash.scenarios import SCENARIOS
@@ -73,15 +73,15 @@ async def test_an_at_most_once_job_that_is_tried_again(
     memory: TrialRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(services, "_LAST_ANSWERS", 0.05)
-    decide = reclaimed_jobs.decide
+    decided = deciding.decided
 
     def forgets(job: Any, *args: Any, **options: Any) -> Any:
-        return decide(
+        return decided(
             replace(job, spec=replace(job.spec, at_most_once=False, max_attempts=2)), *args, **options
         )
 
     injections: Sequence[Sequence[Injection]] = at("settle:1:before")
     await memory.run(SCENARIO, injections, ENDS["cut off"].interrupt)
-    monkeypatch.setattr(reclaimed_jobs, "decide", forgets)
+    monkeypatch.setattr(deciding, "decided", forgets)
     with pytest.raises(AssertionError, match="at most once: job payment in scenario: the job started again"):
         await memory.run(SCENARIO, injections, ENDS["cut off"].interrupt)

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import App, Batch, Cancel, RawJob, Unique
-from penstock.core.batch import BatchTerms
 from penstock.core.job import Job, NewJob, State
+from penstock.core.relations import BatchTerms
 from penstock.encryption import Cipher, Keyring, read_keys
 from penstock.errors import ConfigError, JobDead, ResultCancelled, Undecodable
 from penstock.stores.contract import Share
@@ -81,10 +81,10 @@ async def test_a_worker_that_cannot_read_a_job_does_not_take_it_again_and_again(
                 await becomes(handle, State.PARKED)
             await until(lambda: worker.info().tasks == (), "it says that it has not that task")
             clear = await keyless.tasks["greet"].aenqueue("grace")
-            assert await clear.aresult(timeout=5) == "hello grace"
+            assert await clear.aresult(timeout=60) == "hello grace"
             met = worker._services.unknown_tasks.count if worker._services else 0
             again = await keyless.tasks["greet"].aenqueue("linus")
-            assert await again.aresult(timeout=5) == "hello linus"
+            assert await again.aresult(timeout=60) == "hello linus"
             assert worker._services is not None
             assert worker._services.unknown_tasks.count == met
     assert await parked(app) == 20
@@ -449,7 +449,7 @@ async def test_jobs_that_arrive_while_a_worker_waits_are_decrypted_too(with_gree
     async with at_work(app):
         for i in range(5):
             handle = await app.tasks["greet"].aenqueue(f"ada {i}")
-            assert await handle.aresult(timeout=5) == f"hello ada {i}"
+            assert await handle.aresult(timeout=60) == f"hello ada {i}"
 
 
 async def test_a_lost_encrypted_job_is_decrypted_by_its_reclaimer(with_greet: WithGreet) -> None:

@@ -264,7 +264,7 @@ class Customers:
                 self.failed += 1
             else:
                 self.accepted.append(order)
-            self._stop.wait(0.03)  # at most some hundred orders a second
+            self._stop.wait(0.08)  # at most fifty orders a second: one is always on its way
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_the_tests_of_the_site_pass() -> None:
         env={**os.environ, "PYTHONPATH": str(SRC)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
 

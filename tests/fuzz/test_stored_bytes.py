@@ -32,7 +32,7 @@ from penstock.errors import ArgumentError, ResultError, StoreError, Undecodable
 from penstock.stores.contract import Share
 from penstock.stores.encrypted import encrypted_store
 from penstock.stores.memory import MemoryStore
-from penstock.stores.redis.keys import packed
+from penstock.stores.redis.layout import packed
 from penstock.stores.redis.store import RedisStore
 from penstock.stores.sqlite import SqliteStore
 from tests.fuzz import anything, fuzzed, jsons, mangled

@@ -16,7 +16,7 @@ from penstock import App, Queue, Unique
 from penstock.cli.commands.worker import parse_queues
 from penstock.cli.main import cli
 from penstock.config import KNOBS, load
-from penstock.core.duration import milliseconds
+from penstock.core.formats import milliseconds
 from penstock.core.ids import check_id, check_queue
 from penstock.core.limits import Rate
 from penstock.core.schedule import Schedule
@@ -111,6 +111,7 @@ def test_a_name_is_safe_in_every_key_and_path_or_refused(name: Any) -> None:
 @example("memory://:hunter2@localhost/x")
 @example("redis://:hunter2/x@localhost?y=z")
 @example("redis://localhost?password=hunter2")
+@example("redis+sentinel://:hunter2@a:1,b:[2/main?sentinel_password=hunter2")
 @example("sqlite:///\ud800")
 def test_a_url_is_one_or_refused_and_its_password_is_not_repeated(url: str) -> None:
     try:

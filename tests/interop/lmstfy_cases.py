@@ -10,6 +10,8 @@ __all__ = ["TOKEN", "Case", "admin_cases", "fixed_cases", "limited_cases", "rand
 
 TOKEN = "a-token-of-both-servers"
 MIB = 1_048_576
+#: A name of 256 bytes, but of fewer letters.
+LONG = "%C3%BC" * 128
 
 
 class Case(NamedTuple):
@@ -84,7 +86,13 @@ BULKS = (
 def fixed_cases() -> Iterator[Case]:
     """Each kind of wrong input once."""
     for method in ("GET", "PUT", "DELETE", "POST", "PATCH", "OPTIONS"):
-        for path in [*PATHS, f"/api/ns/{'q' * 255}", f"/api/ns/{'q' * 256}", f"/api/{'n' * 256}/q"]:
+        for path in [
+            *PATHS,
+            f"/api/ns/{'q' * 255}",
+            f"/api/ns/{'q' * 256}",
+            f"/api/{'n' * 256}/q",
+            f"/api/{LONG}/q",
+        ]:
             yield Case(method, path)
     for text in NUMBERS:
         for name in ("delay", "ttl", "tries"):
@@ -111,8 +119,24 @@ def fixed_cases() -> Iterator[Case]:
         yield Case("PUT", "/api/ns/bulk/bulk", body)
     for size in (0, MIB, MIB + 1):
         yield Case("PUT", "/api/ns/sizes", b"x" * size)
+    yield from _unusual()
     yield from _tokens()
     yield from _attributes()
+
+
+def _unusual() -> Iterator[Case]:
+    """What is spelled in an unusual way, and what the parser of a server may know in another way."""
+    for path in (
+        "/api/ns/unusual?x=ž&delay=0",
+        "http://localhost/api/ns/unusual",
+        "/api/ns/ž",
+        "http://localhost",
+    ):
+        yield Case("PUT", path, b"x")
+    for method in ("FOO", "get", "PLAY", "PURGE", "M-SEARCH", "X-!#$%&'*+.^_`|~"):
+        yield Case(method, "/api/ns/unusual", b"x")
+    for given in (f"{TOKEN} ", f"{TOKEN}\t ", f" \t{TOKEN}"):
+        yield Case("PUT", "/api/ns/unusual", b"x", [("X-Token", given)])
 
 
 def _tokens() -> Iterator[Case]:
@@ -144,6 +168,7 @@ def _attributes() -> Iterator[Case]:
         [
             [yes, ("Job-Attr-Hello", "World"), ("job-attr-X-y", ""), ("JOB-ATTR-ABC", "é<>")],
             [("Enable-Job-Version", "true"), ("Job-Attr-A", "b")],
+            [yes, ("Job-Attr-A", "v" * 126 + "\N{EURO SIGN}"), ("Job-Attr-B", "v" * 127 + "\u00e9")],
             [yes, ("Job-Attr-A", "1"), ("Job-Attr-A", "2"), ("Job-Attr-" + "k" * 40, "v" * 200)],
             [yes, *((f"Job-Attr-{n}", "v") for n in range(17))],
             [yes, *((f"Job-Attr-{n}", "v" if n else "") for n in range(17))],
@@ -166,11 +191,15 @@ def admin_cases() -> Iterator[Case]:
             ("POST", f"/token/n2{query}")
             for query in ("", "?description=d&token=short", "?description=d&pool=no")
         ),
-        *(("POST", f"/token/{name}?description=d") for name in ("n.2", "n" * 256)),
+        *(("POST", f"/token/{name}?description=d") for name in ("n.2", "n" * 256, LONG)),
+        *(("POST", f"/token/n6?description=d&token={'%C3%BC' * 9}{end}") for end in ("x", "xy")),
         *(("POST", f"/token/n2?{given}") for _ in range(2)),
         *(("GET", f"/token/n2{query}") for query in ("", "?pool=default", "?pool=no", "/")),
         *(("DELETE", f"/token/n2/{token}") for token in ("bbbbbbbbbbbbbbbbbbbbbbbb", "x", "no:x")),
         *(("GET", path) for path in ("/token/n2", "/token/n3", "/token/", "/token")),
+        ("DELETE", "/token//bbbbbbbbbbbbbbbbbbbbbbbb"),
+        *(("GET", path) for path in ("/token//x", "/token//x/limit", "/token//")),
+        ("POST", "/token//"),
         ("PUT", "/token/n2"),
         ("HEAD", "/pools"),
         ("GET", "/accesslog"),

@@ -10,6 +10,7 @@ import asyncio
 import re
 import socket
 import subprocess
+import urllib.request
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -142,3 +143,53 @@ async def test_both_answer_alike(original: tuple[int, int], url: str, tmp_path: 
 
         found = await asyncio.gather(*map(compare, range(SEEDS)))
         assert [one for some in found for one in some] == []
+
+
+#: What lmstfy reports of its Redis and of its own loop, and one that it never counts.
+NOT_SERVED = {
+    *("max_mem_bytes", "used_mem_bytes", "connections", "blocking_connections", "total_keys"),
+    *("total_ttl_keys", "latency", "qps", "timer_full_batches", "consume_jobs"),
+}
+
+
+def series(text: str) -> dict[str, set[str]]:
+    """lmstfy's metrics, with the names of their labels, and with the bounds of histograms."""
+    found: dict[str, set[str]] = {}
+    for name, labels in re.findall(r"^infra_(lmstfy_[a-z_]+)\{(.*)\} ", text, re.M):
+        if re.sub(r"^lmstfy_redis_|_(bucket|sum|count)$", "", name) not in NOT_SERVED:
+            names = found.setdefault(name, set())
+            names.update(re.findall(r'(\w+)="', labels))
+            names.update(f"le={float(bound):g}" for bound in re.findall(r'le="([^"]*)"', labels))
+    return found
+
+
+def read_series(port: int) -> dict[str, set[str]]:
+    """The metrics of a server, when it has looked at the sizes of its queues: lmstfy does so by time."""
+    found: dict[str, set[str]] = {}
+
+    def has_sizes() -> bool:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            found.update(series(answer.read().decode()))
+        return "lmstfy_redis_queue_sizes" in found
+
+    until(has_sizes, "the sizes of its queues are shown")
+    return found
+
+
+async def test_both_serve_the_same_metrics(original: tuple[int, int], url: str, tmp_path: Path) -> None:  # noqa: F811
+    with serving(url, tmp_path) as ours:
+        async with both(original, ours) as sides:
+            for case in [
+                Case("PUT", "/api/ns/m?delay=1&ttl=60", b"x"),
+                Case("PUT", "/api/ns/m?ttl=60", b"x", save="m"),
+                Case("GET", "/api/ns/m?ttr=60"),
+                Case("DELETE", "/api/ns/m/job/{m}"),
+                Case("GET", "/api/ns/m?ttr=60&timeout=10"),
+            ]:
+                assert await differences(sides, [case]) == []
+            for case, admin in limited_cases():
+                await differences(sides, [case], admin=admin)
+        shown = [await asyncio.to_thread(read_series, port) for _, port in (original, ours)]
+    theirs, here = shown
+    here.pop("lmstfy_redis_deadletter_respawn_jobs")  # which counts nothing there
+    assert here == theirs

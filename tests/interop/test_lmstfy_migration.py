@@ -35,10 +35,15 @@ async def test_pending_jobs_and_tokens_move(
     assert made.status == 201
     limit = await old_admin.request("POST", f"/token/ns/{TOKEN}/limit", b'{"write":50000,"interval":60}')
     assert limit.status == 201
+    # a namespace whose token is not in the file
+    other = (await old_admin.request("POST", "/token/a-first-one?description=d")).json["token"]
+    assert (await old.put("/api/a-first-one/q", b"x", ("X-Token", other))).status == 201
     await old.put("/api/ns/dead?tries=1", b"dead")
     await old.get("/api/ns/dead?ttr=0")
-    out_id = (await old.put("/api/ns/out?tries=5", b"out")).json["job_id"]
-    assert (await old.get("/api/ns/out?ttr=3")).json["job_id"] == out_id
+    # in a namespace of its own: lmstfy ends a batch at a job that was acknowledged and whose TTR is over
+    assert (await old_admin.request("POST", f"/token/out?description=d&token={TOKEN}")).status == 201
+    out_id = (await old.put("/api/out/q?tries=5", b"out")).json["job_id"]
+    assert (await old.get("/api/out/q?ttr=3")).json["job_id"] == out_id
     for n in range(JOBS // 50):
         bodies = b",".join(b"%d" % (n * 50 + i) for i in range(50))
         assert (await old.put("/api/ns/many/bulk?tries=1", b"[%b]" % bodies)).status == 201
@@ -55,7 +60,7 @@ async def test_pending_jobs_and_tokens_move(
             "interval": 60,
         }
         # the job that is out is acknowledged here, before its TTR is over there
-        assert (await client.delete(f"/api/ns/out/job/{out_id}")).status == 204
+        assert (await client.delete(f"/api/out/q/job/{out_id}")).status == 204
         assert (await client.put("/api/ns/many", b"new")).status == 201
         assert (await client.get("/api/ns/many/size")).json["size"] == JOBS + 1
         found = []
@@ -71,6 +76,8 @@ async def test_pending_jobs_and_tokens_move(
         assert (await client.get("/api/ns/dead/deadletter")).json["deadletter_size"] == 1
         assert (await client.put("/api/ns/dead/deadletter")).json["count"] == 1
         assert (await client.get("/api/ns/dead?timeout=5")).data == b"dead"
-        assert (await client.get("/api/ns/out?timeout=2")).status == 404
-        assert (await admin.get("/migrations")).json["default"]["left"] == {"available": 0, "dead": 0}
+        assert (await client.get("/api/out/q?timeout=2")).status == 404
+        shown = (await admin.get("/migrations")).json["default"]
+        assert shown["left"] == {"available": 1, "dead": 0}
+        assert "'a-first-one': the old lmstfy answered 401" in shown["problem"]
     await asyncio.gather(old.close(), old_admin.close())

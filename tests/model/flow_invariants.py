@@ -60,15 +60,32 @@ def promises(model: FlowProtocol) -> dict[str, Callable[[World], bool]]:
         """Unless an operator retries one of them in the same moment."""
         if not is_quiet(world) or not world.flow.cancelled or "retries" in model.on_jobs:
             return True
-        return all(job.state not in (J.QUEUED, J.RUNNING) for job in world.jobs)
+        return all(
+            job.state not in (J.QUEUED, J.RUNNING) or n in after_any_end for n, job in enumerate(world.jobs)
+        )
 
-    def a_node_for_any_end_runs_unless_its_flow_is_cancelled(world: World) -> bool:
+    after_any_end = [n for n, when in model.when.items() if when is When.END]
+
+    def a_node_for_any_end_runs_however_its_flow_ends(world: World) -> bool:
+        return world.flow.state not in CLOSED or all(
+            world.flow.nodes[n].state not in (NodeState.SKIPPED, NodeState.UNUSED) for n in after_any_end
+        )
+
+    def a_node_for_any_end_is_not_cancelled_by_its_flow(world: World) -> bool:
+        """Only an operator cancels it."""
+        return "cancels" in model.on_jobs or all(
+            world.jobs[n].state not in (J.ASKED, J.CANCELLED) for n in after_any_end
+        )
+
+    def a_node_for_a_failure_is_skipped_only_with_a_cancelled_flow(world: World) -> bool:
         flow = world.flow
         return (
             flow.state not in CLOSED
             or flow.cancelled
             or all(
-                flow.nodes[n].state is not NodeState.SKIPPED for n in model.when if model.when[n] is When.END
+                flow.nodes[n].state is not NodeState.SKIPPED
+                for n, when in model.when.items()
+                if when is When.FAILURE
             )
         )
 
@@ -79,7 +96,9 @@ def promises(model: FlowProtocol) -> dict[str, Callable[[World], bool]]:
         a_node_says_what_became_of_its_job,
         a_closed_flow_has_no_open_node,
         a_cancelled_flow_has_asked_all_jobs_to_stop,
-        a_node_for_any_end_runs_unless_its_flow_is_cancelled,
+        a_node_for_any_end_runs_however_its_flow_ends,
+        a_node_for_any_end_is_not_cancelled_by_its_flow,
+        a_node_for_a_failure_is_skipped_only_with_a_cancelled_flow,
     )
 
 
@@ -108,13 +127,28 @@ def each_step(model: FlowProtocol) -> dict[str, Callable[[World, NodeAct, World]
             for n, (was, job) in enumerate(zip(before.jobs, after.jobs, strict=True))
         )
 
+    def a_node_for_any_end_starts_after_all_before_it(before: World, act: NodeAct, after: World) -> bool:
+        """Unless a job before it is retried in the same moment."""
+        if "retry" in model.wishes or "retries" in model.on_jobs:
+            return True
+        return all(
+            job.enqueued == was.enqueued
+            or model.when.get(n) is not When.END
+            or all(after.flow.nodes[one].state not in OPEN for one in model.before[n])
+            for n, (was, job) in enumerate(zip(before.jobs, after.jobs, strict=True))
+        )
+
     def what_has_completed_runs_again_only_if_asked_to(before: World, act: NodeAct, after: World) -> bool:
         return all(
             was.state is not J.COMPLETED or job.state is not J.QUEUED or act.who == "an operator"
             for was, job in zip(before.jobs, after.jobs, strict=True)
         )
 
-    return _named(a_node_starts_after_its_predecessors, what_has_completed_runs_again_only_if_asked_to)
+    return _named(
+        a_node_starts_after_its_predecessors,
+        a_node_for_any_end_starts_after_all_before_it,
+        what_has_completed_runs_again_only_if_asked_to,
+    )
 
 
 def the_flow_has_ended(world: World) -> bool:

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from penstock.core.flow import FlowPolicy, FlowState, NewFlow, NewNode, NodeState, When
 from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode, Sweep
-from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref
+from penstock.core.relations import FlowMember
 from tests.model.checker import Step
 
 __all__ = ["Counter", "End", "FlowProtocol", "J", "NodeAct", "Phase", "Plan", "StoredFlow", "World", "put"]

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, cast
 
-from penstock.app.reclaimed_jobs import settle_reclaimed
+from penstock.app.deciding import Loss, settle_reclaimed
 from penstock.core.job import QUEUED, TERMINAL, AttemptError, Job, NewJob, State
 from penstock.core.lifecycle import decide, first_state, starts_on_record
 from penstock.core.outcomes import (
@@ -615,7 +615,8 @@ def _judged(spec: NewJob, attempt: int, lost: bool, started: bool, begun: bool) 
     def known(_: Job) -> bool | None:
         return None if begun else False
 
-    asyncio.run(settle_reclaimed(cast(Store, recorder), found, "LeaseLost", "gone", started=known))
+    loss = Loss("LeaseLost", "gone", started=known)
+    asyncio.run(settle_reclaimed(cast(Store, recorder), found, loss))
     (settlement,) = recorder.settlements
     return _move(settlement.transition)
 

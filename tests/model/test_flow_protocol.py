@@ -62,12 +62,34 @@ LOOKED_AT: dict[str, tuple[FlowProtocol, int]] = {
         FlowProtocol(4, HANDLED, joins=[2], when={3: When.END}, one_step=True, step=1),
         10_000,
     ),
+    "cancelled, with a callback": (
+        FlowProtocol(3, [(0, 2), (1, 2)], when={2: When.END}, faults=2, wishes=["cancel"], on_jobs=()),
+        20_000,
+    ),
+    "cancelled in short steps, with a callback": (
+        FlowProtocol(
+            4,
+            HANDLED,
+            joins=[2],
+            when={2: When.END, 3: When.END},
+            faults=3,
+            wishes=["cancel"],
+            on_jobs=("deletes",),
+            one_step=True,
+            step=1,
+        ),
+        4_000,
+    ),
     "in short steps, others are finished, two faults": (
         FlowProtocol(3, CHORD, policy=FlowPolicy.FINISH, one_step=True, step=1),
         2_000,
     ),
     "in short steps, retried, three faults": (
         FlowProtocol(3, [(0, 2)], when={2: When.END}, faults=3, one_step=True, step=1, on_jobs=()),
+        4_000,
+    ),
+    "in short steps, with an error handler, retried, three faults": (
+        FlowProtocol(3, [(0, 2)], when={2: When.FAILURE}, faults=3, one_step=True, step=1, on_jobs=()),
         4_000,
     ),
 }
@@ -234,6 +256,35 @@ class LeavesHandlersSkipped(FlowProtocol):
                 self._decide(node)
 
 
+class CancelsCallbacks(FlowProtocol):
+    """A cancelled flow skips what waits for any end."""
+
+    class rules(FlowEngine):
+        def _stops(self, node: LiveNode) -> bool:
+            return node.when is When.SUCCESS or self.flow.cancelled
+
+
+class StopsCallbacksThatRun(FlowProtocol):
+    """A cancelled flow cancels the callbacks that run already."""
+
+    class rules(FlowEngine):
+        def _stop(self, node: LiveNode) -> None:
+            super()._stop(node)
+            if node.when is When.END and node.state is NodeState.ACTIVE and node.ref is not None:
+                self._host.cancel(node.ref, "cancelled with its flow")
+
+
+class CallsBackAtTheFirstEnd(FlowProtocol):
+    """A callback starts with the first node that ends, although others still run."""
+
+    class rules(FlowEngine):
+        def _decide(self, node: LiveNode) -> None:
+            if node.when is When.END and node.state is NodeState.WAITING and self.flow.has_failures:
+                self._start(node)
+            else:
+                super()._decide(node)
+
+
 class StartsAllAtOnce(FlowProtocol):
     class rules(FlowEngine):
         def _decide(self, node: LiveNode) -> None:
@@ -291,8 +342,25 @@ BROKEN: list[tuple[FlowProtocol, str, int]] = [
         11,
     ),
     (
-        LeavesHandlersSkipped(3, [(0, 2)], when={2: When.END}, faults=3, one_step=True, step=1, on_jobs=()),
-        "a_node_for_any_end_runs_unless_its_flow_is_cancelled",
+        LeavesHandlersSkipped(
+            3, [(0, 2)], when={2: When.FAILURE}, faults=3, one_step=True, step=1, on_jobs=()
+        ),
+        "a_node_for_a_failure_is_skipped_only_with_a_cancelled_flow",
+        20,
+    ),
+    (
+        CancelsCallbacks(2, PAIR, when={1: When.END}, **ONE_COUNTER),
+        "a_node_for_any_end_runs_however_its_flow_ends",
+        20,
+    ),
+    (
+        StopsCallbacksThatRun(2, PAIR, when={1: When.END}, **ONE_COUNTER),
+        "a_node_for_any_end_is_not_cancelled_by_its_flow",
+        20,
+    ),
+    (
+        CallsBackAtTheFirstEnd(3, CHORD, when={2: When.END}, counters=1, on_jobs=(), wishes=["cancel"]),
+        "a_node_for_any_end_starts_after_all_before_it",
         20,
     ),
     (StartsAllAtOnce(2, PAIR, faults=0), "a_node_starts_after_its_predecessors", 3),

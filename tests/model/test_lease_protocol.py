@@ -68,12 +68,13 @@ def test_every_promise_holds_in_every_state(name: str) -> None:
     assert found.ends
 
 
-#: Legal steps that are not of leases: partitions and batches, and what keys, prune, expiry and discard do.
+#: Legal steps that are not of leases: partitions and batches, and what keys, prune, expiry and operators do.
 NOT_PLAYED = {
     *(step for step in LEGAL if {State.WAITING, State.COLLECTING, State.SUSPENDED} & set(step)),
     (None, State.CANCELLED),
     (State.PARKED, State.SCHEDULED),
     *((state, State.DEAD) for state in (State.SCHEDULED, State.AVAILABLE, State.RETRYABLE, State.PARKED)),
+    *((state, State.COMPLETED) for state in State if state is not State.RUNNING),
 }
 
 

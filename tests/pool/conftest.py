@@ -110,7 +110,7 @@ async def front(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
 
 async def until(true: Callable[[], object]) -> None:
     """Return as soon as it is true: for what has no event of its own."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not true():
         assert time.monotonic() < deadline, "it did not become true"
         await asyncio.sleep(0.001)

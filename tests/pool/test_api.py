@@ -107,6 +107,8 @@ def test_it_brings_in_nothing_of_penstock_but_the_errors_and_nobody_brings_it_in
         "penstock",
         "penstock.core",
         "penstock.core.errors",
+        "penstock.core.lazy",  # what stands for work not done
+        "penstock.core.portable",  # how errors cross processes
         "penstock.core.text",  # what errors say is safe to print
         "penstock.pool",
         "penstock.pool.loops",

@@ -30,10 +30,9 @@ async def pool_of_50(front: Any, *, workers: int = 2, **facts: Any) -> tuple[Any
 
 async def test_close_runs_what_is_queued_and_takes_no_more(front) -> None:
     pool, work = await pool_of_50(front)
-    began = time.monotonic()
     pool.close()
     pool.close()
-    assert time.monotonic() - began < 5
+    assert not work.finished, "it does not wait for them"
     with pytest.raises(QueueClosed):
         pool.try_put("late")
     assert len(pool) == 50
@@ -118,15 +117,26 @@ async def test_one_signal_ends_all_idle_workers(front) -> None:
         assert front.workers() == 0
 
 
-async def test_idle_workers_end_within_100_ms(front) -> None:
-    took = []
-    for _ in range(5):  # the best counts: a loaded machine may be late, a pool that polls always is
-        pool = await eight_idle_workers(front)
-        began = time.monotonic()
-        pool.cancel()
-        await front.call(pool.join)
-        took.append(time.monotonic() - began)
-    assert min(took) < 0.1
+async def test_idle_workers_wait_without_a_limit_for_the_signal(
+    front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who polls would end late."""
+    limits: list[float | None] = []
+    wait = threading.Condition.wait
+
+    def noted(condition: threading.Condition, timeout: float | None = None) -> bool:
+        if isinstance(condition._lock, type(threading.RLock())):  # the pool's, not that of an event
+            limits.append(timeout)
+        return wait(condition, timeout)
+
+    monkeypatch.setattr(threading.Condition, "wait", noted)
+    pool = await eight_idle_workers(front)
+    if limits:  # these are threads
+        assert set(limits) == {None}
+    else:
+        assert not [timer for timer in asyncio.get_running_loop()._scheduled if not timer.cancelled()]
+    pool.cancel()
+    await front.call(pool.join)
 
 
 # --- cancel wins: 1 000 trials
@@ -239,10 +249,31 @@ async def test_running_tasks_are_cancelled_on_demand() -> None:
         pool.try_put(n)
     await until(lambda: len(pool._rules.running_jobs) == 2)
     assert pool.cancel(running=True) == [2, 3, 4]
-    await asyncio.wait_for(pool.join(), 20)
+    await asyncio.wait_for(pool.join(), 60)
     assert cleaned == [0, 1]
     assert told == [(0, asyncio.CancelledError), (1, asyncio.CancelledError)]
     assert pool.failed == 2
+
+
+async def test_a_job_that_was_to_be_cancelled_is_logged_as_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Only a cancellation of something that the job awaits is one."""
+    caplog.set_level("INFO", "penstock.pool")
+
+    async def handler(job: asyncio.Future[None]) -> None:
+        await job
+
+    pool = Pool(handler, workers=2, capacity=5, name="own")
+    jobs = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    for job in jobs:
+        pool.try_put(job)
+    await until(lambda: len(pool._rules.running_jobs) == 2)
+    jobs[0].cancel()
+    await until(lambda: pool.failed == 1)
+    assert pool.cancel(running=True) == []
+    await asyncio.wait_for(pool.join(), 20)
+    levels = [(record.levelname, record.exc_info is not None) for record in caplog.records]
+    assert levels == [("ERROR", True), ("INFO", False)]
+    assert "pool own: a running job was cancelled" in caplog.text
 
 
 async def test_a_job_may_cancel_its_own_pool_and_goes_on() -> None:
@@ -279,9 +310,9 @@ def test_a_job_in_a_thread_looks_at_the_token() -> None:
 
     pool = ThreadPool(handler, workers=1, capacity=5)
     pool.put(1)
-    assert at_it.wait(20)
+    assert at_it.wait(60)
     pool.cancel()
-    assert pool.wait(20)
+    assert pool.wait(60)
     assert saw == [True]
 
 
@@ -312,7 +343,7 @@ def test_a_token_is_waited_for() -> None:
     waiting = threading.Thread(target=token.wait)
     waiting.start()
     token.cancel()
-    waiting.join(20)
+    waiting.join(60)
     assert not waiting.is_alive()
     assert token.wait(float("inf")) is True
 
@@ -428,12 +459,12 @@ def test_a_block_of_threads_drains_at_its_end_and_cancels_when_it_fails(
             for n in range(10):
                 pool.put(n)
             if error:
-                assert begun.wait(20)
+                assert begun.wait(60)
                 raise error
 
     def slow(job: int) -> None:
         begun.set()
-        assert cancelled.token.wait(20)
+        assert cancelled.token.wait(60)
 
     drained: ThreadPool[int] = ThreadPool(lambda job: None, workers=2, capacity=10)
     block(drained, None)
@@ -464,7 +495,7 @@ async def test_a_pool_of_a_loop_says_so_when_a_thread_uses_it() -> None:
     with pytest.raises(RuntimeError, match="belongs to another event loop"):
         await asyncio.to_thread(asyncio.run, pool.put(2))
     loop = asyncio.get_running_loop()
-    await asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(pool.put(2), loop).result(20))
+    await asyncio.to_thread(lambda: asyncio.run_coroutine_threadsafe(pool.put(2), loop).result(60))
     await pool.stop()
     assert pool.done == 2
 
@@ -486,7 +517,7 @@ def test_a_signal_handler_may_end_a_pool_whose_lock_its_own_thread_holds() -> No
     with pool._lock:
         for end in ends:
             end()
-    assert pool.wait(20)
+    assert pool.wait(60)
 
 
 def test_a_thread_that_cannot_be_started_is_an_error_and_no_call_is_queued(

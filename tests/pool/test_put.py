@@ -118,12 +118,8 @@ async def test_a_put_that_is_cancelled_as_its_turn_comes_has_put_nothing_and_the
 
 async def test_try_put_says_no_at_once_and_changes_nothing(front) -> None:
     pool, work = await full_pool(front)
-    took = []
-    for _ in range(20):
-        began = time.perf_counter()
+    for _ in range(20):  # nothing makes room meanwhile: who waits would wait for ever
         assert pool.try_put("more") is False
-        took.append(time.perf_counter() - began)
-    assert min(took) < 0.001
     assert (len(pool), pool.running, blocked(pool)) == (2, 1, 0)
     work.open()
     await front.call(pool.stop)

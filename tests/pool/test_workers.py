@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -95,7 +96,7 @@ async def test_a_cancelled_get_has_taken_nothing() -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(queue.get(), 0.01)
     assert queue.try_put("next")
-    assert await asyncio.wait_for(queue.get(), 10) == "next"
+    assert await asyncio.wait_for(queue.get(), 60) == "next"
 
 
 async def test_each_of_10_000_jobs_goes_to_exactly_one_of_4_workers(front) -> None:
@@ -317,6 +318,30 @@ async def test_a_handler_that_is_not_async_fails_with_the_way_out() -> None:
     assert "returned a int, which cannot be awaited: give an async function, or use ThreadPool" in str(
         told[0]
     )
+
+
+@pytest.mark.parametrize("pool", [Pool, ThreadPool])
+async def test_a_handler_that_returns_what_would_do_its_work_has_failed(pool: Any) -> None:
+    def yields(job: int) -> Iterator[int]:
+        yield job
+
+    async def returns(job: int) -> Any:
+        return yields(job)
+
+    failed: list[str] = []
+    handler = returns if pool is Pool else lambda job: returns(job)
+    made = pool(handler, workers=1, capacity=9, on_error=lambda job, error: failed.append(str(error)))
+    assert made.try_put(1)
+    made.close()
+    if pool is Pool:
+        await made.join()
+    else:
+        await asyncio.to_thread(made.join)
+    kind = "a generator" if pool is Pool else "a coroutine"
+    assert failed == [
+        f for f in failed if f.startswith(f"the handler did not do its work: it returned {kind}")
+    ]
+    assert (made.done, made.failed, len(failed)) == (0, 1, 1)
 
 
 async def test_a_loop_that_ends_takes_the_workers_with_it_and_the_next_one_may_go_on() -> None:

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from penstock.verify.servers.programs import HOST, READY, free_port, start, until
+from penstock.verify.servers.nodes import HOST, READY, free_port, start, until
 
 __all__ = ["HOST", "READY", "free_port", "redis_program", "server_or_skip", "start", "until"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self
 
-from penstock.verify.servers.sentinels import (
+from penstock.verify.servers.servers import (
     MASTER_NAME,
     agreed_master,
     master_port,
@@ -31,11 +31,11 @@ class Sentinels(Fleet):
         return f"redis+sentinel://{secret}{hosts(self.sentinels)}/{MASTER_NAME}"
 
     def master(self) -> RedisServer:
-        """Whom the sentinels hold for the master now."""
-        for sentinel in self.sentinels:
-            if sentinel.running:
-                return self.on_port(master_port(sentinel))
-        raise AssertionError("no sentinel is running")
+        """Whom the sentinels hold for the master now; some of them may still name one that was killed."""
+        asked = [sentinel for sentinel in self.sentinels if sentinel.running]
+        assert asked, "no sentinel is running"
+        masters = [self.on_port(master_port(sentinel)) for sentinel in asked]
+        return next((one for one in masters if one.running), masters[0])
 
     def replicas(self) -> list[RedisServer]:
         master = self.master()

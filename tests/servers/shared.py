@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from tests.servers.cluster import redis_cluster
+from tests.servers.cluster import Cluster, redis_cluster
 from tests.servers.fleet import Fleet
 from tests.servers.single import RedisServer, redis_server
 
@@ -30,9 +30,28 @@ class Shared(Generic[T]):
             self.started = None
 
 
-SHARED_REDIS = Shared(redis_server)
-# without replicas it starts quicker; a long timeout, as a busy machine is no reason to call a node dead
-SHARED_CLUSTER = Shared(lambda: redis_cluster(replicas=0, node_timeout=15_000))
+def _calm_server() -> RedisServer:
+    return _calm(redis_server())
+
+
+def _calm_cluster() -> Cluster:
+    # without replicas it starts quicker; a long timeout, as a busy machine is no reason to call a node dead
+    made = redis_cluster(replicas=0, node_timeout=15_000)
+    for server in made.servers:
+        _calm(server)
+    return made
+
+
+def _calm(server: RedisServer) -> RedisServer:
+    """It looks around once a second and not ten times: four to a process, which mostly wait, would be busy
+    with that for a large part of the run. (A cluster that forms needs the ten.)"""
+    with server.patient_client() as client:
+        client.config_set("hz", 1)
+    return server
+
+
+SHARED_REDIS = Shared(_calm_server)
+SHARED_CLUSTER = Shared(_calm_cluster)
 
 
 def remove_keys(servers: Iterable[RedisServer], having: str) -> None:

@@ -17,14 +17,20 @@ from penstock.encryption import Cipher, Keyring
 from penstock.stores.contract import Store
 from penstock.stores.encrypted import encrypted_store
 from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import _runners as memory_runners
 from penstock.stores.sqlite import SqliteStore
 from tests import servers
+from tests.oracle import OracleStore
 from tests.sqlite_files import new_file
 from tests.store.facts import TEST_FOLDER, OpenStore, key_prefix
 
 
 def _memory(home: Path, namespace: str, clock: ManualClock) -> Store:
     return MemoryStore(str(home), namespace=namespace, clock=clock)
+
+
+def _oracle(home: Path, namespace: str, clock: ManualClock) -> Store:
+    return OracleStore(str(home), namespace=namespace, clock=clock)
 
 
 def _sqlite(home: Path, namespace: str, clock: ManualClock) -> Store:
@@ -53,6 +59,7 @@ def _encrypted(home: Path, namespace: str, clock: ManualClock) -> Store:
 #: home, a namespace and a clock; a server starts with the first store on it.
 STORES: dict[str, Callable[[Path, str, ManualClock], Store]] = {
     "memory": _memory,
+    "oracle": _oracle,
     "redis": _redis,
     "redis-cluster": _redis_cluster,
     "sqlite": _sqlite,
@@ -64,6 +71,9 @@ OPENED = {**STORES, "encrypted": _encrypted}
 ENCRYPTED = (
     "batches",
     "bulk_acts",
+    "cancel_to_undo",
+    "change_jobs",
+    "complete",
     "depths",
     "discard",
     "documents",
@@ -100,7 +110,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Which store is under test."""
     if request.param == "redis-cluster":  # its servers are never away, and slow while others use the machine
-        monkeypatch.setattr("penstock.stores.redis.wire.request_batch._BRIEF", 10.0)
+        monkeypatch.setattr("penstock.stores.redis.wire.calls._BRIEF", 10.0)
     yield str(request.param)
     _tidy(str(request.param))
 
@@ -135,6 +145,7 @@ def home() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix=f"{TEST_FOLDER}{uuid.uuid4().hex[:8]}-", dir=parent))
     yield path
     shutil.rmtree(path, ignore_errors=True)
+    memory_runners.pop(str(path), None)  # else its jobs live as long as the process
 
 
 @pytest.fixture

@@ -8,18 +8,27 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from penstock.core.batch import BatchTerms
-from penstock.core.job import AttemptError, Job, NewJob, Ref, State
-from penstock.core.lifecycle import QueuePosition, Transition
+from penstock.core.job import TERMINAL, AttemptError, Job, NewJob, Ref, State
+from penstock.core.lifecycle import Transition
 from penstock.core.limits import Rate
-from penstock.core.partition import Partition
-from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share, Store
+from penstock.core.outcomes import QueuePosition
+from penstock.core.relations import BatchTerms, Partition
+from penstock.stores.contract import (
+    DUE_LATER,
+    EnqueueStatus,
+    JobOrder,
+    SearchPage,
+    Settled,
+    Settlement,
+    Share,
+    Store,
+)
 
 SECOND = 1_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
-SOON = 5.0  # seconds within which a wait must have been woken, also on a busy machine
+SOON = 60.0  # seconds within which a wait must have been woken, also on a busy machine
 LEASE = 15 * SECOND
 KEEP = HOUR
 
@@ -222,6 +231,21 @@ async def everything(store: Store, **asked: Any) -> AsyncIterator[Job]:
 
 async def all_jobs(store: Store, **asked: Any) -> list[Job]:
     return [job async for job in everything(store, **asked)]
+
+
+async def next_jobs(
+    store: Store,
+    queue: str = "default",
+    *,
+    state: State = State.AVAILABLE,
+    after: str | None = None,
+    limit: int = 50,
+) -> SearchPage:
+    """A page of the jobs of a queue in one state, in the order in which they leave it."""
+    order = JobOrder.ENDED if state in TERMINAL else JobOrder.DUE if state in DUE_LATER else JobOrder.READY
+    return await store.list_jobs(
+        queue=queue, state=state, order=order, descending=False, after=after, limit=limit
+    )
 
 
 def ids(jobs: list[Job] | list[NewJob]) -> list[str]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.core.flow import FlowInfo, FlowNode, FlowPolicy, NewFlow, NewNode, NodeState, When
-from penstock.core.flow_member import FlowMember
 from penstock.core.job import Ref
 from penstock.core.lifecycle import Transition
+from penstock.core.relations import FlowMember
 from penstock.stores.contract import FLOW_STEP, Share, Store
-from tests.store.facts import COMPLETED, LEASE, end, new, token
+from tests.store.facts import COMPLETED, LEASE, end, new, next_jobs, token
 
 _numbers = itertools.count(1)
 
@@ -124,7 +124,7 @@ async def run_one(
 async def ready(store: Store, flow: NewFlow, queue: str = "") -> list[int]:
     """The numbers of the nodes whose jobs can start now, in order; they are put back."""
     queue = queue or flow.queue
-    page = await store.list_next(queue)
+    page = await next_jobs(store, queue)
     return [int(job.id.rpartition(".")[2]) for job in page.jobs]
 
 

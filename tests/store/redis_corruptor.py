@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.job import Ref
-from penstock.stores.redis.keys import RedisKeys, packed
+from penstock.stores.redis.layout import RedisKeys, packed
 from penstock.stores.redis.profiles import Profile
 
 __all__ = ["EXTRA", "PROFILE", "RedisCorruptor"]

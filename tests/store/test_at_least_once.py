@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-import pytest
-
 from penstock.core.clock import ManualClock
 from penstock.core.job import TERMINAL, AttemptError, Job, State
 from penstock.core.lifecycle import decide
 from penstock.core.outcomes import LeaseLost, Outcome, Raised, Released, Returned, Snoozed
 from penstock.retry import Fixed
 from penstock.stores.contract import EnqueueStatus, HeartbeatRequest, Settled, Settlement, Share, Store
+from tests.cases import each
 from tests.store.facts import DAY, KEEP, LEASE, SECOND, all_jobs, counts, new
 
 QUEUES = ["a", "b"]
@@ -131,7 +130,7 @@ class World:
         raise AssertionError(f"{len(left)} jobs reach no end: {left[:3]}")
 
 
-@pytest.mark.parametrize("seed", range(6))
+@each("seed", range(6))
 async def test_every_job_reaches_exactly_one_end(store: Store, clock: ManualClock, seed: int) -> None:
     world = World(store, clock, seed)
     for _ in range(JOBS // 10):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.batch import BatchTerms
 from penstock.core.clock import ManualClock
-from penstock.core.job import TERMINAL, Job, NewJob, State
+from penstock.core.job import TERMINAL, Job, NewJob, Ref, State
 from penstock.core.lifecycle import EXPIRED, Transition
+from penstock.core.relations import BatchTerms, Partition, Tenant
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import BatchInfo, Due, EnqueueStatus, Settled, Settlement, Share, Store, Wake
+from tests.cases import each
 from tests.store.facts import (
     AGAIN,
     CANCELLED,
@@ -251,7 +254,7 @@ async def test_a_batch_is_as_its_first_member_and_as_urgent_as_any(store: Store)
     )
 
 
-@pytest.mark.parametrize("id", ["0190d1a2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "x", "nine.char", "a" * 128])
+@each("id", ["0190d1a2-3c4d-7e5f-8a9b-0c1d2e3f4a5b", "x", "nine.char", "a" * 128])
 async def test_the_id_of_a_batch_is_made_of_its_first_members(store: Store, id: str) -> None:
     await add(store, new(f"{id[:110]}.batch", delay=DAY), member(id, size=1))
     assert (await take_one(store)).id == f"{id[:110]}.batch2"
@@ -376,7 +379,7 @@ async def test_a_full_batch_is_work(store: Store) -> None:
 # ── the end of a batch is the end of its members ─────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("to", [COMPLETED, CANCELLED, DEAD], ids=lambda to: to.state.value)
+@each("to", [COMPLETED, CANCELLED, DEAD])
 async def test_members_end_as_their_batch_does(store: Store, clock: ManualClock, to: Transition) -> None:
     batch, members = await a_running_batch(store)
     clock.advance(5)
@@ -393,7 +396,7 @@ async def test_members_end_as_their_batch_does(store: Store, clock: ManualClock,
     assert await all_jobs(store) == []
 
 
-@pytest.mark.parametrize("state", sorted(TERMINAL))
+@each("state", sorted(TERMINAL))
 async def test_with_nothing_to_keep_the_members_go_with_their_batch(store: Store, state: State) -> None:
     batch, members = await a_running_batch(store)
     await end(store, batch, Transition(state))
@@ -402,9 +405,7 @@ async def test_with_nothing_to_keep_the_members_go_with_their_batch(store: Store
     assert await store.wait_for_end([member.ref for member in members], timeout=0) == [None] * 3
 
 
-@pytest.mark.parametrize(
-    "to", [retryable(), snoozed(), AGAIN, RELEASED, PARKED], ids=lambda to: to.state.value
-)
+@each("to", [retryable(), snoozed(), AGAIN, RELEASED, PARKED])
 async def test_members_wait_for_a_batch_that_runs_again(store: Store, to: Transition) -> None:
     batch, members = await a_running_batch(store)
     await end(store, batch, to)
@@ -516,6 +517,23 @@ async def test_where_all_have_expired_there_is_no_batch(store: Store, clock: Man
     assert await counts(store) == {State.CANCELLED: 1}
 
 
+@each("others", [{}, {"partition": Partition("k", 1)}, {"tenant": Tenant("t")}])
+async def test_the_members_of_an_expired_batch_end_with_it(
+    store: Store, clock: ManualClock, others: dict[str, Any]
+) -> None:
+    """In any queue: with partitions or tenants, a fetch takes another way."""
+    await add(store, new("other", **others))
+    await take(store, 1)
+    await add(store, member("a", size=1, retention=HOUR))
+    batch = (await the(store, member("a"))).batch
+    await store.retry([Ref("default", str(batch))], expires_in=SECOND)
+    clock.advance(MINUTE)
+    assert await take(store, 9) == []
+    for id in (str(batch), "a"):
+        ended = await the(store, Ref("default", id))
+        assert (ended.state, ended.reason) == (State.CANCELLED, EXPIRED)
+
+
 async def test_a_member_of_a_batch_expires_no_more(store: Store, clock: ManualClock) -> None:
     _, members = await a_batch(store, 2, expires_in=SECOND)
     clock.advance(DAY)
@@ -545,7 +563,7 @@ async def test_a_member_that_is_rescheduled_to_now_joins_as_the_last(
     assert (await take_one(store)).members == ("b", "a")
 
 
-@pytest.mark.parametrize("before", ["collecting", "scheduled", "cancelled"])
+@each("before", ["collecting", "scheduled", "cancelled"])
 async def test_a_retried_member_is_at_once_a_batch_of_its_own(
     store: Store, clock: ManualClock, before: str
 ) -> None:
@@ -598,7 +616,7 @@ async def test_a_running_batch_is_asked_to_stop(store: Store) -> None:
     assert [await the(store, one) for one in members] == members
 
 
-@pytest.mark.parametrize("to", [None, COMPLETED, DEAD, retryable()])
+@each("to", [None, COMPLETED, DEAD, retryable()])
 async def test_members_are_deleted_with_their_batch(store: Store, to: Transition | None) -> None:
     batch, _ = await a_batch(store)
     if to is not None:

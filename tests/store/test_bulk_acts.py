@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from penstock.core.clock import ManualClock
 from penstock.core.errors import ConfigError, StoreUnavailable
-from penstock.core.flow_member import FlowMember, Input
 from penstock.core.job import TERMINAL, NewJob, Ref, State
 from penstock.core.lifecycle import Transition
+from penstock.core.relations import FlowMember, Input
 from penstock.inspector import BulkAct, BulkActs, BulkState, Inspector, JobAct
 from penstock.inspector import bulk_acts as module
 from penstock.inspector.audit import AuditLog
@@ -212,13 +212,13 @@ async def test_no_job_is_passed_over_while_a_part_of_the_store_is_away(
     acts = BulkActs(store)
     bulk = await acts.start(JobAct.RETRY, ALL_DEAD, by="me")
     await acts.step(bulk.id, "w1")
-    search = store.search_jobs
+    search = store.search
 
     async def without_one(*given: Any, **options: Any) -> SearchPage:
         return replace(await search(*given, **options), away=("mail",))
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "search_jobs", without_one)
+        patch.setattr(store, "search", without_one)
         with pytest.raises(StoreUnavailable, match="part of the store is away: mail"):
             await acts.step(bulk.id, "w1")
         with pytest.raises(StoreUnavailable, match="mail"):

@@ -8,6 +8,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import FINISHED_KEPT, QUEUED, TERMINAL, Ref, State
 from penstock.core.lifecycle import ASK_CANCELLED, LOST_BY
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Store, WorkerInfo
+from tests.cases import each
 from tests.store.facts import (
     AGAIN,
     CANCELLED,
@@ -32,7 +33,7 @@ from tests.store.facts import (
 )
 
 
-@pytest.mark.parametrize("state", sorted(QUEUED))
+@each("state", sorted(QUEUED))
 async def test_a_queued_job_is_cancelled_at_once(store: Store, clock: ManualClock, state: State) -> None:
     job = await in_state(store, state)
     clock.advance(5)
@@ -119,7 +120,7 @@ async def test_a_request_without_a_reason_leaves_it_to_who_settles(store: Store)
     assert (await the(store, job)).reason == CANCELLED.reason
 
 
-@pytest.mark.parametrize("way", ["released", "put back", "again at once", "parked"])
+@each("way", ["released", "put back", "again at once", "parked"])
 async def test_the_reason_of_a_request_goes_with_the_job_until_it_stops(store: Store, way: str) -> None:
     await store.announce(WorkerInfo("w1", "host", 1, 0, (), ("t",), 1))
     job = await running(store)

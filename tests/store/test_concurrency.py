@@ -157,7 +157,7 @@ async def test_every_waiter_gets_its_job_in_the_end(store: Store) -> None:
                 got.append(jobs[0].id)
                 return
 
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         for n in range(waiters):
             group.create_task(sleep_and_take(n))
         for _ in range(waiters):

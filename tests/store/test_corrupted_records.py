@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core.batch import BatchTerms
 from penstock.core.clock import ManualClock
 from penstock.core.job import AttemptError, Job, NewJob, Progress, Ref, State
 from penstock.core.lifecycle import UNREADABLE, Transition
 from penstock.core.limits import LimitChange
-from penstock.core.partition import Partition, Tenant
+from penstock.core.relations import BatchTerms, Partition, Tenant
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import (
@@ -182,7 +181,7 @@ async def test_a_spoiled_record_is_set_aside_and_all_others_run_on(
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("verb", ["cancel", "retry", "reschedule", "delete"])
+@pytest.mark.parametrize("verb", ["cancel", "retry", "reschedule", "discard", "complete", "delete"])
 async def test_an_operator_who_meets_a_spoiled_record_changes_the_others_all_the_same(
     world: World, corruptor: Corruptor, way: str, verb: str
 ) -> None:

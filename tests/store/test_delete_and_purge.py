@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from penstock.core.clock import ManualClock
 from penstock.core.job import Ref, State
 from penstock.core.limits import LimitChange
-from penstock.core.partition import Partition
+from penstock.core.relations import Partition
 from penstock.core.unique import WHILE_FINISHED, WHILE_RUNNING, UniqueKey
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement, Share, Store
+from tests.cases import each
 from tests.store.facts import (
     COMPLETED,
     DAY,
@@ -36,7 +35,7 @@ from tests.store.facts import (
 )
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - {State.RUNNING}))
+@each("state", sorted(set(State) - {State.RUNNING}))
 async def test_a_deleted_job_is_gone(store: Store, clock: ManualClock, state: State) -> None:
     job = await in_state(store, state)
     assert await store.delete([job.ref]) == [state]
@@ -77,7 +76,7 @@ async def test_many_are_deleted_at_once(store: Store) -> None:
 # ── running jobs, too ──
 
 
-@pytest.mark.parametrize("state", State)
+@each("state", State)
 async def test_a_job_in_any_state_is_deleted_if_running_jobs_are_included(store: Store, state: State) -> None:
     job = await in_state(store, state)
     assert await store.delete([job.ref], running=True) == [state]
@@ -169,7 +168,7 @@ async def test_a_wait_for_a_deleted_running_job_ends(store: Store) -> None:
 # ── purge ──
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - {State.RUNNING}))
+@each("state", sorted(set(State) - {State.RUNNING}))
 async def test_purge_removes_the_jobs_of_a_state(store: Store, state: State) -> None:
     await one_of_each(store, "q")
     assert await store.purge("q", [state]) == 1

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from penstock.core.clock import ManualClock
-from penstock.core.queue_depth import QueueDepth
+from penstock.core.stats import QueueDepth
 from penstock.stores.contract import DepthRow, Resolution, Store
 from tests.store.facts import DAY, HOUR, MINUTE, OpenStore, add, end, new, one_of_each, some, take, take_one
 

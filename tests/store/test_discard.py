@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
-
-from penstock.core.batch import BatchTerms
 from penstock.core.clock import ManualClock
 from penstock.core.flow import FlowState, NodeState
 from penstock.core.job import DEAD_KEPT, QUEUED, TERMINAL, Ref, State
 from penstock.core.lifecycle import DISCARDED
-from penstock.core.partition import Partition
+from penstock.core.relations import BatchTerms, Partition
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import EnqueueStatus, Store
+from tests.cases import each
 from tests.store.facts import DAY, HOUR, add, counts, gone, in_state, member, new, running, take, the
 from tests.store.flow_facts import advance, flow_of, nodes_of, put
 
 
-@pytest.mark.parametrize("state", sorted(QUEUED | {State.SUSPENDED}))
+@each("state", sorted(QUEUED | {State.SUSPENDED}))
 async def test_a_queued_job_is_dead_at_once(store: Store, clock: ManualClock, state: State) -> None:
     job = await in_state(store, state)
     clock.advance(5)
@@ -36,15 +34,15 @@ async def test_a_reason_of_ones_own_is_kept(store: Store) -> None:
     assert (await the(store, job)).reason == "order 17 – no customer"
 
 
-@pytest.mark.parametrize("state", sorted(TERMINAL | {State.RUNNING}))
+@each("state", sorted(TERMINAL | {State.RUNNING}))
 async def test_a_running_or_ended_job_stays_as_it_is(store: Store, state: State) -> None:
     job = await in_state(store, state)
     assert await store.discard([job.ref, Ref("default", "nobody")]) == [state, None]
     assert await the(store, job) == job
 
 
-@pytest.mark.parametrize("keep_dead", [None, HOUR, 2 * DEAD_KEPT])
-@pytest.mark.parametrize("retention", [0, DEAD_KEPT + 1])
+@each("keep_dead", [None, HOUR, 2 * DEAD_KEPT])
+@each("retention", [0, DEAD_KEPT + 1])
 async def test_a_discarded_job_is_kept_as_any_dead_job(
     store: Store, clock: ManualClock, keep_dead: int | None, retention: int
 ) -> None:

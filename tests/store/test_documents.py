@@ -19,6 +19,7 @@ from penstock.stores.contract import (
     Store,
     WrittenDocument,
 )
+from tests.cases import each
 from tests.store.facts import DAY, MINUTE, OpenStore
 
 APPLIED, CONFLICT, FULL = DocumentStatus.APPLIED, DocumentStatus.CONFLICT, DocumentStatus.FULL
@@ -206,7 +207,7 @@ async def test_large_documents_are_listed(store: Store) -> None:
     assert [len(one.body) for one in await listed(store)] == [48_000] * 30
 
 
-@pytest.mark.parametrize("wrong", ["", "A", "a/b", "a" * 65, "{a}", "ä", "a\n", "-a"])
+@each("wrong", ["", "A", "a/b", "a" * 65, "{a}", "ä", "a\n", "-a"])
 async def test_a_wrong_kind_is_refused(store: Store, wrong: str) -> None:
     with pytest.raises(ConfigError, match="kind"):
         await store.documents(wrong)
@@ -220,9 +221,7 @@ async def test_a_wrong_kind_is_refused(store: Store, wrong: str) -> None:
         await store.read_log(wrong)
 
 
-@pytest.mark.parametrize(
-    ("name", "body"), [("", b""), ("n" * 513, b""), ("a", b"x" * (LARGEST_DOCUMENT + 1))]
-)
+@each("name, body", [("", b""), ("n" * 513, b""), ("a", b"x" * (LARGEST_DOCUMENT + 1))])
 async def test_a_document_that_is_too_long_changes_nothing(store: Store, name: str, body: bytes) -> None:
     with pytest.raises(ConfigError, match="bytes"):
         await store.change_documents("tokens", [DocumentChange("good", b""), DocumentChange(name, body)])

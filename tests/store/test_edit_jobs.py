@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from penstock.core.clock import ManualClock
 from penstock.core.errors import ConfigError, StoreUnavailable
 from penstock.core.job import QUEUED, TERMINAL, Job, NewJob, Ref, State
-from penstock.core.partition import Partition
+from penstock.core.relations import Partition
 from penstock.core.unique import UniqueKey
 from penstock.inspector import Inspector, JobAct
 from penstock.inspector.job_edits import version_of
 from penstock.stores.contract import EnqueueStatus, JobEdit, Store
+from tests.cases import each
 from tests.store.facts import (
     AGAIN,
     PUT_BACK,
@@ -37,7 +38,7 @@ def edited(job: Job, payload: bytes = b'[["new"]]', **facts: object) -> JobEdit:
     return JobEdit(job, replace(job.spec, payload=payload, **facts))
 
 
-@pytest.mark.parametrize("state", sorted(QUEUED))
+@each("state", sorted(QUEUED))
 async def test_a_queued_job_gets_new_arguments_and_nothing_else_changes(store: Store, state: State) -> None:
     job = await in_state(store, state, unique=UniqueKey("u"), headers={"a": "b"})
     assert await store.edit_jobs([edited(job)]) == [True]
@@ -47,7 +48,7 @@ async def test_a_queued_job_gets_new_arguments_and_nothing_else_changes(store: S
     assert again.status is EnqueueStatus.DUPLICATE, "it holds its key"
 
 
-@pytest.mark.parametrize("state", sorted(TERMINAL | {State.RUNNING, State.SUSPENDED}))
+@each("state", sorted(TERMINAL | {State.RUNNING, State.SUSPENDED}))
 async def test_a_job_that_is_not_queued_stays_as_it_is(store: Store, state: State) -> None:
     job = await in_state(store, state)
     assert await store.edit_jobs([edited(job)]) == [False]
@@ -104,7 +105,7 @@ async def test_a_collecting_job_runs_with_its_new_arguments(store: Store) -> Non
         await store.edit_jobs([edited(batch)])
 
 
-@pytest.mark.parametrize("state", sorted({State.SCHEDULED, State.RETRYABLE, *TERMINAL}))
+@each("state", sorted({State.SCHEDULED, State.RETRYABLE, *TERMINAL}))
 async def test_a_job_is_retried_with_new_arguments_and_an_ended_one_by_a_copy(
     store: Store, state: State
 ) -> None:

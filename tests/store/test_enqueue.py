@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, NewJob, State
 from penstock.core.lifecycle import ASK_CANCELLED
+from penstock.core.relations import Partition
 from penstock.core.unique import UniqueKey
 from penstock.retry import (
     Custom,
@@ -19,6 +22,7 @@ from penstock.retry import (
     Steps,
 )
 from penstock.stores.contract import Enqueued, EnqueueStatus, Store
+from tests.cases import each
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -88,7 +92,7 @@ async def test_a_large_payload_goes_through_every_verb(store: Store, size: int) 
     assert (await the(store, spec)).result == spec.payload
 
 
-@pytest.mark.parametrize(
+@each(
     "policy",
     [
         None,
@@ -100,7 +104,6 @@ async def test_a_large_payload_goes_through_every_verb(store: Store, size: int) 
         Polynomial(),
         Custom(),
     ],
-    ids=lambda policy: type(policy).__name__,
 )
 async def test_every_retry_policy_is_kept(store: Store, policy: RetryPolicy | None) -> None:
     spec = new(retry=policy)
@@ -128,7 +131,7 @@ async def test_answers_come_in_the_order_of_the_jobs(store: Store) -> None:
     assert await counts(store) == {State.AVAILABLE: 3}
 
 
-@pytest.mark.parametrize("state", State)
+@each("state", State)
 async def test_a_used_id_exists_in_any_state_of_its_job(store: Store, state: State) -> None:
     job = await in_state(store, state)
     again = new(job.id, task="another")
@@ -245,3 +248,32 @@ async def test_a_cancelled_job_keeps_its_id(store: Store) -> None:
     await store.cancel([job.ref])
     assert await store.enqueue([new(job.id)]) == [Enqueued(EnqueueStatus.EXISTS, job.id)]
     assert (await the(store, job)).reason == ASK_CANCELLED
+
+
+# ── a job that cannot be written ──
+
+#: Values that a client would not send, and that some store cannot write.
+UNWRITABLE_FACTS = [
+    {"headers": {"h": "\ud800"}},
+    {"partition": Partition("k", most=2**40)},
+    {"task": "t" * 70_000},
+    {"run_at": "soon"},
+    {"expires_in": "soon"},
+    {"delay": 2**70},
+    {"payload": "text"},
+]
+
+
+@each("facts", UNWRITABLE_FACTS)
+@each("door", ["async", "sync"])
+async def test_a_job_that_cannot_be_written_fails_alone(
+    store: Store, facts: dict[str, Any], door: str
+) -> None:
+    jobs = [new("a"), new("bad", **facts), new("b")]
+    answers = await store.enqueue(jobs) if door == "async" else store.sync.enqueue(jobs)
+    assert [answer.id for answer in answers] == ["a", "bad", "b"]
+    assert answers[0].status is answers[2].status is EnqueueStatus.NEW
+    if answers[1].status is not EnqueueStatus.NEW:
+        assert answers[1].status is EnqueueStatus.FAILED
+        assert "cannot be written" in answers[1].cause
+    assert {"a", "b"} <= set(ids(await take(store, 9)))

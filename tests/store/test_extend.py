@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, Progress, State
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Store
+from tests.cases import each
 from tests.store.facts import (
     ENDINGS,
     HOUR,
@@ -68,7 +68,7 @@ async def test_a_lease_that_was_reclaimed_is_lost(store: Store, clock: ManualClo
     assert await store.extend([HeartbeatRequest(reclaimed.lease, LEASE)]) == [LeaseStatus.HELD]
 
 
-@pytest.mark.parametrize("ending", sorted(ENDINGS))
+@each("ending", sorted(ENDINGS))
 async def test_a_lease_that_was_settled_is_lost(store: Store, ending: str) -> None:
     job = await running(store)
     await end(store, job, ENDINGS[ending])
@@ -98,7 +98,7 @@ async def test_a_heartbeat_puts_down_what_the_attempt_says(store: Store) -> None
     assert await the(store, job) == replace(job, started=True, progress=progress, checkpoint=b"\x00page")
 
 
-@pytest.mark.parametrize("done", [12, 0, -3, 2**53, 0.5, 12.0])
+@each("done", [12, 0, -3, 2**53, 0.5, 12.0])
 async def test_whole_numbers_of_progress_stay_ints_and_floats_floats(store: Store, done: float) -> None:
     job = await running(store)
     await store.extend([HeartbeatRequest(job.lease, LEASE, progress=Progress(done, done))])

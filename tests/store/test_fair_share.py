@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import NewJob, State
-from penstock.core.partition import Partition, Tenant
+from penstock.core.relations import Partition, Tenant
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import Store
 from tests.store.facts import (

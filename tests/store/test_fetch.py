@@ -8,7 +8,18 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import Progress, State
-from penstock.stores.contract import Fetched, HeartbeatRequest, Settled, Settlement, Share, Store, WorkerInfo
+from penstock.stores.contract import (
+    MOST_FETCHED,
+    Fetched,
+    HeartbeatRequest,
+    Settled,
+    Settlement,
+    Share,
+    Store,
+    Wake,
+    WorkerInfo,
+)
+from tests.cases import each
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -105,7 +116,7 @@ async def test_without_charge_the_attempt_is_not_counted_and_not_given_back_eith
     assert (await the(store, job)).attempt == 1
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - {State.AVAILABLE}))
+@each("state", sorted(set(State) - {State.AVAILABLE}))
 async def test_only_available_jobs_are_leased(store: Store, clock: ManualClock, state: State) -> None:
     job = await in_state(store, state)
     clock.advance(HOUR)  # being due is not enough: promotion makes it available
@@ -335,3 +346,37 @@ async def test_an_announcement_that_is_old_still_serves_its_worker(store: Store,
     await store.announce(worker("w1", "known"))
     clock.advance(2 * MINUTE)
     assert ids(await take(store, 9)) == ["p"]
+
+
+# ── many queues ──
+
+
+async def test_many_queues_are_searched_to_the_last_and_a_repeated_fetch_finds_its_lease_again(
+    store: Store, clock: ManualClock
+) -> None:
+    queues = [f"q-{n}" for n in range(2 * MOST_FETCHED + 20)]
+    late, last = new(queue=queues[3], delay=HOUR), new(queue=queues[-1])
+    await add(store, late, last)
+    shares = [Share(queue, 1, 1) for queue in queues]
+    found = await fetch(store, *shares, token="t-1")
+    assert (ids(found.jobs), found.due) == ([last.id], clock.now() + HOUR)
+    await add(store, new(queue=queues[0]))
+    assert (await fetch(store, *shares, token="t-1")).jobs == found.jobs
+    assert await store.wait(queues, timeout=0) is Wake.WORK
+    assert [job.queue for job in (await fetch(store, *shares, token="t-2")).jobs] == queues[:1]
+    nothing = await fetch(store, *shares, token="t-3")
+    assert (nothing.jobs, nothing.due) == ([], clock.now() + HOUR)
+    assert await store.wait(queues, timeout=0) is not Wake.WORK
+
+
+async def test_a_repeated_fetch_of_many_queues_finds_all_its_leases_in_whatever_order_it_asks(
+    store: Store,
+) -> None:
+    queues = [f"q-{n}" for n in range(MOST_FETCHED + 20)]
+    first, last = new(queue=queues[0]), new(queue=queues[-1])
+    await add(store, first, last)
+    shares = [Share(queue, 1, 1) for queue in (queues[-1], *queues[:-1])]
+    found = await fetch(store, *shares, token="t-1")
+    assert sorted(ids(found.jobs)) == sorted([first.id, last.id])
+    again = await fetch(store, *[Share(queue, 1, 1) for queue in queues], token="t-1")
+    assert sorted(ids(again.jobs)) == sorted([first.id, last.id])

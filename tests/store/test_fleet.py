@@ -7,10 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.core.clock import ManualClock
-from penstock.core.flow_member import FlowMember
+from penstock.core.installation import __version__
 from penstock.core.limits import LimitChange
-from penstock.core.version import __version__
-from penstock.inspector import Inspector, held_jobs
+from penstock.core.relations import FlowMember
+from penstock.inspector import Inspector, worker_views
 from penstock.inspector.audit import AuditLog
 from penstock.stores.contract import ErrorCount, Level, StatsReport, Store, TaskCount, WorkerInfo
 from tests.store.facts import DEAD, MINUTE, PARKED, SECOND, add, end, ids, new, running, some, take
@@ -49,15 +49,15 @@ async def test_an_overview_has_all_that_a_live_view_shows(store: Store, clock: M
     (worker,) = view.workers
     assert (worker.id, worker.running, worker.silent, worker.ahead) == ("w1", 1, 2.0, None)
     (held,) = view.running
-    assert (held.worker, held.job.id, held.job.age) == ("w1", job.id, 2.0)
+    assert (held.worker, held.id, held.fetched_at) == ("w1", job.id, view.now - 2_000)
     assert not view.more_running
     assert [one.id for one in view.dead] == [dead.id]
     assert [one.kind for one in view.errors] == ["ValueError"]
 
 
 async def test_each_worker_is_shown_with_its_newest_jobs(store: Store, monkeypatch: Any) -> None:
-    monkeypatch.setattr(held_jobs, "_PAGE", 4)
-    monkeypatch.setattr(held_jobs, "_MOST", 8)  # so the jobs of the oldest lease are asked for alone
+    monkeypatch.setattr(worker_views, "_STEP", 4)
+    monkeypatch.setattr(worker_views, "_MOST", 8)  # so the jobs of the oldest lease are asked for alone
     for id in ("w1", "w2", "w3", "w4"):
         await store.announce(replace(WORKER, id=id, running=9))
     held = {}
@@ -160,15 +160,15 @@ async def test_what_stops_a_queue_is_shown_with_who_did_it(store: Store) -> None
     await store.settings("default", limits=LimitChange.of(max_running=1))
     queue = await Inspector(store).queue("default")
     assert queue is not None
-    assert (queue.held_by, queue.stopped_by) == ([job.id], None)
+    assert (queue.held_by, queue.stopped_by) == ((job.id,), None)
     await AuditLog(store).write("cli:bob@box", "queue.set", "default", facts={"throttle": "1h"})
     await store.settings("default", limits=LimitChange.of(throttle="1h"))
     queue = await Inspector(store).queue("default")
     assert queue is not None
-    assert (queue.stopped_by or "").startswith("cli:bob@box at ")
+    assert str(queue.stopped_by).startswith("cli:bob@box at ")
     await AuditLog(store).write("cli:ann@box", "queue.pause", ["other", "default"])
     await store.settings("default", paused=True)
     queue = await Inspector(store).queue("default")
     assert queue is not None
-    assert (queue.stopped_by or "").startswith("cli:ann@box at ")
+    assert str(queue.stopped_by).startswith("cli:ann@box at ")
     assert await Inspector(store).queue("unknown") is None

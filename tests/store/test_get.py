@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from penstock.core.job import Ref, State
 from penstock.stores.contract import Store
+from tests.cases import each
 from tests.store.facts import add, in_state, new, some
 
 
@@ -32,7 +31,7 @@ async def test_a_ref_names_its_queue(store: Store) -> None:
     assert [job and job.task for job in found] == ["two", "one", None]
 
 
-@pytest.mark.parametrize("state", State)
+@each("state", State)
 async def test_a_job_is_found_in_every_state(store: Store, state: State) -> None:
     job = await in_state(store, state)
     (found,) = await store.get([job.ref])

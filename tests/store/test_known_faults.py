@@ -21,6 +21,7 @@ from penstock.stores.contract import (
     Share,
     Store,
 )
+from tests.cases import each
 from tests.store.facts import (
     COMPLETED,
     HOUR,
@@ -98,7 +99,7 @@ async def test_invalid_bytes_in_a_job_do_not_block_the_reclaim_of_others(
     assert {job.spec.payload for job in found.jobs} >= {ODD_BYTES, b""}
 
 
-@pytest.mark.parametrize("text", ODD_TEXTS, ids=ascii)
+@each("text", ODD_TEXTS)
 async def test_an_attempt_with_any_error_text_is_settled(store: Store, text: str) -> None:
     odd, plain = await running(store), await running(store)
     error = AttemptError(1, 1_700_000_000_000, "ValueError", text, f"Traceback … {text}")
@@ -175,7 +176,7 @@ async def test_thousands_too_many_go_and_exactly_as_many_as_may_stay_do(
     assert {answer.status for answer in answers} == {EnqueueStatus.NEW}
 
 
-@pytest.mark.parametrize("how", ["deleted", "purged", "cancelled and pruned"])
+@each("how", ["deleted", "purged", "cancelled and pruned"])
 async def test_of_jobs_that_were_taken_away_neither_id_nor_key_stays_taken(
     store: Store, clock: ManualClock, how: str
 ) -> None:

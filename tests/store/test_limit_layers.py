@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from penstock.core.limit_layers import NO_LAYERS, LimitLayers, limits_by_code, limits_reset
-from penstock.core.limits import NO_LIMITS, LimitChange, OnFull, QueueLimits, Rate
+from penstock.core.limits import (
+    NO_LAYERS,
+    NO_LIMITS,
+    LimitChange,
+    LimitLayers,
+    OnFull,
+    QueueLimits,
+    Rate,
+    limits_by_code,
+    limits_reset,
+)
 from penstock.stores.contract import QueueInfo, Store
+from tests.cases import each
 from tests.store.facts import OpenStore, add, new, take
 
 #: One value of each limit, and another.
@@ -44,7 +52,7 @@ def value(info: QueueInfo, name: str) -> object:
     return getattr(info.limits, name)
 
 
-@pytest.mark.parametrize(("name", "one", "other"), EACH)
+@each("name, one, other", EACH)
 async def test_the_codes_limit_is_in_effect_until_an_operator_sets_another(
     store: Store, name: str, one: dict[str, Any], other: dict[str, Any]
 ) -> None:
@@ -61,7 +69,7 @@ async def test_the_codes_limit_is_in_effect_until_an_operator_sets_another(
     assert (info.limits, info.layers.source(name)) == (effective(**one), "code")
 
 
-@pytest.mark.parametrize(("name", "one", "other"), EACH)
+@each("name, one, other", EACH)
 async def test_the_code_does_not_overwrite_an_operators_limit(
     store: Store, name: str, one: dict[str, Any], other: dict[str, Any]
 ) -> None:

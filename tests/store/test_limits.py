@@ -10,10 +10,11 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, State
-from penstock.core.lifecycle import QueuePosition, Transition
-from penstock.core.limit_layers import LimitLayers
-from penstock.core.limits import LimitChange, QueueLimits, Rate
+from penstock.core.lifecycle import Transition
+from penstock.core.limits import LimitChange, LimitLayers, QueueLimits, Rate
+from penstock.core.outcomes import QueuePosition
 from penstock.stores.contract import EnqueueStatus, Fetched, Settlement, Share, Store, Wake, WorkerInfo
+from tests.cases import each
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -137,15 +138,13 @@ async def test_the_limit_holds_for_all_workers_together(store: Store, open_store
     assert ids(first.jobs) == ids(jobs[:2])
     assert ids(second.jobs) == [jobs[2].id]
     assert (await fetch(store)).jobs == []
-    assert (await fetch(store)).opens is None
+    assert (await fetch(store)).opens_at is None
     await end(other, second.jobs[0])
     await end(store, first.jobs[0], REMOVED)
     assert ids((await fetch(store)).jobs) == ids(jobs[3:5])
 
 
-@pytest.mark.parametrize(
-    "ending", [COMPLETED, REMOVED, retryable(), AGAIN, PARKED, RELEASED], ids=lambda e: e.state
-)
+@each("ending", [COMPLETED, REMOVED, retryable(), AGAIN, PARKED, RELEASED])
 async def test_however_an_attempt_ends_it_makes_room(store: Store, ending: Transition) -> None:
     await limit(store, max_running=1)
     await add(store, *some(3))
@@ -237,8 +236,8 @@ def worst_window(instants: list[int], rate: Rate) -> float:
     )
 
 
-@pytest.mark.parametrize(
-    ("rate", "burst", "every"),
+@each(
+    "rate, burst, every",
     [
         ("200/s", 1, 7),
         ("200/s", 1, 13),
@@ -269,7 +268,7 @@ async def test_the_first_start_after_a_pause_is_at_once_and_no_credit_is_saved_u
     clock.advance(HOUR)
     found = await fetch(store)
     assert [job.fetched_at for job in found.jobs] == [clock.now()] * 2
-    assert found.opens == clock.now() + SECOND - 10
+    assert found.opens_at == clock.now() + SECOND - 10
     clock.advance(SECOND - 21)
     assert (await fetch(store)).jobs == []
     clock.advance(1)
@@ -305,7 +304,7 @@ async def test_a_changed_rate_holds_at_once(store: Store, clock: ManualClock) ->
     await add(store, *some(9))
     await limit(store, rate="1/day")
     assert len((await fetch(store)).jobs) == 1
-    assert (await fetch(store)).opens == clock.now() + DAY - 10
+    assert (await fetch(store)).opens_at == clock.now() + DAY - 10
     await limit(store, rate="10/s")
     clock.advance(100)
     assert len((await fetch(store)).jobs) == 1
@@ -337,13 +336,13 @@ async def test_a_worker_with_the_task_of_parked_jobs_learns_when_their_queue_ope
     change = {"rate": "1/min"} if by == "rate" else {"throttle": "1m"}
     await limit(store, **change)
     await store.announce(WorkerInfo("knows", "host", 1, 0, (), (jobs[0].task,), 1))
-    assert (await fetch(store, worker="other")).opens is None
+    assert (await fetch(store, worker="other")).opens_at is None
     found = await fetch(store, worker="knows")
     assert len(found.jobs) == (1 if by == "rate" else 0)
-    assert found.opens is not None
-    assert (await fetch(store, worker="knows")).opens == found.opens  # also where nothing is leased
-    assert (await fetch(store, worker="other")).opens is None
-    assert clock.now() < found.opens <= clock.now() + MINUTE
+    assert found.opens_at is not None
+    assert (await fetch(store, worker="knows")).opens_at == found.opens_at  # also where nothing is leased
+    assert (await fetch(store, worker="other")).opens_at is None
+    assert clock.now() < found.opens_at <= clock.now() + MINUTE
     clock.advance(MINUTE)
     assert len((await fetch(store, worker="knows")).jobs) == (1 if by == "rate" else 3)
 
@@ -362,7 +361,7 @@ async def test_with_both_limits_both_hold(store: Store, clock: ManualClock) -> N
     await limit(store, max_running=2, rate="100/s", burst=5)
     found = await fetch(store)
     assert len(found.jobs) == 2
-    assert found.opens is None
+    assert found.opens_at is None
     await end(store, found.jobs[0])
     assert len((await fetch(store)).jobs) == 1
 
@@ -376,7 +375,7 @@ async def test_an_empty_fetch_of_a_throttled_queue_returns_when_it_opens(
     shares = [Share("free", 1, 1), share]
     found = await store.fetch(shares, limit=1, lease=LEASE, worker="w1", token=token())
     assert ids(found.jobs) == ["elsewhere"]
-    assert found.opens == clock.now() + MINUTE
+    assert found.opens_at == clock.now() + MINUTE
 
 
 async def test_a_held_queue_with_as_many_running_as_may_opens_at_no_instant(
@@ -386,9 +385,9 @@ async def test_a_held_queue_with_as_many_running_as_may_opens_at_no_instant(
     await limit(store, max_running=1)
     (job,) = (await fetch(store)).jobs
     await limit(store, throttle="1m")
-    assert (await fetch(store)).opens is None
+    assert (await fetch(store)).opens_at is None
     await end(store, job)
-    assert (await fetch(store)).opens == clock.now() + MINUTE, "its end leaves the throttle alone"
+    assert (await fetch(store)).opens_at == clock.now() + MINUTE, "its end leaves the throttle alone"
 
 
 async def test_a_waiter_of_a_throttled_full_queue_wakes_by_an_end_that_leaves_the_throttle(
@@ -414,7 +413,7 @@ async def test_instants_hold_over_several_queues_of_one_fetch(store: Store, cloc
     for job in found.jobs:
         at[job.queue].append((job.fetched_at or 0) - clock.now())
     assert at == {"a": [0, 10, 20], "b": [0], "c": [0, 0, 0]}
-    assert found.opens == clock.now() + MINUTE - 10
+    assert found.opens_at == clock.now() + MINUTE - 10
 
 
 async def test_a_batch_that_starts_in_a_call_counts_for_the_next_jobs_of_the_call(store: Store) -> None:
@@ -442,7 +441,7 @@ async def test_a_throttled_queue_gives_nothing_until_its_time_and_no_attempt_is_
     other = open_store()
     found = await fetch(other)
     assert found.jobs == []
-    assert found.opens == clock.now() + MINUTE
+    assert found.opens_at == clock.now() + MINUTE
     assert (await info_of(store)).throttled_until == clock.now() + MINUTE
     back = await the(store, job)
     assert (back.state, back.attempt, back.reason) == (State.AVAILABLE, 0, "throttled: 429")
@@ -537,7 +536,7 @@ async def test_a_wait_knows_when_the_next_start_is_allowed(
     await limit(store, rate="1/s")
     (job,) = await take(store, 3)
     await look(store)  # hears of the settings
-    opens = (await fetch(store)).opens
+    opens = (await fetch(store)).opens_at
     assert opens is not None
     assert await look(store, timeout=5) is Wake.NOTHING
     assert await look(store, timeout=opens - clock.now() + 1) is Wake.WORK

@@ -7,6 +7,7 @@ import pytest
 from penstock.core.job import State
 from penstock.errors import ConfigError
 from penstock.stores.contract import Store
+from tests.cases import each
 from tests.store.facts import (
     AGAIN,
     add,
@@ -51,7 +52,7 @@ async def test_what_becomes_of_a_job_does_not_move_it_in_the_list(store: Store) 
     assert ids(await all_jobs(store)) == ids(jobs[::-1])
 
 
-@pytest.mark.parametrize("state", State)
+@each("state", State)
 async def test_by_state(store: Store, state: State) -> None:
     made = [await in_state(store, each, queue=each) for each in State]
     assert await all_jobs(store, state=state) == [job for job in made if job.state is state]
@@ -93,11 +94,7 @@ async def test_the_limit_is_the_size_of_a_page(store: Store) -> None:
     assert len((await store.list_jobs(limit=1)).jobs) == 1
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    ["", "x", "-1", "1.5", "0x1", "²", "1 OR 1=1", "9" * 5_000, "9" * 5_000 + ":q"],
-    ids=lambda wrong: wrong[:9],
-)
+@each("wrong", ["", "x", "-1", "1.5", "0x1", "²", "1 OR 1=1", "9" * 5_000, "9" * 5_000 + ":q"])
 async def test_what_is_no_cursor_is_refused(store: Store, wrong: str) -> None:
     await add(store, new())
     with pytest.raises(ConfigError, match="cursor"):

@@ -1,4 +1,4 @@
-"""list_next: the jobs of a queue in one state, in the order in which they leave it."""
+"""The jobs of a queue in one state, in the order in which they leave it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import pytest
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, State
 from penstock.core.lifecycle import Transition
-from penstock.core.partition import Partition, Tenant
+from penstock.core.relations import Partition, Tenant
 from penstock.errors import ConfigError
-from penstock.stores.contract import MOST_LISTED, Settlement, Store
+from penstock.stores.contract import MOST_FOUND, JobFilter, JobOrder, Settlement, Store
+from tests.cases import case, each
 from tests.store.facts import (
     AGAIN,
     DEAD,
@@ -25,6 +26,7 @@ from tests.store.facts import (
     in_state,
     member,
     new,
+    next_jobs,
     retryable,
     snoozed,
     some,
@@ -49,7 +51,7 @@ async def listed(
     """All jobs of a state, page by page."""
     jobs: list[Job] = []
     while True:
-        page = await store.list_next("default", state=state, limit=limit, after=after)
+        page = await next_jobs(store, state=state, limit=limit, after=after)
         assert len(page.jobs) <= limit
         jobs += page.jobs
         if (after := page.next) is None:
@@ -70,22 +72,22 @@ async def drained(store: Store) -> list[str]:
 async def test_the_head_is_what_a_fetch_takes_next(store: Store) -> None:
     first, second = some(2)
     await add(store, first, second)
-    page = await store.list_next("default", limit=1)
+    page = await next_jobs(store, limit=1)
     assert ids(page.jobs) == [first.id]
     assert page.jobs == [await the(store, first)]
     assert await counts(store) == {State.AVAILABLE: 2}
     assert ids(await take(store, 1)) == [first.id]
-    assert ids((await store.list_next("default", limit=1)).jobs) == [second.id]
+    assert ids((await next_jobs(store, limit=1)).jobs) == [second.id]
 
 
 async def test_an_empty_queue_has_no_head(store: Store) -> None:
     for state in STATES:
-        page = await store.list_next("nowhere", state=state)
+        page = await next_jobs(store, "nowhere", state=state)
         assert (page.jobs, page.next) == ([], None)
     assert await store.queues() == []
 
 
-@pytest.mark.parametrize("limit", [1, 2, 5, 100])
+@each("limit", [1, 2, 5, 100])
 async def test_the_order_is_that_of_a_fetch(store: Store, clock: ManualClock, limit: int) -> None:
     """Jobs of several priorities, new, released, again available, promoted, retried and rescheduled."""
     await add(store, *(new(priority=n % 3 - 1, delay=SECOND if n % 7 == 0 else 0) for n in range(40)))
@@ -103,7 +105,7 @@ async def test_the_order_is_that_of_a_fetch(store: Store, clock: ManualClock, li
     assert len(order) == 50
 
 
-@pytest.mark.parametrize("limit", [1, 3, 100])
+@each("limit", [1, 3, 100])
 async def test_the_order_is_that_of_a_fair_fetch(store: Store, limit: int) -> None:
     await add(store, *some(3))
     for key, n in (("a", 6), ("b", 3), ("c", 1)):
@@ -123,10 +125,11 @@ async def test_thousands_are_listed_in_pages(store: Store) -> None:
 
 
 async def test_a_page_is_bounded(store: Store) -> None:
-    await add(store, *some(MOST_LISTED + 1))
-    assert len((await store.list_next("default", limit=10**9)).jobs) == MOST_LISTED
-    assert len((await store.list_next("default")).jobs) == 50
-    assert len((await store.list_next("default", limit=0)).jobs) == 1
+    await add(store, *some(MOST_FOUND + 1))
+    page = await store.search(JobFilter(("default",)), JobOrder.READY, descending=False, limit=10**9)
+    assert 100 < len(page.jobs) <= MOST_FOUND
+    assert len((await next_jobs(store)).jobs) == 50
+    assert len((await next_jobs(store, limit=0)).jobs) == 1
 
 
 async def test_large_jobs_are_listed(store: Store) -> None:
@@ -137,8 +140,8 @@ async def test_large_jobs_are_listed(store: Store) -> None:
 
 async def test_the_last_page_says_that_it_is_the_last(store: Store) -> None:
     await add(store, *some(4))
-    first = await store.list_next("default", limit=2)
-    second = await store.list_next("default", limit=2, after=first.next)
+    first = await next_jobs(store, limit=2)
+    second = await next_jobs(store, limit=2, after=first.next)
     assert (len(second.jobs), second.next) == (2, None)
 
 
@@ -152,7 +155,7 @@ async def test_a_waiting_job_is_not_at_the_head(store: Store) -> None:
 # ── later, and ended ──
 
 
-@pytest.mark.parametrize("limit", [1, 2, 50])
+@each("limit", [1, 2, 50])
 async def test_scheduled_jobs_come_in_the_order_of_their_times(store: Store, limit: int) -> None:
     late, soon, later, same = new(delay=9), new(delay=3), new(delay=20), new(delay=3)
     await add(store, late, soon, later, same)
@@ -172,7 +175,7 @@ async def test_the_jobs_of_one_state_are_found_behind_thousands_of_another(store
     assert ids(await listed(store, State.RETRYABLE)) == ["busy"]
 
 
-@pytest.mark.parametrize("limit", [1, 3, 50])
+@each("limit", [1, 3, 50])
 async def test_dead_jobs_come_in_the_order_of_their_deaths(
     store: Store, clock: ManualClock, limit: int
 ) -> None:
@@ -195,7 +198,7 @@ async def test_many_that_died_in_one_instant_are_listed_once(store: Store) -> No
     assert ids(await listed(store, State.DEAD, limit=500)) == ids(jobs)
 
 
-@pytest.mark.parametrize("state", STATES)
+@each("state", STATES)
 async def test_a_listed_job_is_whole(store: Store, state: State) -> None:
     job = await in_state(store, state)
     await in_state(store, State.DEAD, queue="other")
@@ -208,7 +211,7 @@ async def test_a_listed_job_is_whole(store: Store, state: State) -> None:
 async def test_jobs_that_stay_are_listed_once_while_others_move(store: Store) -> None:
     jobs = some(12)
     await add(store, *jobs)
-    page = await store.list_next("default", limit=4)
+    page = await next_jobs(store, limit=4)
     await take(store, 2)
     await store.delete([jobs[3].ref, jobs[5].ref])
     await store.retry([jobs[6].ref])
@@ -223,7 +226,7 @@ async def test_dead_jobs_that_go_do_not_shift_the_pages(store: Store, clock: Man
     for job in jobs:
         clock.advance(1)
         await end(store, job, DEAD)
-    page = await store.list_next("default", state=State.DEAD, limit=3)
+    page = await next_jobs(store, state=State.DEAD, limit=3)
     await store.retry([jobs[2].ref, jobs[3].ref])
     await store.delete([jobs[0].ref])
     assert ids(await listed(store, State.DEAD, limit=1, after=page.next)) == ids(jobs[4:])
@@ -232,29 +235,54 @@ async def test_dead_jobs_that_go_do_not_shift_the_pages(store: Store, clock: Man
 async def test_a_cursor_works_in_every_store_object(store: Store, open_store: OpenStore) -> None:
     jobs = some(3)
     await add(store, *jobs)
-    page = await store.list_next("default", limit=1)
+    page = await next_jobs(store, limit=1)
     assert ids(await listed(open_store(), after=page.next)) == ids(jobs[1:])
 
 
 # ── what is refused ──
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - set(STATES)))
+@each("state", sorted(set(State) - set(STATES)))
 async def test_a_state_without_an_order_is_refused(store: Store, state: State) -> None:
     with pytest.raises(ConfigError, match="available"):
-        await store.list_next("default", state=state)
+        await next_jobs(store, state=state)
 
 
-@pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize(
-    "wrong",
-    ["", "x", "1", "1:x:2", "::", "1:2:3:4:5", "1:1:zz", "9" * 5_000, "1:" + "9" * 30 + ":3"],
-    ids=lambda wrong: wrong[:9],
-)
-async def test_what_is_no_cursor_is_refused(store: Store, state: State, wrong: str) -> None:
+@pytest.mark.parametrize("filter", [JobFilter(), JobFilter(("a", "b"))])
+async def test_several_queues_have_no_ready_order(store: Store, filter: JobFilter) -> None:
+    with pytest.raises(ConfigError, match="one queue"):
+        await store.search(filter, JobOrder.READY, descending=False)
+
+
+async def test_the_ready_order_has_one_direction(store: Store) -> None:
+    with pytest.raises(ConfigError, match="descending"):
+        await store.search(JobFilter(("default",)), JobOrder.READY)
+
+
+async def test_the_ready_order_filters_as_every_search(store: Store) -> None:
+    await add(store, *(new(f"{n}", task="ab"[n % 2], priority=n // 4) for n in range(8)))
+    page = await store.search(JobFilter(("default",), task="b"), JobOrder.READY, descending=False, limit=3)
+    assert ids(page.jobs) == ["5", "7", "1"]
+    for hit, following in zip(page.hits, [["7", "1", "3"], ["1", "3"], ["3"]], strict=True):
+        rest = await store.list_jobs(
+            queue="default", task="b", order=JobOrder.READY, descending=False, after=hit.after
+        )
+        assert ids(rest.jobs) == following
+
+
+async def test_what_is_no_cursor_is_refused(store: Store) -> None:
+    await add(store, new())
+    for state in STATES:
+        for wrong in ("", "x", "1", "1:x:2", "::", "9" * 5_000, "1:" + "9" * 30 + ":3"):
+            with case(state, wrong[:9]), pytest.raises(ConfigError, match="cursor"):
+                await next_jobs(store, state=state, after=wrong)
+
+
+@each("wrong", ["1:2:3:4:5", "1:1:zz", "1:2"])
+async def test_a_cursor_of_another_order_is_refused(store: Store, wrong: str) -> None:
     await add(store, new())
     with pytest.raises(ConfigError, match="cursor"):
-        await store.list_next("default", state=state, after=wrong)
+        await next_jobs(store, after=wrong)
 
 
 async def test_a_job_that_comes_back_later_is_not_at_the_head(store: Store) -> None:

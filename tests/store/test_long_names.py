@@ -6,12 +6,11 @@ import asyncio
 
 import pytest
 
-from penstock.core.batch import BatchTerms
 from penstock.core.clock import ManualClock
 from penstock.core.ids import check_namespace, check_queue
 from penstock.core.job import State
 from penstock.core.limits import LimitChange
-from penstock.core.partition import Partition
+from penstock.core.relations import BatchTerms, Partition
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import Store, Wake, WorkerOffer
 from tests.store.facts import (
@@ -28,6 +27,7 @@ from tests.store.facts import (
     end,
     ids,
     new,
+    next_jobs,
     some,
     take,
     take_one,
@@ -57,7 +57,7 @@ async def test_a_job_goes_through_a_queue_of_any_name(store: Store, clock: Manua
     await end(store, other, DEAD)
     clock.advance(SECOND)
     assert (await store.promote([queue], limit=9)).moved == 1
-    assert ids((await store.list_next(queue)).jobs) == [later.id]
+    assert ids((await next_jobs(store, queue)).jobs) == [later.id]
     assert [info.name for info in await store.queues()] == [queue]
     assert await counts(store, queue) == {State.AVAILABLE: 1, State.COMPLETED: 1, State.DEAD: 1}
     assert len(await all_jobs(store, queue=queue)) == 3

@@ -7,13 +7,12 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from penstock.core.changes import moved_spec
 from penstock.core.clock import ManualClock
 from penstock.core.errors import ConfigError
-from penstock.core.flow_member import FlowMember
 from penstock.core.job import QUEUED, TERMINAL, Job, NewJob, Ref, State
-from penstock.core.job_changes import moved_spec
 from penstock.core.limits import LimitChange
-from penstock.core.partition import Partition
+from penstock.core.relations import FlowMember, Partition
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import (
     Enqueued,
@@ -25,6 +24,7 @@ from penstock.stores.contract import (
     Store,
     Wake,
 )
+from tests.cases import each
 from tests.store.facts import (
     HOUR,
     LEASE,
@@ -58,7 +58,7 @@ async def move(store: Store, *jobs: Job, to: str = "other") -> list[EnqueueStatu
     return [None if one is None else one.status for one in answers]
 
 
-@pytest.mark.parametrize("state", sorted(QUEUED))
+@each("state", sorted(QUEUED))
 async def test_a_queued_job_is_in_the_other_queue_only(
     store: Store, clock: ManualClock, state: State
 ) -> None:
@@ -80,7 +80,7 @@ async def test_a_queued_job_is_in_the_other_queue_only(
     assert await counts(store, "other") == {expected: 1}
 
 
-@pytest.mark.parametrize("state", sorted(TERMINAL | {State.RUNNING, State.SUSPENDED}))
+@each("state", sorted(TERMINAL | {State.RUNNING, State.SUSPENDED}))
 async def test_a_job_that_is_not_queued_stays_where_it_is(store: Store, state: State) -> None:
     job = await in_state(store, state)
     assert await move(store, job) == [None]

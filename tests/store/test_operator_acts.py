@@ -8,18 +8,22 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.batch import BatchTerms
 from penstock.core.clock import ManualClock
+from penstock.core.errors import ConfigError
 from penstock.core.job import Job, NewJob, Ref, State
-from penstock.core.lifecycle import DISCARDED
+from penstock.core.lifecycle import COMPLETED_BY_HAND, DISCARDED
 from penstock.core.limits import LimitChange
+from penstock.core.relations import BatchTerms
 from penstock.core.schedule import NewEntry, Overlap, Schedule
 from penstock.inspector import BulkActs, BulkState, Inspector, JobAct
 from penstock.inspector import bulk_acts as module
+from penstock.inspector.job_acts import JobActs
 from penstock.stores.contract import JobFilter, Settled, Settlement, StepRecord, Store, Tick, TickStatus
 from penstock.stores.job_log import JobLog, LogLine, store_logs
+from tests.cases import each
 from tests.store.facts import (
     COMPLETED,
+    HOUR,
     LEASE,
     MINUTE,
     SECOND,
@@ -58,7 +62,7 @@ async def act(store: Store, act: JobAct | str, *refs: Ref) -> list[tuple[str, st
     return [(one.outcome, one.says) for one in changes]
 
 
-@pytest.mark.parametrize("name", ACTS)
+@each("name", ACTS)
 async def test_a_job_that_a_worker_holds_stays_with_it(store: Store, name: JobAct | str) -> None:
     job = await running(store)
     ((outcome, says),) = await act(store, name, job.ref)
@@ -88,7 +92,7 @@ async def test_a_worker_and_an_operator_never_both_get_the_job(
         assert job.spec.payload == (b'["new"]' if edited else b'["old"]')
 
 
-@pytest.mark.parametrize("name", ACTS)
+@each("name", ACTS)
 async def test_a_member_of_a_batch_is_changed_only_with_its_batch(store: Store, name: JobAct | str) -> None:
     one, two = member(size=2), member(size=2)
     await add(store, one, two)
@@ -102,7 +106,7 @@ async def test_a_member_of_a_batch_is_changed_only_with_its_batch(store: Store, 
     assert (after.state, after.batch, after.spec.payload) == (State.COLLECTING, before.batch, b"1")
 
 
-@pytest.mark.parametrize("name", ACTS)
+@each("name", ACTS)
 async def test_a_node_of_a_flow_stays_in_its_flow_or_ends_in_it(store: Store, name: JobAct | str) -> None:
     flow = flow_of()
     await put(store, flow, nodes_of(flow, 1, delay=MINUTE))
@@ -112,7 +116,7 @@ async def test_a_node_of_a_flow_stays_in_its_flow_or_ends_in_it(store: Store, na
     assert outcome == ("refused" if name is JobAct.MOVE else "done"), says
     (found,) = await store.get_flows([flow.ref])
     assert found is not None
-    ends = name in (JobAct.CANCEL, JobAct.DELETE, JobAct.DISCARD)
+    ends = name in (JobAct.CANCEL, JobAct.DELETE, JobAct.DISCARD, JobAct.COMPLETE)
     assert found.ended is ends
     if name is JobAct.MOVE:
         assert f"part of the flow {flow.id}" in says
@@ -139,6 +143,39 @@ async def test_discard_and_move_say_what_became_of_each_job(store: Store) -> Non
         ("refused", "not moved: it is in that queue"),
         ("refused", "not moved: the queue other has a job with this id"),
     ]
+
+
+async def test_complete_says_what_became_of_each_job(store: Store) -> None:
+    dead, later, busy = [
+        await in_state(store, state, retention=HOUR) for state in (State.DEAD, State.SCHEDULED, State.RUNNING)
+    ]
+    acts = JobActs(store, result='{"sum": 7}', reason="order 17")
+    changes = await acts.apply(JobAct.COMPLETE, [dead.ref, later.ref, busy.ref, dead.ref])
+    assert [(change.outcome, change.says) for change in changes] == [
+        ("done", "completed (was dead)"),
+        ("done", "completed (was scheduled)"),
+        ("refused", "not completed: it is running"),
+        ("refused", "not completed: it is completed"),
+    ]
+    for job in (dead, later):
+        ended = await the(store, job)
+        assert (ended.result, ended.reason) == (b'{"sum": 7}', f"{COMPLETED_BY_HAND}: order 17")
+    await Inspector(store).retry([dead.ref])
+    await Inspector(store).complete([dead.ref])
+    ended = await the(store, dead)
+    assert (ended.result, ended.reason) == (None, COMPLETED_BY_HAND)
+
+
+async def test_a_result_that_is_not_json_is_refused(store: Store) -> None:
+    job = await in_state(store, State.DEAD)
+    for wrong in ("{", "[" * 100_000, '"\ud800"'):
+        with pytest.raises(ConfigError, match="the result is not JSON"):
+            await Inspector(store).complete([job.ref], result=wrong)
+    with pytest.raises(ConfigError, match="the result has 1000002 bytes, and may have 1000000"):
+        await Inspector(store).complete([job.ref], result=f'"{"x" * 1_000_000}"')
+    with pytest.raises(ConfigError, match="the result is not JSON"):
+        await BulkActs(store).start(JobAct.COMPLETE, JobFilter(task="t"), by="ann", result="7 apples")
+    assert (await the(store, job)).state is State.DEAD
 
 
 async def test_a_job_with_recorded_steps_is_not_moved_and_one_with_log_lines_is(store: Store) -> None:
@@ -188,14 +225,21 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_steps")
-@pytest.mark.parametrize(("name", "state"), [(JobAct.DISCARD, State.DEAD), (JobAct.MOVE, State.SCHEDULED)])
-async def test_all_jobs_of_a_filter_are_discarded_or_moved_while_workers_fetch(
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        (JobAct.DISCARD, State.DEAD),
+        (JobAct.COMPLETE, State.COMPLETED),
+        (JobAct.MOVE, State.SCHEDULED),
+    ],
+)
+async def test_all_jobs_of_a_filter_are_ended_or_moved_while_workers_fetch(
     open_store: OpenStore, store: Store, clock: ManualClock, name: JobAct, state: State
 ) -> None:
     await add(store, *some(7, delay=MINUTE), *some(3))
     clock.advance(1)
     acts, filter = BulkActs(store), JobFilter(queues=("default",), states=(State.SCHEDULED, State.AVAILABLE))
-    bulk = await acts.start(name, filter, by="ann", to="other", reason="order 17")
+    bulk = await acts.start(name, filter, by="ann", to="other", reason="order 17", result="7")
     held = await take(open_store(), 2)
     one, two = "w1", "w2"
     while (now := await acts.get(bulk.id)) is not None and now.state is BulkState.RUNNING:
@@ -209,6 +253,9 @@ async def test_all_jobs_of_a_filter_are_discarded_or_moved_while_workers_fetch(
     if name is JobAct.DISCARD:
         dead = (await store.list_jobs(state=State.DEAD)).jobs
         assert {job.reason for job in dead} == {"order 17"}
+    elif name is JobAct.COMPLETE:
+        completed = (await store.list_jobs(state=State.COMPLETED)).jobs
+        assert {job.result for job in completed} == {b"7"}
 
 
 async def test_a_repeated_step_of_a_move_moves_nothing_twice(store: Store) -> None:

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import PRIORITIES, Job, State
-from penstock.core.lifecycle import QueuePosition, Transition
+from penstock.core.lifecycle import Transition
+from penstock.core.outcomes import QueuePosition
 from penstock.stores.contract import Settlement, Share, Store, WorkerInfo
 from tests.store.facts import (
     AGAIN,

@@ -7,7 +7,7 @@ import pytest
 from penstock.core.clock import ManualClock
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
-from penstock.core.partition import Partition
+from penstock.core.relations import Partition
 from penstock.stores.contract import Store, WorkerInfo
 from tests.store.facts import (
     LEASE,

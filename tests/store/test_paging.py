@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
-
 from penstock.core.job import State
-from penstock.stores.contract import Page, Store
+from penstock.stores.contract import SearchPage, Store
+from tests.cases import each
 from tests.store.facts import AGAIN, OpenStore, add, end, ids, new, some, take
 
 
-async def pages(store: Store, limit: int) -> list[Page]:
+async def pages(store: Store, limit: int) -> list[SearchPage]:
     found = [await store.list_jobs(limit=limit)]
     while found[-1].next is not None:
         found.append(await store.list_jobs(limit=limit, after=found[-1].next))
     return found
 
 
-@pytest.mark.parametrize("limit", [1, 2, 5, 6, 7])
+@each("limit", [1, 2, 5, 6, 7])
 async def test_all_pages_together_are_the_list(store: Store, limit: int) -> None:
     jobs = some(6)
     await add(store, *jobs)

@@ -6,10 +6,12 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import State
-from penstock.core.lifecycle import QueuePosition, Transition
+from penstock.core.lifecycle import Transition
 from penstock.core.limits import Rate
-from penstock.core.partition import Partition
+from penstock.core.outcomes import QueuePosition
+from penstock.core.relations import Partition
 from penstock.stores.contract import PartitionInfo, Store, WorkerInfo
+from tests.cases import each
 from tests.store.facts import (
     AGAIN,
     ENDINGS,
@@ -57,7 +59,7 @@ async def test_each_key_and_each_queue_has_a_partition_of_its_own(store: Store) 
     assert await counts(store, "q2") == {State.AVAILABLE: 1}
 
 
-@pytest.mark.parametrize("name", sorted(ENDINGS))
+@each("name", sorted(ENDINGS))
 async def test_a_job_that_leaves_admits_the_next_one(store: Store, name: str) -> None:
     first, second = some(2, partition=ONE)
     await add(store, first, second)
@@ -66,7 +68,7 @@ async def test_a_job_that_leaves_admits_the_next_one(store: Store, name: str) ->
     assert (await the(store, second)).state is (State.WAITING if stays else State.AVAILABLE)
 
 
-@pytest.mark.parametrize("act", ["cancel", "delete", "purge", "reschedule"])
+@each("act", ["cancel", "delete", "purge", "reschedule"])
 async def test_the_removal_of_a_job_admits_the_next_one(store: Store, act: str) -> None:
     first, second = some(2, partition=ONE)
     await add(store, first, second)
@@ -234,9 +236,7 @@ async def test_a_hold_admits_nobody_else_before_its_end(store: Store, clock: Man
     assert ids(await take(store, 9)) == [second.id]
 
 
-@pytest.mark.parametrize(
-    "partition", [ONE, TWO, Partition("k", ordered=True), Partition("k", most=3, rate=Rate(1, 10, 9))]
-)
+@each("partition", [ONE, TWO, Partition("k", ordered=True), Partition("k", most=3, rate=Rate(1, 10, 9))])
 async def test_a_job_that_returns_to_its_throttled_partition_is_first_when_the_throttle_ends(
     store: Store, clock: ManualClock, partition: Partition
 ) -> None:

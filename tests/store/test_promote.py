@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from penstock.core.clock import ManualClock
 from penstock.core.job import State
 from penstock.stores.contract import Due, Store
+from tests.cases import each
 from tests.store.facts import (
     MINUTE,
     add,
@@ -98,7 +97,7 @@ async def test_paused_and_closed_queues_are_promoted_too(store: Store, clock: Ma
     assert await counts(store) == {State.AVAILABLE: 1}
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - {State.SCHEDULED, State.RETRYABLE, State.SUSPENDED}))
+@each("state", sorted(set(State) - {State.SCHEDULED, State.RETRYABLE, State.SUSPENDED}))
 async def test_only_jobs_that_wait_for_their_time_are_promoted(
     store: Store, clock: ManualClock, state: State
 ) -> None:

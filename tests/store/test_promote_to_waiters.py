@@ -8,7 +8,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import Job, State
 from penstock.core.lifecycle import EXPIRED
 from penstock.core.limits import LimitChange, Rate
-from penstock.core.partition import Tenant
+from penstock.core.relations import Tenant
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import (
     EnqueueStatus,

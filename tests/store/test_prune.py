@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from penstock.core.clock import ManualClock
 from penstock.core.job import DEAD_KEPT, FINISHED_KEPT, QUEUED, Job, State
 from penstock.core.lifecycle import EXPIRED, Transition
-from penstock.stores.contract import Pruned, Store, WorkerInfo
+from penstock.stores.contract import MOST_PRUNED, Pruned, Store, WorkerInfo
+from tests.cases import each
 from tests.store.facts import (
     DAY,
     HOUR,
@@ -67,7 +68,7 @@ async def test_retention_counts_from_the_end(store: Store, clock: ManualClock) -
     assert await store.prune() == NOTHING
 
 
-@pytest.mark.parametrize("state", sorted(QUEUED | {State.RUNNING}))
+@each("state", sorted(QUEUED | {State.RUNNING}))
 async def test_what_has_not_ended_stays(store: Store, clock: ManualClock, state: State) -> None:
     job = await in_state(store, state, retention=1)
     clock.advance(200 * DAY)
@@ -117,7 +118,7 @@ async def test_jobs_that_ended_together_go_in_order_of_enqueue(store: Store) -> 
 # ── expired jobs ──
 
 
-@pytest.mark.parametrize("state", sorted(QUEUED))
+@each("state", sorted(QUEUED))
 async def test_an_expired_job_is_cancelled_wherever_it_waits(
     store: Store, clock: ManualClock, state: State
 ) -> None:
@@ -270,3 +271,16 @@ async def test_by_default_a_thousand_go_at_a_time(store: Store, clock: ManualClo
     clock.advance(1)
     assert await store.prune() == Pruned(0, 1_000, 0)
     assert await store.prune() == Pruned(0, 1, 0)
+
+
+async def test_many_queues_are_pruned_in_steps_that_continue_behind_each_other(
+    store: Store, clock: ManualClock
+) -> None:
+    queues = [f"q-{n:04}" for n in range(MOST_PRUNED + 20)]
+    await store.enqueue([new(queue=queue, expires_in=MINUTE) for queue in queues])
+    clock.advance(MINUTE)
+    first = await store.prune(limit=10_000)
+    assert first.next in (queues[MOST_PRUNED - 1], None)
+    rest = Pruned(0, 0, 0) if first.next is None else await store.prune(limit=10_000, after=first.next)
+    assert (first.expired + rest.expired, rest.next) == (len(queues), None)
+    assert await store.prune(after=queues[-1]) == NOTHING

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.app.reclaimed_jobs import settle_reclaimed
+from penstock.app.deciding import Loss, settle_reclaimed
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, Progress, State
 from penstock.core.lifecycle import LOST_BY
 from penstock.stores.contract import Fetched, HeartbeatRequest, LeaseStatus, Settled, Settlement, Share, Store
+from tests.cases import each
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -141,7 +142,7 @@ async def test_a_paused_queue_is_looked_at_too(store: Store, clock: ManualClock)
     assert len(await reclaimed(store)) == 1
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - {State.RUNNING}))
+@each("state", sorted(set(State) - {State.RUNNING}))
 async def test_only_running_jobs_are_reclaimed(store: Store, clock: ManualClock, state: State) -> None:
     job = await in_state(store, state)
     clock.advance(HOUR)
@@ -262,7 +263,7 @@ async def test_what_was_stored_before_a_reboot_is_there_after_it(
     assert await open_store().get([queued.ref, done.ref]) == [queued, done]
 
 
-@pytest.mark.parametrize("queues", [["a"], ["b"], ["a", "b"], ["b", "c"], ["c"]])
+@each("queues", [["a"], ["b"], ["a", "b"], ["b", "c"], ["c"]])
 async def test_a_token_that_comes_again_returns_its_leases_of_all_queues(
     store: Store, queues: list[str]
 ) -> None:
@@ -295,7 +296,7 @@ async def test_a_lost_job_whose_fetch_starts_it_goes_to_the_tail_until_its_attem
         clock.advance(LEASE)
         await store.promote(["default"], limit=9)
         found = await store.reclaim(["default"], limit=9, lease=LEASE, worker="w2", token=token())
-        await settle_reclaimed(store, found, "LeaseLost", "not acknowledged in time")
+        await settle_reclaimed(store, found, Loss("LeaseLost", "not acknowledged in time"))
 
     await lose_it()
     assert ids(await take(store, 1)) == ["other"]

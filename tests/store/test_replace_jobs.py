@@ -10,7 +10,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.errors import ConfigError
 from penstock.core.job import Ref, State
 from penstock.core.limits import LimitChange
-from penstock.core.partition import Partition
+from penstock.core.relations import Partition
 from penstock.core.unique import ALL_STATES, UniqueKey
 from penstock.stores.contract import (
     DayCount,
@@ -23,6 +23,7 @@ from penstock.stores.contract import (
     Store,
     Wake,
 )
+from tests.cases import each
 from tests.store.facts import (
     COMPLETED,
     HOUR,
@@ -45,7 +46,7 @@ async def replaced(store: Store, old: Ref, **facts: object) -> Enqueued:
     return answer
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - {State.WAITING, State.COLLECTING}))
+@each("state", sorted(set(State) - {State.WAITING, State.COLLECTING}))
 async def test_a_job_in_any_state_is_replaced(store: Store, state: State) -> None:
     old = await in_state(store, state)
     answer = await replaced(store, old.ref, payload=b"2")
@@ -151,7 +152,7 @@ async def test_a_wait_for_the_end_of_a_replaced_job_returns(store: Store) -> Non
 # ── unique keys of removed jobs ──
 
 
-@pytest.mark.parametrize("state", [State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.COMPLETED])
+@each("state", [State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.COMPLETED])
 async def test_a_key_with_a_period_stays_held_if_it_is_to_be_kept(
     store: Store, clock: ManualClock, state: State
 ) -> None:

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from penstock.core.batch import BatchTerms
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.core.limits import Rate
-from penstock.core.partition import Partition, Tenant
+from penstock.core.relations import BatchTerms, Partition, Tenant
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import EnqueueStatus, Store
 from tests.store.facts import (

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from penstock.core.clock import ManualClock
 from penstock.core.job import Ref, State
 from penstock.stores.contract import Store
+from tests.cases import each
 from tests.store.facts import (
     HOUR,
     MINUTE,
@@ -48,8 +49,8 @@ async def test_an_instant_wins_over_a_delay(store: Store, clock: ManualClock, st
     assert (await the(store, job)).run_at == at
 
 
-@pytest.mark.parametrize("state", MOVABLE)
-@pytest.mark.parametrize("ago", [0, MINUTE])
+@each("state", MOVABLE)
+@each("ago", [0, MINUTE])
 async def test_a_time_that_has_come_makes_available(
     store: Store, clock: ManualClock, state: State, ago: int
 ) -> None:
@@ -82,7 +83,7 @@ async def test_the_former_time_means_nothing_any_more(store: Store, clock: Manua
     assert (due.moved, due.next) == (0, clock.now() + HOUR - MINUTE)
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - {*MOVABLE, State.WAITING, State.COLLECTING}))
+@each("state", sorted(set(State) - {*MOVABLE, State.WAITING, State.COLLECTING}))
 async def test_others_stay_as_they_are(store: Store, state: State) -> None:
     job = await in_state(store, state)
     assert await store.reschedule([job.ref], delay=HOUR) == [state]

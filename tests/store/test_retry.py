@@ -9,6 +9,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import TERMINAL, Progress, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import HeartbeatRequest, Store
+from tests.cases import each
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -36,7 +37,7 @@ from tests.store.facts import (
 )
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - {State.RUNNING, State.WAITING, State.COLLECTING}))
+@each("state", sorted(set(State) - {State.RUNNING, State.WAITING, State.COLLECTING}))
 async def test_a_job_is_available_now_as_new(store: Store, clock: ManualClock, state: State) -> None:
     job = await in_state(store, state)
     clock.advance(7)
@@ -178,7 +179,7 @@ async def test_a_thousand_come_back_at_once(store: Store, open_store: OpenStore)
 # ── attempts that are left, and a new expiry ──
 
 
-@pytest.mark.parametrize(("left", "fetched_as"), [(1, 5), (2, 4), (5, 1), (9, 1), (0, 5), (None, 1)])
+@each("left, fetched_as", [(1, 5), (2, 4), (5, 1), (9, 1), (0, 5), (None, 1)])
 async def test_it_has_as_many_attempts_left_as_asked_for(
     store: Store, left: int | None, fetched_as: int
 ) -> None:

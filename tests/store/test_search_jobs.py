@@ -1,4 +1,4 @@
-"""search_jobs: jobs by any of their facts, in order of a time, in bounded steps."""
+"""search: jobs by any of their facts, in order of a time, in bounded steps."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.core.clock import ManualClock
-from penstock.core.flow_member import FlowMember
 from penstock.core.job import TERMINAL, AttemptError, Job, Ref, State
 from penstock.core.lifecycle import Transition
+from penstock.core.relations import FlowMember
 from penstock.errors import ConfigError
 from penstock.stores.contract import (
     DUE_LATER,
@@ -22,6 +22,7 @@ from penstock.stores.contract import (
     Store,
     TimeRange,
 )
+from tests.cases import each
 from tests.store.facts import (
     AGAIN,
     DEAD,
@@ -48,7 +49,7 @@ async def found(store: Store, *, limit: int = 50, after: str | None = None, **fa
     asked = {name: facts.pop(name) for name in ("order", "descending") if name in facts}
     jobs: list[Job] = []
     while True:
-        page = await store.search_jobs(JobFilter(**facts), limit=limit, after=after, **asked)
+        page = await store.search(JobFilter(**facts), limit=limit, after=after, **asked)
         assert len(page.hits) <= limit
         jobs += page.jobs
         if (after := page.next) is None:
@@ -188,7 +189,7 @@ WITH_HIDDEN_VALUES = {
 
 async def test_a_text_is_not_found_in_values_that_the_viewer_may_not_see(store: Store) -> None:
     payload = b'[["ann"],{"Pin":1234,"a":{"new pin":["5678",{"b":"secret"}],"x pin":null},"z":"after"}]'
-    await add(store, new("1", payload=payload, headers={"pin": "99", "tenant": "ann"}), *some(2))
+    await add(store, new("1", payload=payload, headers={"pin": "99", "tenant": "ann"}), new("2"), new("3"))
     for text, there in WITH_HIDDEN_VALUES.items():
         assert ids(await found(store, text=text, hidden=("*pin",))) == (["1"] if there else []), text
         assert ids(await found(store, text=text)) == ([] if text == "hidden" else ["1"]), text
@@ -236,6 +237,32 @@ async def test_a_record_that_cannot_match_is_not_found(store: Store) -> None:
     assert await found(store, ended=TimeRange(None, job.ended_at)) == []
     await add(store, new())
     assert await found(store, ended=TimeRange(0)) == [job]
+
+
+async def test_jobs_are_found_by_their_id_in_any_queue(store: Store) -> None:
+    await add(
+        store, *(new("same", queue=f"q{n}", task="ab"[n % 2], delay=n // 4) for n in range(7)), *some(600)
+    )
+    queues = [job.queue for job in await found(store, id="same", descending=False)]
+    assert queues == [f"q{n}" for n in range(7)]
+    for limit in (1, 2, 50):
+        assert [job.queue for job in await found(store, id="same", limit=limit)] == queues[::-1]
+    here = await found(store, id="same", queues=("q1", "q3", "none"), states=(State.AVAILABLE,), task="b")
+    assert [job.queue for job in here] == ["q3", "q1"]
+    assert await found(store, id="same", text="elsewhere") == []
+    assert await found(store, id="other") == []
+
+
+async def test_an_id_is_looked_up_at_once(store: Store) -> None:
+    await add(store, new("old"), *some(SEARCH_STEP + 100))
+    page = await store.search(JobFilter(id="old"))
+    assert (ids(page.jobs), page.next) == (["old"], None)
+
+
+@each("order", [JobOrder.DUE, JobOrder.ENDED, JobOrder.READY])
+async def test_an_id_has_no_other_order(store: Store, order: JobOrder) -> None:
+    with pytest.raises(ConfigError, match="enqueued time"):
+        await store.search(JobFilter(("default",), id="x"), order, descending=False)
 
 
 # ── other orders ──
@@ -298,7 +325,7 @@ async def test_a_state_without_such_a_time_is_refused(
     for state in State:
         if state not in states:
             with pytest.raises(ConfigError, match=state.value):
-                await store.search_jobs(JobFilter(states=(state,)), order=order)
+                await store.search(JobFilter(states=(state,)), order=order)
 
 
 # ── steps ──
@@ -310,20 +337,20 @@ async def test_a_step_is_bounded_and_says_what_it_has_passed(store: Store) -> No
     after: str | None = None
     steps: list[SearchPage] = []
     while not steps or after is not None:
-        page = await store.search_jobs(JobFilter(text="needle"), after=after)
+        page = await store.search(JobFilter(text="needle"), after=after)
         assert page.seen <= SEARCH_STEP
         seen, after, jobs = seen + page.seen, page.next, jobs + page.jobs
         steps.append(page)
     assert ids(jobs) == ["needle"]
     assert seen == 2 * SEARCH_STEP + 1001
-    assert 100 < len((await store.search_jobs(JobFilter(), limit=10**9)).hits) <= MOST_FOUND
-    assert len((await store.search_jobs(JobFilter(), limit=0)).hits) == 1
+    assert 100 < len((await store.search(JobFilter(), limit=10**9)).hits) <= MOST_FOUND
+    assert len((await store.search(JobFilter(), limit=0)).hits) == 1
 
 
 async def test_jobs_beyond_the_limit_of_a_step_are_not_passed_by_it(store: Store) -> None:
     await add(store, *some(SEARCH_STEP))
     filter = JobFilter(enqueued=TimeRange(None, 2**50))
-    page = await store.search_jobs(filter, limit=SEARCH_STEP // 5)
+    page = await store.search(filter, limit=SEARCH_STEP // 5)
     assert (len(page.hits), page.seen) == (SEARCH_STEP // 5, SEARCH_STEP // 5)
 
 
@@ -333,7 +360,7 @@ async def test_a_step_by_due_time_passes_no_more_jobs_if_few_are_of_the_state(st
     await end(store, job, retryable(5))
     await add(store, *some(SEARCH_STEP + 200, delay=9))
     asked: dict[str, Any] = {"order": JobOrder.DUE, "states": (State.RETRYABLE,)}
-    page = await store.search_jobs(JobFilter(states=asked["states"]), order=JobOrder.DUE)
+    page = await store.search(JobFilter(states=asked["states"]), order=JobOrder.DUE)
     assert page.jobs == []
     assert 0 < page.seen <= SEARCH_STEP
     assert page.next is not None
@@ -376,7 +403,7 @@ async def test_large_jobs_are_found(store: Store) -> None:
 
 async def test_a_search_goes_on_behind_any_hit(store: Store, open_store: OpenStore) -> None:
     await add(store, *(new(f"{n}", queue="abc"[n % 3]) for n in range(9)))
-    page = await store.search_jobs(JobFilter())
+    page = await store.search(JobFilter())
     for n, hit in enumerate(page.hits):
         assert await found(open_store(), after=hit.after, limit=2) == page.jobs[n + 1 :]
 
@@ -399,7 +426,7 @@ async def test_a_search_of_many_queues_takes_few_steps_if_their_jobs_came_one_qu
         found_ids: list[str] = []
         steps, after = 0, None
         while steps == 0 or after is not None:
-            page = await store.search_jobs(JobFilter(), descending=descending, after=after, limit=400)
+            page = await store.search(JobFilter(), descending=descending, after=after, limit=400)
             found_ids += ids(page.jobs)
             steps, after = steps + 1, page.next
         assert found_ids == ids(jobs)[:: -1 if descending else 1]
@@ -409,7 +436,7 @@ async def test_a_search_of_many_queues_takes_few_steps_if_their_jobs_came_one_qu
 async def test_jobs_that_stay_are_found_once_while_others_move(store: Store) -> None:
     jobs = some(12)
     await add(store, *jobs)
-    page = await store.search_jobs(JobFilter(), limit=4)
+    page = await store.search(JobFilter(), limit=4)
     await take(store, 3)
     await store.delete([jobs[9].ref, jobs[5].ref])
     await store.retry([jobs[6].ref])
@@ -422,7 +449,7 @@ async def test_due_jobs_that_go_do_not_shift_the_steps(store: Store) -> None:
     jobs = [new(delay=n + 1) for n in range(8)]
     await add(store, *jobs)
     due: dict[str, Any] = {"order": JobOrder.DUE, "descending": False}
-    page = await store.search_jobs(JobFilter(), limit=3, **due)
+    page = await store.search(JobFilter(), limit=3, **due)
     await store.delete([jobs[0].ref, jobs[4].ref])
     await store.reschedule([jobs[2].ref], delay=MINUTE)
     rest = ids(await found(store, limit=1, after=page.next, **due))
@@ -432,7 +459,7 @@ async def test_due_jobs_that_go_do_not_shift_the_steps(store: Store) -> None:
 async def test_a_running_job_keeps_its_place(store: Store) -> None:
     job = await running(store)
     await add(store, new())
-    page = await store.search_jobs(JobFilter(), limit=1)
+    page = await store.search(JobFilter(), limit=1)
     assert await found(store, after=page.next) == [job]
 
 
@@ -441,7 +468,7 @@ async def test_what_is_no_cursor_is_refused(store: Store) -> None:
     for wrong in ("", "x", "1:x:2", "::", "1", "1:1:", "9" * 5_000, "1:" + "9" * 30 + ":3"):
         for order in JobOrder:
             with pytest.raises(ConfigError, match="cursor"):
-                await store.search_jobs(JobFilter(), order=order, after=wrong)
+                await store.search(JobFilter(("default",)), order, descending=False, after=wrong)
 
 
 async def test_jobs_that_are_left_to_the_next_step_are_not_counted(store: Store, clock: ManualClock) -> None:
@@ -450,6 +477,6 @@ async def test_jobs_that_are_left_to_the_next_step_are_not_counted(store: Store,
     filter = JobFilter(states=(State.AVAILABLE,), enqueued=TimeRange(until=clock.now() + 1))
     seen, found, after = 0, 0, None
     while found < 600:
-        page = await store.search_jobs(filter, descending=False, after=after, limit=40)
+        page = await store.search(filter, descending=False, after=after, limit=40)
         seen, found, after = seen + page.seen, found + len(page.hits), page.next
     assert 500 <= seen <= 700

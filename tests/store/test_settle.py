@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from msgspec.structs import replace
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import MAX_ERRORS, TERMINAL, Progress, Ref, State
-from penstock.core.lifecycle import QueuePosition, Transition
+from penstock.core.lifecycle import Transition
+from penstock.core.outcomes import QueuePosition
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import HeartbeatRequest, Settled, Settlement, Store
+from tests.cases import case, each
 from tests.store.facts import (
     AGAIN,
     CANCELLED,
@@ -169,7 +173,7 @@ async def test_put_back(store: Store, clock: ManualClock) -> None:
     assert await the(store, job) == replace(job, state=State.AVAILABLE, attempt=0, token=None, worker=None)
 
 
-@pytest.mark.parametrize("place", list(QueuePosition))
+@each("place", list(QueuePosition))
 async def test_parked(store: Store, clock: ManualClock, place: QueuePosition) -> None:
     job = await running(store)
     clock.advance(40)
@@ -179,9 +183,14 @@ async def test_parked(store: Store, clock: ManualClock, place: QueuePosition) ->
     )
 
 
-@pytest.mark.parametrize("ending", sorted(ENDINGS))
-async def test_what_the_attempt_did_not_say_stays(store: Store, ending: str) -> None:
-    job = await running(store, retention=KEEP)
+async def test_what_the_attempt_did_not_say_stays(store: Store) -> None:
+    for n, ending in enumerate(sorted(ENDINGS)):
+        with case(ending):
+            await _stays(store, ending, f"q{n}")
+
+
+async def _stays(store: Store, ending: str, queue: str) -> None:
+    job = await running(store, queue=queue, retention=KEEP)
     await store.extend(
         [HeartbeatRequest(job.lease, LEASE, started=True, progress=Progress(1), checkpoint=b"p1")]
     )
@@ -198,19 +207,20 @@ async def test_what_the_attempt_did_not_say_stays(store: Store, ending: str) -> 
 # ── the parts of a transition ──
 
 
-@pytest.mark.parametrize("charge", [True, False])
-@pytest.mark.parametrize("ending", sorted(ENDINGS))
-async def test_charge_decides_whether_the_attempt_counts(store: Store, ending: str, charge: bool) -> None:
-    job = await running(store)
-    await end(store, job, replace(ENDINGS[ending], charge=charge, keep=KEEP))
-    assert (await the(store, job)).attempt == (1 if charge else 0)
+async def test_charge_decides_whether_the_attempt_counts(store: Store) -> None:
+    for n, (ending, charge) in enumerate(product(sorted(ENDINGS), [True, False])):
+        with case(ending, charge):
+            job = await running(store, queue=f"q{n}")
+            await end(store, job, replace(ENDINGS[ending], charge=charge, keep=KEEP))
+            assert (await the(store, job)).attempt == (1 if charge else 0)
 
 
-@pytest.mark.parametrize("ending", sorted(ENDINGS))
-async def test_a_lost_lease_is_counted(store: Store, ending: str) -> None:
-    job = await running(store)
-    await end(store, job, replace(ENDINGS[ending], lost=True, keep=KEEP))
-    assert (await the(store, job)).lost == 1
+async def test_a_lost_lease_is_counted(store: Store) -> None:
+    for n, ending in enumerate(sorted(ENDINGS)):
+        with case(ending):
+            job = await running(store, queue=f"q{n}")
+            await end(store, job, replace(ENDINGS[ending], lost=True, keep=KEEP))
+            assert (await the(store, job)).lost == 1
 
 
 async def test_losses_add_up(store: Store) -> None:
@@ -221,7 +231,7 @@ async def test_losses_add_up(store: Store) -> None:
         assert (await the(store, job)).lost == n
 
 
-@pytest.mark.parametrize("state", sorted(TERMINAL))
+@each("state", sorted(TERMINAL))
 async def test_what_is_not_to_be_kept_is_removed_in_the_same_step(store: Store, state: State) -> None:
     job = await running(store)
     await end(store, job, Transition(state, keep=0), result=b"1")
@@ -363,12 +373,13 @@ async def test_jobs_that_follow_are_enqueued_in_the_same_step(store: Store, cloc
     assert {s.name: s.enqueued for s in await store.stats()} == {"default": 2, "other": 1}
 
 
-@pytest.mark.parametrize("ending", sorted(ENDINGS))
-async def test_jobs_may_follow_any_end(store: Store, ending: str) -> None:
-    job = await running(store)
-    following = new()
-    await end(store, job, ENDINGS[ending], then=(following,))
-    assert (await the(store, following)).state is State.AVAILABLE
+async def test_jobs_may_follow_any_end(store: Store) -> None:
+    for n, ending in enumerate(sorted(ENDINGS)):
+        with case(ending):
+            job = await running(store, queue=f"q{n}")
+            following = new(queue=f"q{n}")
+            await end(store, job, ENDINGS[ending], then=(following,))
+            assert (await the(store, following)).state is State.AVAILABLE
 
 
 async def test_no_jobs_follow_a_settlement_that_does_not_apply(store: Store) -> None:

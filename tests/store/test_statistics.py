@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.clock import ManualClock
-from penstock.core.sketch import quantile
-from penstock.core.task_stats import TaskStats
+from penstock.core.stats import TaskStats, quantile
 from penstock.stores.contract import (
     MOST_ERROR_GROUPS,
     MOST_STATS_TASKS,

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from penstock.app.reclaimed_jobs import settle_reclaimed
-from penstock.app.undoing import FAILED, UNDO, UNDO_AFTER, failure_of
+from penstock.app.deciding import FAILED, UNDO, UNDO_AFTER, Loss, failure_of, settle_reclaimed
 from penstock.core.clock import ManualClock
 from penstock.core.job import Lease, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.core.limits import LimitChange
-from penstock.core.partition import Partition
+from penstock.core.relations import Partition
 from penstock.inspector import Inspector
 from penstock.stores.contract import (
     LARGEST_MEMORY,
     MOST_STEPS,
+    STEP_UNDO,
     HeartbeatRequest,
     RecordedStep,
     RecordStatus,
@@ -28,6 +28,7 @@ from penstock.stores.contract import (
     Store,
     StoredStep,
 )
+from tests.cases import each
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -40,6 +41,7 @@ from tests.store.facts import (
     end,
     member,
     new,
+    next_jobs,
     suspended,
     take,
     take_one,
@@ -143,7 +145,7 @@ async def test_steps_stay_through_retries_and_death(store: Store) -> None:
     assert await remembered(store, job.ref) == {"step-0": b"1", "step-1": b"1"}
 
 
-@pytest.mark.parametrize("way", ["removed", "deleted", "purged", "pruned"])
+@each("way", ["removed", "deleted", "purged", "pruned"])
 async def test_steps_go_with_their_job(store: Store, clock: ManualClock, way: str) -> None:
     await add(store, new("a"), new("b"))
     job, other = await take(store, 2)
@@ -306,11 +308,11 @@ async def test_suspended_jobs_are_listed_and_purged(store: Store, clock: ManualC
         await end(store, job, suspended(HOUR - n * MINUTE))
     page = await store.list_jobs(state=State.SUSPENDED)
     assert [job.id for job in page.jobs] == ["j2", "j1", "j0"]
-    first = await store.list_next("default", state=State.SUSPENDED, limit=2)
+    first = await next_jobs(store, state=State.SUSPENDED, limit=2)
     assert [job.id for job in first.jobs] == ["j2", "j1"]
-    assert [
-        job.id for job in (await store.list_next("default", state=State.SUSPENDED, after=first.next)).jobs
-    ] == ["j0"]
+    assert [job.id for job in (await next_jobs(store, state=State.SUSPENDED, after=first.next)).jobs] == [
+        "j0"
+    ]
     assert await store.reschedule([Ref("default", "j0")]) == [State.SUSPENDED]
     assert await state_of(store, Ref("default", "j0")) is State.SUSPENDED
     assert await store.purge("default", states=[State.SUSPENDED], limit=10) == 3
@@ -328,7 +330,7 @@ async def test_a_flow_whose_last_attempt_is_lost_runs_once_more_to_be_undone(
         clock.advance(LEASE)
         found = await store.reclaim(["default"], limit=9, lease=LEASE, worker="w2", token=token())
         assert len(found.jobs) == 1
-        await settle_reclaimed(store, found, "WorkerLost", "it died")
+        await settle_reclaimed(store, found, Loss("WorkerLost", "it died"))
         assert await state_of(store, job.ref) is state
         clock.advance(UNDO_AFTER)
         await store.promote(["default"], limit=9)
@@ -339,6 +341,30 @@ async def test_a_flow_whose_last_attempt_is_lost_runs_once_more_to_be_undone(
     assert [error.message for error in dead.errors] == ["it died"] * 2
     assert dead.reason == "not undone, as its last run ended early: it died"
     assert failure_of((await remembered(store, job.ref))[FAILED]) == "it died"
+
+
+async def test_a_job_whose_worker_dies_after_a_cancel_is_undone_and_not_lost(
+    store: Store, clock: ManualClock
+) -> None:
+    """In its last attempt; the run that undoes dies, too."""
+    await add(store, new("a", max_attempts=1))
+    job = await take_one(store)
+    await record(store, job.lease, STEP_UNDO, b"null")
+    mark = f'{{"{UNDO}":[null,{{}}]}}'.encode()
+    await store.extend([HeartbeatRequest(job.lease, LEASE, started=True, checkpoint=mark, lasting=True)])
+    assert await store.cancel([job.ref], reason="not wanted") == [State.RUNNING]
+    for state in (State.AVAILABLE, State.DEAD):
+        clock.advance(LEASE)
+        found = await store.reclaim(["default"], limit=9, lease=LEASE, worker="w2", token=token())
+        await settle_reclaimed(store, found, Loss("WorkerLost", "it died"))
+        assert await state_of(store, job.ref) is state
+        assert await store.cancel([job.ref]) == [State.RUNNING if state is State.AVAILABLE else State.DEAD]
+        for again in await take(store):
+            assert again.cancel_asked
+            await store.extend([HeartbeatRequest(again.lease, LEASE, started=True)])
+    (dead,) = await store.get([job.ref])
+    assert dead is not None
+    assert dead.reason == "not undone, as its last run ended early: it died"
 
 
 # ── a part of the steps ──

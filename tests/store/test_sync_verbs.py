@@ -11,7 +11,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import Ref, State
 from penstock.core.lifecycle import ASK_CANCELLED
 from penstock.core.unique import UniqueKey
-from penstock.stores.contract import Enqueued, EnqueueStatus, QueueInfo, Store
+from penstock.stores.contract import Enqueued, EnqueueStatus, JobFilter, QueueInfo, Store
 from tests.store.facts import (
     COMPLETED,
     MINUTE,
@@ -56,6 +56,12 @@ def test_without_any_event_loop(store: Store, clock: ManualClock) -> None:
     assert (door.enqueue([]), door.get([]), door.cancel([]), door.retry([])) == ([], [], [], [])
 
 
+def test_queues_are_asked_for_by_name(store: Store) -> None:
+    store.sync.enqueue([new(queue="a"), new(queue="b")])
+    assert [info.name for info in store.sync.queues(["b", "nothing"])] == ["b"]
+    assert [info.name for info in store.sync.queues()] == ["a", "b"]
+
+
 async def test_sync_and_async_calls_see_the_same_jobs(store: Store) -> None:
     a, b = some(2)
     store.sync.enqueue([a])
@@ -68,10 +74,10 @@ async def test_sync_and_async_calls_see_the_same_jobs(store: Store) -> None:
 async def test_a_job_is_found_in_any_queue(store: Store) -> None:
     here, there = new(id="same", queue="a"), new(id="same", queue="b")
     await add(store, here, there, new(id="other", queue="c"))
-    found = store.sync.find("same")
+    found = store.sync.search(JobFilter(id="same"), descending=False).jobs
     assert [job.spec for job in found] == [here, there]
     assert found == await store.find("same")
-    assert store.sync.find("nobody") == []
+    assert store.sync.search(JobFilter(id="nobody")).jobs == []
 
 
 async def test_a_closed_queue_and_a_unique_key_count_here_too(store: Store) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from penstock.core.job import Job, Ref, State
-from penstock.core.partition import Partition
+from penstock.core.relations import Partition
 from penstock.core.unique import UniqueKey
 from penstock.inspector import Inspector, JobAct, UndoStep
 from penstock.stores.contract import Store
+from tests.cases import each
 from tests.store.facts import MINUTE, add, in_state, new, take_one, the
 
 #: Acts, and the states of jobs for which they can be undone.
@@ -20,6 +19,7 @@ UNDONE = [
     (JobAct.RESCHEDULE, State.AVAILABLE),
     (JobAct.CANCEL, State.AVAILABLE),
     (JobAct.DISCARD, State.AVAILABLE),
+    (JobAct.COMPLETE, State.AVAILABLE),
     (JobAct.MOVE, State.SCHEDULED),
     (JobAct.MOVE, State.AVAILABLE),
 ]
@@ -28,6 +28,7 @@ NOT_UNDONE = [
     (JobAct.RETRY, State.COMPLETED),
     (JobAct.CANCEL, State.SCHEDULED),
     (JobAct.DISCARD, State.RETRYABLE),
+    (JobAct.COMPLETE, State.DEAD),
     (JobAct.CANCEL, State.RUNNING),
     (JobAct.DELETE, State.DEAD),
     (JobAct.DUPLICATE, State.DEAD),
@@ -43,7 +44,7 @@ async def done(store: Store, act: JobAct, job: Job) -> list[UndoStep]:
     return steps
 
 
-@pytest.mark.parametrize(("act", "state"), UNDONE)
+@each("act, state", UNDONE)
 async def test_a_job_is_as_before(store: Store, act: JobAct, state: State) -> None:
     before = await in_state(store, state)
     steps = await done(store, act, before)
@@ -56,7 +57,7 @@ async def test_a_job_is_as_before(store: Store, act: JobAct, state: State) -> No
         assert after.run_at == before.run_at
 
 
-@pytest.mark.parametrize(("act", "state"), NOT_UNDONE)
+@each("act, state", NOT_UNDONE)
 async def test_what_would_not_be_as_before_has_no_undo(store: Store, act: JobAct, state: State) -> None:
     assert await done(store, act, await in_state(store, state)) == []
 

@@ -9,6 +9,7 @@ from penstock.core.job import TERMINAL, NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import Enqueued, EnqueueStatus, Store
+from tests.cases import each
 from tests.store.facts import (
     COMPLETED,
     DAY,
@@ -85,7 +86,7 @@ async def test_keys_and_queues_stand_apart(store: Store) -> None:
     )
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - TERMINAL))
+@each("state", sorted(set(State) - TERMINAL))
 async def test_the_key_is_held_in_every_state_that_has_not_ended(store: Store, state: State) -> None:
     job = await in_state(store, state, unique=K)
     assert await held_by(store) == job.id

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from penstock.core.changes import KeyChange, key_change, phase, replaced
 from penstock.core.clock import ManualClock
 from penstock.core.job import QUEUED, Job, NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.core.unique import WHILE_FINISHED, WHILE_QUEUED, WHILE_RUNNING, UniqueKey
-from penstock.core.unique_rules import KeyChange, key_change, phase, replaced
 from penstock.stores.contract import Enqueued, EnqueueStatus, Settled, Settlement, Share, Store, Wake
+from tests.cases import each
 from tests.store.facts import (
     COMPLETED,
     DAY,
@@ -57,20 +58,23 @@ ARGUMENTS, RUN_AT, BOTH = (rule(replace=n) for n in (1, 2, 3))
 # ── phases ──
 
 
-@pytest.mark.parametrize("states", EVERY_RULE)
 @pytest.mark.parametrize("state", State)
-async def test_a_key_is_held_in_the_phases_that_the_rule_names(
-    store: Store, state: State, states: int
-) -> None:
-    job = await in_state(store, state, unique=rule(states))
-    assert await held_by(store) == (job.id if states & phase(state) else None)
+async def test_a_key_is_held_in_the_phases_that_the_rule_names(store: Store, state: State) -> None:
+    for states in EVERY_RULE:
+        alone = store.in_namespace(f"rule-{states}")
+        job = await in_state(alone, state, unique=rule(states))
+        assert await held_by(alone) == (job.id if states & phase(state) else None), f"by the rule {states}"
 
 
-@pytest.mark.parametrize("states", EVERY_RULE)
 @pytest.mark.parametrize("how", ["cancel", "expire", "delete", "purge", "dead", "removed"])
 async def test_a_key_is_free_at_once_however_its_job_ends_unless_well(
-    store: Store, clock: ManualClock, how: str, states: int
+    store: Store, clock: ManualClock, how: str
 ) -> None:
+    for states in EVERY_RULE:
+        await _is_free_at_once(store.in_namespace(f"rule-{states}"), clock, how, states)
+
+
+async def _is_free_at_once(store: Store, clock: ManualClock, how: str, states: int) -> None:
     spec = new(unique=rule(states, HOUR), expires_in=MINUTE if how == "expire" else None)
     await add(store, spec)
     if how == "cancel":
@@ -87,7 +91,7 @@ async def test_a_key_is_free_at_once_however_its_job_ends_unless_well(
     assert await held_by(store) is None
 
 
-@pytest.mark.parametrize("back", [retryable(), snoozed(), RELEASED, PUT_BACK, PARKED], ids=lambda t: t.state)
+@each("back", [retryable(), snoozed(), RELEASED, PUT_BACK, PARKED])
 async def test_one_queued_and_one_running(store: Store, back: Transition) -> None:
     first = await running(store, unique=rule(Q))
     second = new(unique=rule(Q), delay=DAY)
@@ -101,7 +105,7 @@ async def test_one_queued_and_one_running(store: Store, back: Transition) -> Non
     assert await held_by(store) is None
 
 
-@pytest.mark.parametrize("back", [retryable(), snoozed(), RELEASED, PUT_BACK, PARKED], ids=lambda t: t.state)
+@each("back", [retryable(), snoozed(), RELEASED, PUT_BACK, PARKED])
 async def test_a_job_that_returns_takes_its_key_again(store: Store, back: Transition) -> None:
     job = await running(store, unique=rule(Q))
     assert await held_by(store) is None
@@ -217,8 +221,8 @@ async def test_a_completed_job_that_is_not_kept_holds_no_key_without_a_period(st
     assert await held_by(store) is None
 
 
-@pytest.mark.parametrize("states", [7, Q | F, R | F, F])
-@pytest.mark.parametrize("keep", [0, MINUTE])
+@each("states", [7, Q | F, R | F, F])
+@each("keep", [0, MINUTE])
 async def test_finished_with_a_period_holds_to_its_end_without_the_job(
     store: Store, clock: ManualClock, keep: int, states: int
 ) -> None:
@@ -362,7 +366,7 @@ TIMES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("old", range(len(TIMES)))
+@each("old", range(len(TIMES)))
 async def test_all_pairs_of_times_are_replaced_as_the_rule_says(
     store: Store, clock: ManualClock, old: int
 ) -> None:
@@ -381,8 +385,8 @@ async def test_all_pairs_of_times_are_replaced_as_the_rule_says(
 IN_A_LINE = (State.PARKED, State.WAITING, State.COLLECTING)
 
 
-@pytest.mark.parametrize("state", sorted(QUEUED))
-@pytest.mark.parametrize("later", [False, True])
+@each("state", sorted(QUEUED))
+@each("later", [False, True])
 async def test_a_holder_of_every_queued_state_is_replaced(store: Store, state: State, later: bool) -> None:
     job = await in_state(store, state, unique=BOTH, payload=b"1")
     others = Counter(await counts(store)) - Counter({state: 1})  # those that make it wait

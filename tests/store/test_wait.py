@@ -12,6 +12,7 @@ import pytest
 from penstock.core.clock import ManualClock
 from penstock.core.job import State
 from penstock.stores.contract import Settlement, Store, Wake
+from tests.cases import each
 from tests.store.facts import (
     AGAIN,
     COMPLETED,
@@ -69,7 +70,7 @@ async def test_nothing_comes_back_when_the_time_is_up(store: Store) -> None:
 DUE_LATER = (State.SCHEDULED, State.RETRYABLE, State.SUSPENDED)
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - {State.AVAILABLE, *DUE_LATER}))
+@each("state", sorted(set(State) - {State.AVAILABLE, *DUE_LATER}))
 async def test_no_other_state_is_work(store: Store, clock: ManualClock, state: State) -> None:
     await in_state(store, state)
     clock.advance(HOUR)  # not even a lease that ran out: the reclaimer has its own time
@@ -88,7 +89,7 @@ async def test_a_wait_until_the_next_due_job_is_not_woken_before(store: Store, c
     assert await look(store, timeout=30) is Wake.NOTHING
 
 
-@pytest.mark.parametrize("late", [0, 1, HOUR])
+@each("late", [0, 1, HOUR])
 async def test_what_is_due_and_not_promoted_yet_is_work(store: Store, clock: ManualClock, late: int) -> None:
     await add(store, new(delay=MINUTE))
     clock.advance(MINUTE + late)
@@ -96,12 +97,13 @@ async def test_what_is_due_and_not_promoted_yet_is_work(store: Store, clock: Man
 
 
 async def test_retries_and_snoozes_that_are_due_are_work(store: Store, clock: ManualClock) -> None:
-    for ending in (retryable(MINUTE), snoozed(MINUTE)):
-        job = await running(store)
-        await end(store, job, ending)
-        assert await look(store, timeout=20) is Wake.NOTHING
-        assert await look(store, timeout=MINUTE + 1) == Wake.WORK
-        await store.delete([job.ref])
+    for queue, ending in (
+        ("a", retryable(MINUTE)),
+        ("b", snoozed(MINUTE)),
+    ):  # no wait hears of another's enqueue
+        await end(store, await running(store, queue=queue), ending)
+        assert await look(store, queue, timeout=20) is Wake.NOTHING
+        assert await look(store, queue, timeout=MINUTE + 1) == Wake.WORK
 
 
 async def test_only_the_named_queues_are_work(store: Store) -> None:
@@ -224,7 +226,7 @@ async def a_new_time_soon(store: Store) -> object:
     return await store.reschedule([job.ref], delay=1_000)
 
 
-@pytest.mark.parametrize("way", sorted(WAKERS))
+@each("way", sorted(WAKERS))
 async def test_every_way_to_become_ready_wakes_the_waiter(store: Store, way: str) -> None:
     await running(store, task="busy")
     await in_state(store, State.DEAD, task="done")
@@ -334,7 +336,7 @@ async def test_a_cancellation_between_two_waits_is_reported_once(store: Store) -
     assert await sleeps_through(store)
 
 
-@pytest.mark.parametrize("state", sorted(set(State) - {State.RUNNING}))
+@each("state", sorted(set(State) - {State.RUNNING}))
 async def test_only_running_jobs_are_asked_to_stop(store: Store, clock: ManualClock, state: State) -> None:
     job = await in_state(store, state)
     await look(store)

@@ -13,6 +13,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import TERMINAL, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import Store
+from tests.cases import each
 from tests.store.facts import (
     CANCELLED,
     COMPLETED,
@@ -34,7 +35,7 @@ from tests.store.facts import (
 )
 
 
-@pytest.mark.parametrize("state", sorted(TERMINAL))
+@each("state", sorted(TERMINAL))
 async def test_what_has_ended_comes_back_at_once(store: Store, state: State) -> None:
     job = await in_state(store, state)
     assert await asyncio.wait_for(store.wait_for_end([job.ref], timeout=MINUTE), SOON) == [job]

@@ -13,11 +13,12 @@ from penstock.core.errors import StoreUnavailable
 from penstock.core.formats import instant
 from penstock.core.job import Job, Ref, State
 from penstock.core.limits import LimitChange, Rate
-from penstock.core.partition import Partition, Tenant
+from penstock.core.relations import Partition, Tenant
 from penstock.inspector import Inspector
 from penstock.inspector import reasons as module
 from penstock.inspector.audit import AuditLog
 from penstock.stores.contract import (
+    STEP_UNDO,
     HeartbeatRequest,
     PartitionInfo,
     QueueInfo,
@@ -26,6 +27,7 @@ from penstock.stores.contract import (
     Store,
     WorkerInfo,
 )
+from tests.cases import each
 from tests.store.facts import (
     LEASE,
     MINUTE,
@@ -92,12 +94,15 @@ async def test_without_a_worker_nothing_runs(store: Store) -> None:
     assert await reasons(store, "a") == [("unknown task", says)]
     await store.announce(msgspec.structs.replace(WORKER, running=4))
     assert await reasons(store, "a") == [("busy", "all 4 slots of the only worker of the queue are taken")]
+    await store.announce(msgspec.structs.replace(WORKER, concurrency=1, running=1))
+    assert await reasons(store, "a") == [("busy", "the only slot of the only worker of the queue is taken")]
+    await store.announce(msgspec.structs.replace(WORKER, running=4))
     await store.announce(msgspec.structs.replace(WORKER, id="w2", tasks=(), handled=("default",), running=4))
     assert await reasons(store, "a") == [("busy", "all 8 slots of the 2 workers of the queue are taken")]
 
 
-@pytest.mark.parametrize(
-    ("facts", "other", "says"),
+@each(
+    "facts, other, says",
     [
         (
             {"full_queues": ("default",)},
@@ -176,6 +181,16 @@ async def test_a_full_queue_names_the_jobs_that_hold_its_places(store: Store) ->
     assert (await reasons(store, "b"))[0] == ("limited", says)
 
 
+async def test_a_full_queue_opens_at_no_instant_also_if_it_is_throttled(store: Store) -> None:
+    """The end of a running job makes room, not the end of the throttle."""
+    limits = LimitChange.of(max_running=1, throttle=MINUTE)
+    await running(store)
+    info = await store.settings("default", limits=limits)
+    assert (info.opens_at, info.throttled_until is not None) == (None, True)
+    (again,) = await store.queues(["default"])
+    assert again.opens_at is None
+
+
 async def test_a_rate_says_when_it_opens(store: Store, clock: ManualClock) -> None:
     await store.settings("default", limits=LimitChange.of(rate="1/min"))
     await running(store)
@@ -183,10 +198,10 @@ async def test_a_rate_says_when_it_opens(store: Store, clock: ManualClock) -> No
     kind, says = (await reasons(store, "a"))[0]
     assert (kind, says.split(" opens at ")[0]) == ("rated", "the rate of the queue (1/min)")
     (info,) = await store.queues(["default"])
-    assert info.opens is not None
+    assert info.opens_at is not None
     clock.advance(MINUTE)
     (info,) = await store.queues(["default"])
-    assert info.opens is None
+    assert info.opens_at is None
     assert "rated" not in await kinds(store, "a")
 
 
@@ -221,10 +236,7 @@ async def test_a_job_that_is_due_and_not_yet_available_says_so(store: Store, clo
     assert await reasons(store, failed) == [("delayed", f"attempt 1 failed (ValueError); {says}")]
 
 
-@pytest.mark.parametrize(
-    ("state", "since"),
-    [(State.RETRYABLE, 1_700_000_000_000), (State.PARKED, None), (State.SUSPENDED, None)],
-)
+@each("state, since", [(State.RETRYABLE, 1_700_000_000_000), (State.PARKED, None), (State.SUSPENDED, None)])
 async def test_a_state_begins_when_a_worker_ended_its_attempt(
     store: Store, clock: ManualClock, state: State, since: int | None
 ) -> None:
@@ -234,7 +246,7 @@ async def test_a_state_begins_when_a_worker_ended_its_attempt(
     ends = {State.RETRYABLE: retryable(), State.PARKED: PARKED, State.SUSPENDED: suspended()}
     await end(store, job, ends[state])
     (view,) = await Inspector(store).why("a")
-    assert view.since == instant(since or fetched)
+    assert view.since == (since or fetched)
 
 
 async def test_an_expired_job_says_so(store: Store, clock: ManualClock) -> None:
@@ -244,6 +256,53 @@ async def test_an_expired_job_says_so(store: Store, clock: ManualClock) -> None:
     clock.advance(SECOND)
     says = f"it expired at {instant(clock.now())}: it is cancelled next"
     assert await reasons(store, "a") == [("expired", says)]
+
+
+@pytest.mark.parametrize("state", [State.AVAILABLE, State.WAITING])
+async def test_a_passed_deadline_is_named(store: Store, clock: ManualClock, state: State) -> None:
+    await store.announce(WORKER)
+    at = clock.now() + SECOND
+    jobs = {id: new(id, deadline=at, partition=Partition("k")) for id in "ab"}
+    await add(store, *jobs.values())
+    id = "b" if state is State.WAITING else "a"
+    assert (await the(store, jobs[id])).state is state
+    assert "deadline" not in await kinds(store, id)
+    clock.advance(SECOND)
+    says = f"its deadline passed at {instant(at)}: the worker that takes it makes it dead"
+    assert (await reasons(store, id))[0] == ("deadline", says)
+    assert len(await reasons(store, id)) > 1, "what keeps it from being taken is named, too"
+
+
+async def test_a_deadline_before_the_time_of_a_job_is_named(store: Store, clock: ManualClock) -> None:
+    await store.announce(WORKER)
+    await add(store, new("a", delay=MINUTE, deadline=clock.now() + SECOND))
+    says = f"its deadline, {instant(clock.now() + SECOND)}, passes before it is due"
+    assert (await reasons(store, "a"))[0] == ("deadline", f"{says}: the worker that takes it makes it dead")
+
+
+@each("state", [State.WAITING, State.COLLECTING, State.SUSPENDED, State.PARKED])
+async def test_a_paused_queue_is_named_to_jobs_that_wait_for_something_else(
+    store: Store, state: State
+) -> None:
+    await store.announce(WORKER)
+    job = await in_state(store, state)
+    before = await kinds(store, job)
+    await store.settings("default", paused=True)
+    assert await kinds(store, job) == [*before, "paused"]
+    await store.settings("default", paused=False, limits=LimitChange.of(throttle="1h"))
+    assert await kinds(store, job) == [*before, "throttled"]
+
+
+async def test_slots_that_are_taken_are_known_by_the_leases(store: Store) -> None:
+    """A worker reports how many jobs it runs only every few seconds."""
+    await store.announce(msgspec.structs.replace(WORKER, concurrency=2))
+    await add(store, *some(2), new("a"))
+    await take(store, 1)
+    assert await kinds(store, "a") == ["ahead"]
+    await take(store, 1)
+    assert await reasons(store, "a") == [("busy", "all 2 slots of the only worker of the queue are taken")]
+    await store.announce(msgspec.structs.replace(WORKER, id="w2"))
+    assert await kinds(store, "a") == ["next"]
 
 
 async def test_a_parked_job_says_why(store: Store) -> None:
@@ -399,8 +458,18 @@ async def test_a_running_job_names_its_worker(store: Store, clock: ManualClock) 
     assert (await reasons(store, job))[0] == ("running", "worker w1 runs it (attempt 1)")
 
 
-@pytest.mark.parametrize(
-    ("state", "says"),
+async def test_a_job_that_is_to_be_undone_says_that_it_was_asked_to_stop(store: Store) -> None:
+    await store.announce(WORKER)
+    job = await running(store)
+    await store.record_steps([StepRecord(job.lease, STEP_UNDO, b"null", LEASE)])
+    await end(store, job, suspended())
+    await store.cancel([job.ref])
+    says = "it was asked to stop: the worker that takes it ends it, after undoing its steps if it has any"
+    assert (await reasons(store, job))[-1] == ("cancelled", says)
+
+
+@each(
+    "state, says",
     [
         (State.COMPLETED, "it has completed"),
         (State.CANCELLED, "it is cancelled: not wanted"),

@@ -28,7 +28,7 @@ def worker(id: str, *, started_at: int = 0) -> WorkerInfo:
 async def test_an_announced_worker_is_listed_as_it_said(store: Store, clock: ManualClock) -> None:
     assert await store.workers() == []
     await store.announce(worker("w1"))
-    assert await store.workers() == [replace(worker("w1"), seen_at=clock.now())]
+    assert await store.workers() == store.sync.workers() == [replace(worker("w1"), seen_at=clock.now())]
 
 
 async def test_a_later_word_replaces_the_earlier_one(store: Store, clock: ManualClock) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -123,7 +122,7 @@ def test_a_url_that_makes_no_sense_is_refused(url: Any, says: str) -> None:
 def test_a_missing_driver_is_met_with_the_command_that_installs_it(
     url: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.stores.connect.find_spec", lambda name: None)
+    monkeypatch.setattr("penstock.core.installation.is_installed", lambda name: False)
     with pytest.raises(MissingExtra) as caught:
         check_url(url)
     assert f"pip install '{extra}'" in str(caught.value)
@@ -133,8 +132,7 @@ def test_a_missing_driver_is_met_with_the_command_that_installs_it(
 def test_a_store_that_is_still_to_come_says_so_with_its_driver_and_without(
     installed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = importlib.util.find_spec("sys") if installed else None
-    monkeypatch.setattr("penstock.stores.connect.find_spec", lambda name: found)
+    monkeypatch.setattr("penstock.core.installation.is_installed", lambda name: installed)
     with pytest.raises(ConfigError, match=r"has no store for postgresql:// yet") as caught:
         connect("postgresql://localhost")
     assert "pip install" not in str(caught.value)
@@ -191,7 +189,7 @@ def test_only_the_store_that_is_asked_for_is_imported() -> None:
 
     code = (
         "import sys; from penstock import App; App('memory://'); App('memory://').store; "
-        "print({'sqlite3', 'redis', 'psycopg', 'penstock.stores.sqlite'} & set(sys.modules))"
+        "print({'redis', 'psycopg', 'penstock.stores.sqlite'} & set(sys.modules))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "set()"

@@ -13,7 +13,7 @@ from penstock.errors import StoreUnavailable
 from penstock.stores.result_waiter import EndedJobs, ResultWaiter
 
 A, B, C = (Ref("default", id) for id in "abc")
-SOON = 10.0
+SOON = 60.0
 
 
 class FakeStore:

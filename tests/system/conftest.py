@@ -28,10 +28,11 @@ import pytest
 from penstock.client.handle import Handle
 from penstock.core.job import Job, State
 from penstock.stores.contract import WorkerInfo
+from penstock.stores.sqlite.fair_write_lock import FairWriteLock
 from penstock.verify import processes
 
 #: No test waits longer than this for something that should happen soon (s).
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 Line = dict[str, Any]
 
@@ -162,6 +163,25 @@ class Place:
             text=True,
             timeout=PATIENCE,
         )
+
+    def suspend(self, send: Callable[[int], None]) -> None:
+        """SIGSTOP by `send`, outside a write: a file is busy for everybody while its writer is stopped."""
+        send(signal.SIGSTOP)
+        while not self._can_write():
+            send(signal.SIGCONT)
+            send(signal.SIGSTOP)
+
+    def _can_write(self) -> bool:
+        """Whether the file's write lock is to be had: who has it for a second is stopped."""
+        lock = FairWriteLock(Path(f"{self.file}-penstock"))
+        lock.open()
+        ends = time.monotonic() + 1.0
+        try:
+            while not (taken := lock.try_acquire()) and time.monotonic() < ends:
+                time.sleep(0.01)
+            return taken
+        finally:
+            lock.close()
 
     # ── what happened ────────────────────────────────────────────────────────────────────────────
 
@@ -341,7 +361,7 @@ def begins_nothing_twice(place: Place, lease: dict[str, str]) -> tuple[Program, 
     calls = [tasks.quick.job(n) for n in range(300)]
     handles = tasks.app.enqueue_many([*calls[:50], tasks.block.job(0.7), *calls[50:]])
     place.until_started(1, task="block")
-    stale.signal(signal.SIGSTOP)
+    place.suspend(stale.signal)
     in_hand = place.counts()[State.RUNNING]
     second = place.lone(concurrency=1, **lease)
     place.until_ended(handles)

@@ -189,6 +189,16 @@ async def block(seconds: float) -> int:
     return os.getpid()
 
 
+@app.task(name="block_until")
+async def block_until(gate: str) -> int:
+    """The same, until the gate (a file) opens."""
+    note("start")
+    while not (HERE / gate).exists():
+        time.sleep(0.01)
+    note("end")
+    return os.getpid()
+
+
 @app.task(name="hold_gil")
 async def hold_gil(seconds: int) -> int:
     """Stop every thread of the process, as a C extension does that does not let go of the GIL."""

@@ -13,8 +13,8 @@ from tests.system.conftest import Place
 def _refused(place: Place, *arguments: str, **env: str) -> tuple[int, str]:
     """The exit code of a worker that must not start, and the one line that it says."""
     program = place.start("-m", "penstock", "worker", *arguments, **env)
-    code = program.wait(15)
-    said = [line for line in program.log.splitlines() if "penstock.stores: SQLite" not in line]
+    code = program.wait(60)
+    said = [line for line in program.log.splitlines() if " INFO penstock." not in line]
     assert len(said) == 1, f"not one clear line but {said}"
     assert said[0].startswith("penstock: error: ")
     assert not program.session_processes()
@@ -182,12 +182,12 @@ def test_a_file_that_can_only_be_read(place):
     place.folder.chmod(0o555)
     try:
         program = place.start("-c", _LIKE_ANYBODY, "-m", "penstock", "worker", "tasks:app")
-        code = program.wait(15)
+        code = program.wait(60)
     finally:
         place.folder.chmod(0o755)
         place.file.chmod(0o644)
     assert code == 1
-    said = [line for line in program.log.splitlines() if "penstock.stores: SQLite" not in line]
+    said = [line for line in program.log.splitlines() if " INFO penstock." not in line]
     assert len(said) == 1, f"not one clear line but {said}"
     assert str(place.file) in said[0]
     assert "can be read but not written" in said[0] or "cannot be written" in said[0]

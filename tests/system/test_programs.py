@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -255,16 +254,14 @@ def _indented(text: str) -> str:
 
 def test_a_task_that_forks_affects_no_other_job(place):
     """A child of a task, forked or started, does not keep its worker's proof of life or control socket."""
-    worker = place.worker("--processes", "2", "--concurrency", "4", ready=2)
+    # what brings the jobs back is the proof that their worker is dead, not the end of its lease
+    worker = place.worker("--processes", "2", "--concurrency", "4", ready=2, PENSTOCK_LEASE="1h")
     tasks = place.tasks
     handles = [tasks.fork.enqueue("go") for _ in range(2)]
     lines = place.until_started(2)
     for pid in {line["pid"] for line in lines}:
-        killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)
     place.until_started(4)
-    late = max(line["at"] for line in place.starts()) - killed
-    assert late < 2.5, f"run again after {late:.2f} s"
     place.open("go")
     assert {job.state for job in place.until_ended(handles)} == {State.COMPLETED}
     assert not worker.ended

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.job import State
-from penstock.verify.servers.programs import free_port, start
+from penstock.verify.servers.nodes import free_port, start
 from tests.servers import server_or_skip
 from tests.system.conftest import PATIENCE, Place
 

@@ -45,7 +45,7 @@ def test_a_stopped_worker_releases_what_runs(place):
     running = place.tasks.held.enqueue("never")
     place.until_started(1)
     assert _says(_tell(place, "stop")) == {"ends at once, with all processes of its supervisor"}
-    assert worker.wait(10) == 0
+    assert worker.wait(60) == 0
     assert place.jobs([running])[0].state is State.AVAILABLE
 
 
@@ -112,7 +112,7 @@ def test_a_stop_signal_leaves_a_replaced_process_its_drain_time(place):
     worker.signal(signal.SIGTERM)
     place.until(lambda: {info.id for info in place.workers()} == {first.id}, "its replacement has ended")
     place.open("go")
-    assert worker.wait(10) == 0
+    assert worker.wait(60) == 0
     (job,) = place.jobs([running])
     assert (job.state, job.attempt) == (State.COMPLETED, 1)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.worker.supervisor.process_start import ForkedProcess, can_fork
+from penstock.worker.supervisor.worker_process import ForkedProcess, can_fork
 from tests.servers.single import RedisServer
 from tests.system.conftest import Place, Program
 
@@ -62,7 +62,7 @@ def started() -> None:
         argv=sys.argv,
         stdin=kind("0"),
         files=sorted(kind(fd) for fd in ours if fd not in "012"),
-        interrupts=str(signal.getsignal(signal.SIGINT)),
+        interrupts=getattr(handler := signal.getsignal(signal.SIGINT), "__qualname__", str(handler)),
         blocked=sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     )
     atexit.register(write, "exit")
@@ -86,7 +86,7 @@ OTHER_STORES = {
 }
 COMMANDS = {"worker"}
 #: Most modules of Penstock that a process has loaded. Raise them for a reason.
-MOST = {"supervisor": 86, "worker": 310}
+MOST = {"supervisor": 90, "worker": 289}
 
 
 def make_app(place: Place, url: str) -> None:

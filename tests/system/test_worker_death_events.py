@@ -10,7 +10,7 @@ from penstock.core.job import State
 from penstock.inspector import Inspector
 
 #: A second for recognition, and a busy machine.
-SOON = 10.0
+SOON = 60.0
 
 
 def test_the_successor_of_a_dead_child_reports_how_it_died(place):

@@ -8,7 +8,7 @@ import socket
 import urllib.error
 import urllib.request
 
-from penstock.verify.servers.programs import free_port
+from penstock.verify.servers.nodes import free_port
 from tests.prometheus_text import samples
 
 

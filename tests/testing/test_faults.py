@@ -60,6 +60,6 @@ async def test_a_worker_settles_until_it_is_answered(lost: bool) -> None:
     app.use_store(faulty.store)
     (faulty.lose_reply if lost else faulty.fail)("settle", times=2)
     handle = await once.aenqueue()
-    await asyncio.wait_for(Worker(app, burst=True).run(), 20)
+    await asyncio.wait_for(Worker(app, burst=True).run(), 60)
     assert ran == [1]
-    assert await handle.aresult(5) == 5
+    assert await handle.aresult(60) == 5

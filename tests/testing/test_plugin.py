@@ -88,6 +88,8 @@ def test_what_is_temporary_is_chosen(tmp_path):
 def test_so_is_the_environments(monkeypatch):
     monkeypatch.setenv("PENSTOCK_URL", "redis://localhost:1")
     App().store
+    monkeypatch.setenv("PENSTOCK_URL", "sqlite:///of-the-environment.db")
+    App().store
 
 @pytest.mark.penstock_store
 def test_and_what_is_marked():
@@ -114,7 +116,7 @@ def run_in(folder: Path, test: str, *options: str) -> str:
 def test_a_test_that_forgets_the_box_is_refused_and_writes_nothing(tmp_path: Path) -> None:
     said = run_in(tmp_path, FORGETS)
     assert "2 failed, 5 passed" in said, said
-    assert "sqlite:///jobs.db, which was not chosen for tests" in said
+    assert f"sqlite:///{tmp_path}/jobs.db, which was not chosen for tests" in said
     assert not list(tmp_path.glob("*.db"))
 
 

@@ -46,6 +46,8 @@ def add(a: int) -> int:
         ({"namespace": "a b"}, "cannot be a namespace"),
         ({"max_payload": -1}, r"App\(\): max_payload=-1"),
         ({"max_result": "much"}, r"App\(\): max_result='much'"),
+        ({"max_result": "257MB"}, r"App\(\): max_result='257MB' is more than every store can hold"),
+        ({"max_payload": 10**10}, r"App\(\): max_payload=10000000000 is more than every store can hold"),
     ],
 )
 def test_an_app_that_makes_no_sense_is_refused(options: Any, says: str) -> None:
@@ -59,7 +61,7 @@ def test_a_url_that_makes_no_sense_is_refused_when_the_app_is_made() -> None:
 
 
 def test_a_missing_driver_is_reported_when_the_app_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.stores.connect.find_spec", lambda name: None)
+    monkeypatch.setattr("penstock.core.installation.is_installed", lambda name: False)
     with pytest.raises(MissingExtra, match="pip install"):
         App("redis://localhost")
 
@@ -324,7 +326,7 @@ def test_a_listener_gets_its_type_of_event() -> None:
         heard.set()
 
     app.task(add).enqueue(1)
-    assert heard.wait(10)
+    assert heard.wait(60)
     app.close()
 
 
@@ -450,7 +452,7 @@ def test_a_queue_is_drained_when_its_last_job_has_ended() -> None:
 async def test_draining_is_waited_for() -> None:
     app = App("memory://")
     await app.task(add).aenqueue(1)
-    waiting = asyncio.create_task(app.adrained("default", timeout=20))
+    waiting = asyncio.create_task(app.adrained("default", timeout=60))
     async with app.take():
         pass
     assert await waiting
@@ -460,7 +462,7 @@ def test_draining_is_waited_for_by_a_thread() -> None:
     app = App("memory://")
     handle = app.task(add).enqueue(1)
     threading.Timer(0.02, handle.cancel).start()
-    assert app.drained("default", timeout=20)
+    assert app.drained("default", timeout=60)
 
 
 async def test_waiting_for_a_queue_is_refused_where_a_loop_runs() -> None:

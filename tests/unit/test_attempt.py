@@ -1,8 +1,10 @@
-"""`current_job().progress(...)` accepts every value that stores can keep."""
+"""`current_job()`: its progress accepts every value that stores can keep; it knows what it waits for."""
 
 from __future__ import annotations
 
 import enum
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from penstock.app.attempt import Attempt
 from penstock.core.job import Job, NewJob, Progress, State
+from penstock.core.running import Awaited
 
 JOB = Job(NewJob("id", "task"), State.RUNNING, attempt=1)
 
@@ -96,3 +99,26 @@ def test_progress_that_cannot_be_kept_is_refused_at_the_call(
 def test_it_is_refused_also_where_nobody_listens() -> None:
     with pytest.raises(TypeError, match="'50%'"):
         Attempt(JOB).progress("50%")  # type: ignore[arg-type]
+
+
+def test_threads_of_one_attempt_may_wait_for_results_at_the_same_time() -> None:
+    """As `asyncio.to_thread(handle.result)` does, which copies the context of the job."""
+    told: list[Any] = []
+    attempt = Attempt(JOB, lambda _, report: told.append(report))
+
+    queues = tuple(map(str, range(100)))
+
+    def wait() -> None:
+        for _ in range(100):
+            attempt.wait(queues)
+            attempt.wait(queues, over=True)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            for done in [threads.submit(wait) for _ in range(4)]:
+                done.result()
+    finally:
+        sys.setswitchinterval(before)
+    assert told[-1] == Awaited(())

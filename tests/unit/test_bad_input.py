@@ -14,6 +14,7 @@ from penstock.events import Event
 from penstock.pool import Pool, ThreadPool
 from penstock.retry import Exponential, Fixed, Steps
 from penstock.worker import Queue, Worker
+from tests.cases import each
 
 #: What is no text of any encoding.
 HALF = "\udc80"
@@ -144,7 +145,7 @@ bad("for async functions use Pool", lambda on: ThreadPool(_awork, workers=1, cap
 bad("handler=5 cannot be called", lambda on: Pool(5, workers=1, capacity=1))
 
 
-@pytest.mark.parametrize(("call", "says"), BAD.values(), ids=BAD)
+@each("call, says", BAD.values())
 def test_what_makes_no_sense_is_one_clear_error(call: Callable[[Rig], Any], says: str) -> None:
     rig = Rig()
     with pytest.raises(PenstockError) as caught:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from penstock import App, Batch
-from penstock.core.batch import MAX_SIZE, BatchTerms, batch_id
 from penstock.core.job import NewJob, Ref, State
 from penstock.core.lifecycle import Transition, batch_of, first_state
+from penstock.core.relations import MAX_BATCH, BatchTerms, batch_id
 from penstock.errors import ArgumentError, ConfigError, JobDead, ResultNotKept
 from penstock.stores.contract import Settlement, Share
 
@@ -36,7 +36,7 @@ def test_a_batch_says_what_its_batches_are() -> None:
     assert rule.terms("k") == BatchTerms("k", 7, 5_000, 1_000)
     assert Batch().terms("") == BatchTerms("", 100, 5_000, None)
     assert Batch(max_wait=None, grace=2).terms("") == BatchTerms("", 100, None, 2_000)
-    assert Batch(max_size=1), Batch(max_size=MAX_SIZE)
+    assert Batch(max_size=1), Batch(max_size=MAX_BATCH)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ async def test_the_result_of_a_member_is_none_once_its_batch_has_completed(app: 
     job = await handle.ajob()
     assert job is not None
     assert job.batch is not None
-    assert await app.handle(job.batch, queue=job.queue).aresult(10) == 7
+    assert await app.handle(job.batch, queue=job.queue).aresult(60) == 7
 
 
 async def test_the_error_of_a_member_names_its_batch(app: App) -> None:

@@ -5,7 +5,7 @@ import pytest
 from penstock.core.errors import ConfigError
 from penstock.core.job import State
 from penstock.inspector import BulkActs, BulkState, JobAct
-from penstock.inspector.bulk_pace import PacedSteps, pause_after_step
+from penstock.inspector.bulk_acts import PacedSteps, pause_after_step
 from penstock.stores.contract import JobFilter
 from penstock.stores.memory.store import MemoryStore
 
@@ -35,7 +35,7 @@ async def test_nothing_is_paused_for_after_the_end() -> None:
     acts = BulkActs(MemoryStore())
     bulk = await acts.start(JobAct.RETRY, JobFilter(queues=("mail",), states=(State.DEAD,)), by="ann")
     steps = PacedSteps(acts, bulk.id, "w1")
-    assert (await steps.next())[1] == pytest.approx(0.1, abs=0.05)  # it has taken the act
+    assert 0.05 < (await steps.next())[1] <= 5.0  # it has taken the act
     ended, pause = await steps.next()
     assert ended is not None
     assert (ended.state, pause) == (BulkState.DONE, 0.0)

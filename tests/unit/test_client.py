@@ -28,9 +28,8 @@ from penstock import (
     StoreFull,
 )
 from penstock.client import client as client_module
-from penstock.core.batch import BatchTerms
 from penstock.core.limits import Rate
-from penstock.core.partition import Partition, Tenant
+from penstock.core.relations import BatchTerms, Partition, Tenant
 from penstock.core.unique import UniqueKey
 from penstock.retry import Fixed
 from penstock.stores.contract import Enqueued, EnqueueStatus, SyncStore
@@ -261,7 +260,7 @@ def test_an_app_that_was_used_works_on_in_a_fork(tmp_path: Any) -> None:
     child.start()
     assert ours.poll(20)
     id = ours.recv()
-    child.join(20)
+    child.join(60)
     assert app.handle(id).status() == "available"
     app.close()
 

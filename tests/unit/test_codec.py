@@ -38,6 +38,7 @@ from hypothesis import strategies as st
 
 from penstock.codec import ANY_RESULT, ArgsCodec, ResultCodec, result_codec_of
 from penstock.errors import ArgumentError, ConfigError, ResultError, Undecodable
+from tests.cases import each
 
 T = TypeVar("T")
 UserId = NewType("UserId", int)
@@ -216,8 +217,8 @@ def test_an_unpacked_typed_dict_types_the_options() -> None:
 # --- annotated values arrive as they were -------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("annotation", "value", "stored"),
+@each(
+    "annotation, value, stored",
     [
         (int, 2**100, b"1267650600228229401496703205376"),
         (float, 0.1, b"0.1"),
@@ -340,8 +341,8 @@ def test_a_string_does_not_pass_for_an_int() -> None:
     assert said.startswith("mail.welcome: the argument 'user_id', '5' (str), does not fit its annotation int")
 
 
-@pytest.mark.parametrize(
-    ("annotation", "value"),
+@each(
+    "annotation, value",
     [
         (int, True),
         (int, "5"),
@@ -529,10 +530,8 @@ TAGGED = [
 ]
 
 
-@pytest.mark.parametrize(("value", "stored"), TAGGED)
-@pytest.mark.parametrize(
-    "annotation", [Any, object, T, Any | None, list[Any], dict[str, Any], tuple[Any, ...]]
-)
+@each("value, stored", TAGGED)
+@each("annotation", [Any, object, T, Any | None, list[Any], dict[str, Any], tuple[Any, ...]])
 def test_what_json_lacks_is_tagged_where_nothing_says_its_type(
     annotation: Any, value: Any, stored: Any
 ) -> None:

@@ -11,6 +11,7 @@ from penstock.config import KNOBS, Config, load, mask_url
 from penstock.config.knobs import GIVES_UP_AFTER
 from penstock.errors import ConfigError
 from penstock.worker.executor import interruption
+from tests.cases import each
 
 NOWHERE = Path("/nonexistent/penstock.toml")
 
@@ -63,7 +64,7 @@ def test_a_config_cannot_be_changed():
         Config().lease = 1  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("knob", [k for k in KNOBS.values() if k.name != "app"], ids=lambda k: k.name)
+@each("knob", [k for k in KNOBS.values() if k.name != "app"])
 def test_what_is_shown_of_a_value_can_be_read_back(knob):
     value = getattr(Config(), knob.name)
     assert knob.kind.read(knob.name, knob.kind.show(value)) == value

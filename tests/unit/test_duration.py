@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.duration import Duration, format_ms, instant_ms, milliseconds
+from penstock.core.formats import Duration, format_ms, instant_ms, milliseconds
 from penstock.errors import ConfigError
+from tests.cases import each
 
 
-@pytest.mark.parametrize(
-    ("value", "ms"),
+@each(
+    "value, ms",
     [
         (0, 0),
         (0.0, 0),
@@ -41,7 +42,6 @@ from penstock.errors import ConfigError
         (" 5M ", 300_000),
         (365 * 86_400 * 1_000, 365 * 86_400 * 1_000 * 1_000),
     ],
-    ids=repr,
 )
 def test_a_duration_in_ms(value: Duration, ms: int) -> None:
     found = milliseconds(value)
@@ -49,8 +49,8 @@ def test_a_duration_in_ms(value: Duration, ms: int) -> None:
     assert type(found) is int
 
 
-@pytest.mark.parametrize(
-    ("value", "says"),
+@each(
+    "value, says",
     [
         (-1, "negative"),
         (-0.001, "negative"),
@@ -77,7 +77,6 @@ def test_a_duration_in_ms(value: Duration, ms: int) -> None:
         (b"5s", "not a duration"),
         (datetime(2026, 1, 1, tzinfo=UTC), "not a duration"),
     ],
-    ids=repr,
 )
 def test_what_is_no_duration_is_refused_by_its_name(value: object, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as refused:

@@ -8,6 +8,7 @@ import pytest
 
 from penstock import errors
 from penstock.errors import EnqueueManyError, PenstockError, QueueFull
+from tests.cases import each
 from tests.untrusted_text import HOSTILE, clean
 
 
@@ -27,12 +28,20 @@ KINDS = [
 
 def made(kind, text):
     """An error of this kind in which all text is this one."""
-    known = {"retry_after": None, "size": 1, "limit": 1, "ids": [text] * 9, "errors": ()}
+    known = {
+        "retry_after": None,
+        "size": 1,
+        "limit": 1,
+        "ids": [text] * 9,
+        "errors": (),
+        "needs": 2,
+        "waits": True,
+    }
     names = list(inspect.signature(kind).parameters) if "__init__" in vars(kind) else ["message"]
     return kind(*(known.get(name, text) for name in names))
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@each("kind", KINDS)
 def test_every_error_is_neutral_and_of_bounded_length(kind):
     hostile = HOSTILE.replace("\n", "") if issubclass(kind, errors.ConfigError) else HOSTILE
     clean(str(made(kind, hostile)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 
 import pytest
 
@@ -18,7 +17,7 @@ from penstock.events import (
     WorkerStarted,
 )
 
-SOON = 5.0
+SOON = 60.0
 
 
 def started(n: int = 1) -> JobStarted:
@@ -72,10 +71,10 @@ def test_several_listeners_get_the_same_event() -> None:
 
 def test_without_listeners_nothing_is_kept_and_no_thread_runs() -> None:
     bus = EventBus()
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     assert not bus.active
     bus.emit(started())
-    assert threading.active_count() == threads
+    assert not set(threading.enumerate()) - threads
     recorder = Recorder()
     bus.listen(JobStarted, recorder)
     assert bus.active
@@ -105,20 +104,20 @@ def test_a_listener_that_raises_is_logged_and_the_next_one_is_called(
 
 
 def test_a_slow_listener_delays_nobody_and_what_it_misses_is_counted() -> None:
-    gate, entered = threading.Event(), threading.Event()
+    gate, entered, left = threading.Event(), threading.Event(), threading.Event()
 
     def slow(event: Event) -> None:
         entered.set()
         gate.wait(SOON)
+        left.set()
 
     bus = EventBus(capacity=10)
     bus.listen(JobStarted, slow)
     bus.emit(started())
     assert entered.wait(SOON)
-    began = time.perf_counter()
     for n in range(1_000):
         bus.emit(started(n))
-    assert time.perf_counter() - began < SOON / 2
+    assert not left.is_set(), "nobody has waited for it"
     assert bus.dropped == 990
     gate.set()
     bus.close()
@@ -148,20 +147,20 @@ def test_close_delivers_what_is_queued() -> None:
 
 
 def test_close_does_not_wait_for_ever() -> None:
-    gate, entered = threading.Event(), threading.Event()
+    gate, entered, left = threading.Event(), threading.Event(), threading.Event()
 
     def stuck(event: Event) -> None:
         entered.set()
         gate.wait(SOON)
+        left.set()
 
     bus = EventBus(capacity=1)
     bus.listen(JobStarted, stuck)
     bus.emit(started())
     assert entered.wait(SOON)
     bus.emit(started())
-    began = time.perf_counter()
     bus.close(timeout=0.05)
-    assert time.perf_counter() - began < SOON / 2
+    assert not left.is_set(), "it has not waited for the listener"
     gate.set()
 
 

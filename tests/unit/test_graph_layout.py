@@ -7,9 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.inspector import GraphNodeView
-from penstock.web.dashboard.flow_drawing import drawn, shares, short
-from penstock.web.dashboard.graph_groups import folded
+from penstock.core.flow import NodeState
+from penstock.core.job import Ref
+from penstock.inspector import GraphNode
+from penstock.web.dashboard.flow_drawing import boxes_of, drawn, shares, short
 from penstock.web.dashboard.graph_layout import Layout, Sizes, layered
 
 SIZES = Sizes()
@@ -80,14 +81,12 @@ def test_the_ways_of_long_lines_are_bounded() -> None:
 # ── folded groups ────────────────────────────────────────────────────────────────────────────────
 
 
-def node(n: int, *after: int, task: str = "fetch", state: str = "completed") -> GraphNodeView:
-    id = None if task == "join" else f"j{n}"
-    return GraphNodeView(
-        node=n, state=state, when="success", task=task, queue="q", id=id, inputs=0, next=after, job=None
-    )
+def node(n: int, *after: int, task: str = "fetch", state: str = "completed") -> GraphNode:
+    job = None if task == "join" else Ref("q", f"j{n}")
+    return GraphNode(index=n, state=NodeState(state), task=task, job=job, next=after, stored=None)
 
 
-def chord_of_chains(members: int, dead: int = -1) -> list[GraphNodeView]:
+def chord_of_chains(members: int, dead: int = -1) -> list[GraphNode]:
     """Chains of two, and a join behind them."""
     join, made = 2 * members, []
     for n in range(members):
@@ -99,31 +98,31 @@ def chord_of_chains(members: int, dead: int = -1) -> list[GraphNodeView]:
 
 def test_a_large_group_is_folded_branch_by_branch_and_shows_what_failed() -> None:
     nodes = chord_of_chains(54, dead=40)
-    graph = folded(nodes)
+    graph = boxes_of(nodes)
     more = [box for box in graph.boxes if box.branches]
     assert [(box.branches, len(box.nodes)) for box in more] == [(49, 98)]
-    assert {80, 81} <= {box.first.node for box in graph.boxes if not box.branches}
+    assert {80, 81} <= {box.first.index for box in graph.boxes if not box.branches}
     assert len(graph.boxes) == 5 * 2 + 1 + 1
-    assert sorted(one.node for box in graph.boxes for one in box.nodes) == list(range(109))
+    assert sorted(one.index for box in graph.boxes for one in box.nodes) == list(range(109))
     assert not graph.opened
-    unfolded = folded(nodes, {more[0].first.node})
+    unfolded = boxes_of(nodes, {more[0].first.index})
     assert (len(unfolded.boxes), unfolded.opened) == (109, True)
 
 
 def test_small_groups_and_branches_that_differ_are_shown_in_full() -> None:
-    assert len(folded(chord_of_chains(6)).boxes) == 13
+    assert len(boxes_of(chord_of_chains(6)).boxes) == 13
     nodes = [node(n, 20, task=f"task{n}") for n in range(20)]
-    assert len(folded([*nodes, node(20)]).boxes) == 21
+    assert len(boxes_of([*nodes, node(20)]).boxes) == 21
 
 
 def test_members_before_a_join_that_is_not_read_are_folded_too() -> None:
-    graph = folded([node(n, 10_000) for n in range(200)])
+    graph = boxes_of([node(n, 10_000) for n in range(200)])
     assert [box.branches for box in graph.boxes] == [0] * 5 + [195]
 
 
 def test_the_picture_of_a_folded_group_links_to_it_in_full() -> None:
     picture = drawn(
-        folded(chord_of_chains(54)), lambda one: f"/{one.node}", lambda n: f"?open={n}", lambda _: ""
+        boxes_of(chord_of_chains(54)), lambda one: f"/{one.index}", lambda n: f"?open={n}", lambda _: ""
     )
     (more,) = [box for box in picture.boxes if box.kind == "more"]
     assert (more.name, more.says, more.link) == ("49 more branches", "98 completed", "?open=10")
@@ -136,7 +135,7 @@ def test_all_names_of_a_picture_have_their_module_or_none_has() -> None:
     tasks = ("shop.count", "shop.import_the_catalogue")
     for shown in (["shop.count"], ["count", "import_the_catalog…"]):
         nodes = [node(n, task=tasks[n]) for n in range(len(shown))]
-        picture = drawn(folded(nodes), lambda _: "", lambda _: "", lambda _: "")
+        picture = drawn(boxes_of(nodes), lambda _: "", lambda _: "", lambda _: "")
         assert [box.name for box in picture.boxes] == shown
 
 

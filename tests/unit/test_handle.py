@@ -25,6 +25,7 @@ from penstock import (
     Undecodable,
 )
 from penstock.core.clock import ManualClock
+from penstock.stores.contract import WorkerInfo
 from penstock.stores.memory import MemoryStore
 
 
@@ -99,6 +100,29 @@ def test_a_result_that_does_not_come_in_time_is_a_timeout(app: App, ask: Ask) ->
     with pytest.raises(ResultTimeout, match="has not ended within 0ms: it is available") as caught:
         ask(handle, "result", timeout=0)
     assert isinstance(caught.value, TimeoutError)
+
+
+def worker(*queues: str, tasks: tuple[str, ...] = ()) -> WorkerInfo:
+    return WorkerInfo("w1", "host", 1, 0, queues, tasks, 4)
+
+
+@pytest.mark.parametrize(
+    ("workers", "note"),
+    [
+        ([], "; no live worker serves the queue 'default'"),
+        ([worker("other", tasks=("when",))], "; no live worker serves the queue 'default'"),
+        ([worker("default")], "; no live worker of the queue 'default' knows the task 'when'"),
+        ([worker("default", tasks=("when",))], ""),
+    ],
+)
+def test_a_timeout_says_that_no_live_worker_would_start_the_job(
+    app: App, ask: Ask, workers: list[WorkerInfo], note: str
+) -> None:
+    for one in workers:
+        asyncio.run(app.store.announce(one))
+    with pytest.raises(ResultTimeout) as caught:
+        ask(app.tasks["when"].enqueue(2), "result", timeout=0)
+    assert str(caught.value).endswith(f"it is available{note}")
 
 
 def test_a_task_that_returns_nothing_has_no_result_at_once_and_always(app: App, ask: Ask) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from penstock import App, Worker
-from penstock.app.loading import AppBroken, load_app
+from penstock.app.loading import load_app
+from penstock.app.user_modules import AppBroken
 from penstock.core.errors import ConfigError
 from penstock.testing import inline
 

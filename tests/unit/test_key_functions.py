@@ -9,7 +9,7 @@ import pytest
 from penstock.app.app import App
 from penstock.core.job import NewJob
 from penstock.core.limits import Rate
-from penstock.core.partition import Partition, Tenant
+from penstock.core.relations import Partition, Tenant
 from penstock.errors import ArgumentError, ConfigError
 
 

@@ -15,11 +15,11 @@ from penstock.core.lifecycle import (
     LEGAL,
     LOST_BY,
     NO_FAILURE_FOR,
-    QueuePosition,
     Transition,
     decide,
     first_state,
     kept,
+    limit_passed,
     released,
     starts_on_record,
     too_late,
@@ -31,6 +31,7 @@ from penstock.core.outcomes import (
     Expired,
     LeaseLost,
     Outcome,
+    QueuePosition,
     Raised,
     Released,
     Returned,
@@ -40,8 +41,9 @@ from penstock.core.outcomes import (
     TimedOut,
     Unknown,
 )
-from penstock.core.partition import Partition
+from penstock.core.relations import Partition
 from penstock.retry import Exponential, Fixed
+from tests.cases import each
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000
@@ -263,6 +265,24 @@ TABLE: list[tuple[str, Job, Outcome, Transition]] = [
         Transition(State.RETRYABLE, delay=500, error=ERROR, throttle_partition=500),
     ),
     ("suspended", JOB, Suspended(500), Transition(State.SUSPENDED, delay=500, charge=False)),
+    (
+        "suspended beyond its deadline: it is due just after it",
+        job(deadline=NOW + 300),
+        Suspended(500),
+        Transition(State.SUSPENDED, delay=400, charge=False),
+    ),
+    (
+        "suspended after its deadline",
+        job(deadline=NOW - 1),
+        Suspended(500),
+        Transition(State.SUSPENDED, delay=100, charge=False),
+    ),
+    (
+        "suspended for less time than its deadline leaves",
+        job(deadline=NOW + 501),
+        Suspended(500),
+        Transition(State.SUSPENDED, delay=500, charge=False),
+    ),
     ("snoozed", JOB, Snoozed(500), Transition(State.SCHEDULED, delay=500, charge=False)),
     (
         "snoozed in the last attempt",
@@ -419,12 +439,12 @@ def test_an_error_names_the_worker_that_had_the_job_and_since_when() -> None:
     assert lost.error.worker == "w1"
 
 
-@pytest.mark.parametrize(("given", "outcome", "then"), [row[1:] for row in TABLE], ids=[r[0] for r in TABLE])
+@each("given, outcome, then", [row[1:] for row in TABLE])
 def test_follow_up_jobs_are_enqueued(given: Job, outcome: Outcome, then: Transition) -> None:
     assert decide(given, outcome, NOW) == then
 
 
-@pytest.mark.parametrize(("given", "outcome"), [row[1:3] for row in TABLE], ids=[r[0] for r in TABLE])
+@each("given, outcome", [row[1:3] for row in TABLE])
 def test_what_follows_is_legal(given: Job, outcome: Outcome) -> None:
     then = decide(given, outcome, NOW)
     removed = then.state in TERMINAL and then.keep == 0
@@ -474,6 +494,19 @@ def test_which_starts_must_be_on_record_first(given: Job, on_record: bool) -> No
 )
 def test_which_jobs_must_not_start_any_more(given: Job, outcome: Outcome | None) -> None:
     assert too_late(given, NOW) == outcome
+
+
+@pytest.mark.parametrize("seconds", [-0.136, 0.0, 0.004, 1.9])
+@pytest.mark.parametrize("timeout", [None, 2_000])
+def test_an_attempt_that_its_deadline_has_ended_says_so(timeout: int | None, seconds: float) -> None:
+    """Also if it began so late that nothing was left: that is no duration."""
+    assert limit_passed(job(timeout=timeout, deadline=NOW), seconds) == "its deadline has passed"
+
+
+@pytest.mark.parametrize("deadline", [None, NOW])
+def test_an_attempt_that_its_timeout_has_ended_says_after_how_long(deadline: int | None) -> None:
+    said = limit_passed(job(timeout=2_000, deadline=deadline), 2.0000001)
+    assert said == "the attempt timed out after 2 s"
 
 
 def test_luck_moves_the_wait_of_a_policy_with_jitter() -> None:
@@ -593,7 +626,8 @@ def test_every_state_can_be_reached_and_left() -> None:
         assert any(before is state and after is not state for before, after in LEGAL)
 
 
-def test_an_ended_job_leaves_only_by_retry_or_for_good() -> None:
+def test_an_ended_job_leaves_only_by_retry_by_completion_or_for_good() -> None:
     for before, after in LEGAL:
         if before in TERMINAL:
-            assert after in (State.AVAILABLE, State.WAITING, State.COLLECTING, None)
+            completed = State.COMPLETED if before is not State.COMPLETED else None
+            assert after in (State.AVAILABLE, State.WAITING, State.COLLECTING, completed, None)

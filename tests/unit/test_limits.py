@@ -8,6 +8,7 @@ import pytest
 
 from penstock.core.limits import Rate
 from penstock.errors import ConfigError
+from tests.cases import each
 
 
 @pytest.mark.parametrize(
@@ -41,8 +42,8 @@ def test_the_step_is_the_time_between_two_starts() -> None:
     assert Rate.of("1/day").step == 86_400_000
 
 
-@pytest.mark.parametrize(
-    ("value", "burst", "says"),
+@each(
+    "value, burst, says",
     [
         ("0/s", None, "never let a job start"),
         ("-1/s", None, "never let a job start"),

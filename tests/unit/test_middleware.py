@@ -159,7 +159,7 @@ def test_a_job_of_any_name_may_come_and_nothing_grows_without_bound() -> None:
     stack.add_attempt(noting("x", []))
     for n in range(10_500):
         assert len(stack.attempts("mail", f"task-{n}")) == 1
-    assert len(stack._found) <= 10_000
+    assert len(stack._cache) <= 10_000
 
 
 # ── around enqueues ──

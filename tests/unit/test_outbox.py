@@ -28,14 +28,15 @@ from penstock import (
     OutboxFull,
     StoreBusy,
     StoreFull,
+    StoreReentered,
     StoreUnavailable,
 )
 from penstock.client.outbox import _shortened
-from penstock.stores.contract import Enqueued, EnqueueStatus
+from penstock.stores.contract import Enqueue, Enqueued, EnqueueStatus, Request
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FaultyStore
 
-PATIENCE = 10
+PATIENCE = 60.0
 
 
 class InParts(MemoryStore):
@@ -57,8 +58,8 @@ class InParts(MemoryStore):
             answers[place] = Enqueued(status, jobs[place].id, cause="a test says so")
         return answers
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return self.judged(jobs)
+    async def ask(self, request: Request[Any]) -> Any:
+        return self.judged(request.jobs) if isinstance(request, Enqueue) else await super().ask(request)
 
     @property
     def sync(self) -> Any:
@@ -69,8 +70,8 @@ class _Door:
     def __init__(self, store: InParts, door: Any) -> None:
         self._store, self._door = store, door
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return self._store.judged(jobs)
+    def ask(self, request: Request[Any]) -> Any:
+        return self._store.judged(request.jobs) if isinstance(request, Enqueue) else self._door.ask(request)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._door, name)
@@ -167,6 +168,15 @@ def test_jobs_wait_and_are_stored_in_their_order_when_the_store_is_back(
 
 def test_a_store_that_is_busy_is_away_too(kit: Kit, enqueue: Callable[..., Handle[Any]]) -> None:
     kit.store.fail("enqueue", error=StoreBusy("somebody writes"))
+    handle = enqueue(1)
+    assert kit.app.flush(PATIENCE)
+    assert kit.stored() == [handle.id]
+
+
+def test_a_call_in_the_middle_of_another_one_waits_until_that_is_done(
+    kit: Kit, enqueue: Callable[..., Handle[Any]]
+) -> None:
+    kit.store.fail("enqueue", error=StoreReentered("memory://"))
     handle = enqueue(1)
     assert kit.app.flush(PATIENCE)
     assert kit.stored() == [handle.id]

@@ -30,6 +30,7 @@ from penstock.config import KNOBS, load
 from penstock.core.errors import ArgumentError, ConfigError
 from penstock.core.job import Job, NewJob
 from penstock.core.peer_words import WordPlace, peer_hint, tables
+from tests.cases import case, each
 
 PLACES: tuple[WordPlace, ...] = get_args(WordPlace)
 
@@ -309,11 +310,13 @@ def test_each_word_of_a_table_has_one_expected_right_word(place: WordPlace) -> N
     assert sorted(expected) == sorted({word for at, _, word, _ in HINTS if at == place})
 
 
-@pytest.mark.parametrize(("place", "word", "right"), ROWS)
-def test_each_text_for_a_word_names_the_right_word(place: str, word: str, right: str) -> None:
+def test_each_text_for_a_word_names_the_right_word() -> None:
+    texts: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for at, system, known, text in HINTS:
-        if (at, known) == (place, word):
-            assert right in text, system
+        texts.setdefault((at, known), []).append((system, text))
+    for place, word, right in ROWS:
+        for system, text in texts.get((place, word), ()):
+            assert right in text, (place, word, system)
 
 
 # ── and what the hints name exists ───────────────────────────────────────────────────────────────
@@ -390,18 +393,18 @@ def test_the_check_of_names_finds_what_is_missing() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("place", "system", "word", "text"), HINTS, ids=[f"{at}-{system}-{word}" for at, system, word, _ in HINTS]
-)
-def test_what_a_hint_names_exists(place: str, system: str, word: str, text: str) -> None:
-    assert missing_in(text) == []
+def test_what_a_hint_names_exists() -> None:
     worker = {opt for param in cli.get_command(click.Context(cli), "worker").params for opt in param.opts}  # type: ignore[union-attr]
-    if place == "command option":
-        assert set(re.findall(r"(?<!\w)--[\w-]+", text)) <= worker
-    if place == "setting" and (use := re.search(r"\Ause (\w+)(?=[,; ]|\Z)", text)):
-        assert use[1] in KNOBS
-    if place == "queue":
-        assert set(re.findall(r"\b(\w+)=", text)) - {"queues", "weight"} <= QueueSettings.__optional_keys__
+    for place, system, word, text in HINTS:
+        hint = f"{place}, {system}: {word}"
+        assert missing_in(text) == [], hint
+        if place == "command option":
+            assert set(re.findall(r"(?<!\w)--[\w-]+", text)) <= worker, hint
+        if place == "setting" and (use := re.search(r"\Ause (\w+)(?=[,; ]|\Z)", text)):
+            assert use[1] in KNOBS, hint
+        if place == "queue":
+            named = set(re.findall(r"\b(\w+)=", text))
+            assert named - {"queues", "weight"} <= QueueSettings.__optional_keys__, hint
 
 
 def test_no_hint_is_for_a_word_that_is_right_in_its_place() -> None:
@@ -440,8 +443,13 @@ def declare(app: App, **options: Any) -> Any:
     return send
 
 
-@pytest.mark.parametrize(("word", "right"), rows("option"))
-def test_a_wrong_option_of_a_task_a_call_or_an_app_names_the_right_one(word: str, right: str) -> None:
+def test_a_wrong_option_of_a_task_a_call_or_an_app_names_the_right_one() -> None:
+    for word, right in rows("option"):
+        with case(word):
+            _names_the_right_option(word, right)
+
+
+def _names_the_right_option(word: str, right: str) -> None:
     app = App("memory://")
     if word not in {*TaskOptions.__optional_keys__, "batch"}:
         with pytest.raises(ConfigError) as error:
@@ -458,14 +466,14 @@ def test_a_wrong_option_of_a_task_a_call_or_an_app_names_the_right_one(word: str
         assert right in str(error.value)
 
 
-@pytest.mark.parametrize(("word", "right"), rows("app"))
+@each("word, right", rows("app"))
 def test_a_wrong_option_of_an_app_names_the_right_one(word: str, right: str) -> None:
     with pytest.raises(ConfigError) as error:
         App("memory://", **{word: 1})
     assert right in str(error.value)
 
 
-@pytest.mark.parametrize(("word", "right"), rows("periodic"))
+@each("word, right", rows("periodic"))
 def test_a_wrong_option_of_a_periodic_task_names_the_right_one(word: str, right: str) -> None:
     with pytest.raises(ConfigError) as error:
         App("memory://").periodic("@daily", **{word: 1})
@@ -487,7 +495,7 @@ def test_a_wrong_limit_of_a_queue_in_code_names_the_right_one(word: str, right: 
     assert right in str(error.value)
 
 
-@pytest.mark.parametrize(("word", "right"), rows("argument"))
+@each("word, right", rows("argument"))
 def test_an_option_among_the_arguments_is_sent_to_using(word: str, right: str) -> None:
     with pytest.raises(ArgumentError) as error:
         declare(App("memory://")).enqueue("ann", **{word: 1})
@@ -511,7 +519,7 @@ def test_the_message_names_the_systems_of_the_word() -> None:
     assert peer_hint("option", "tiemout") == ""
 
 
-@pytest.mark.parametrize(("place", "word", "right"), [row for row in ROWS if row[0][0].isupper()])
+@each("place, word, right", [row for row in ROWS if row[0][0].isupper()])
 def test_a_wrong_attribute_names_the_right_one(place: str, word: str, right: str) -> None:
     task = declare(App("memory://"))
     handle = task.enqueue("ann")
@@ -540,7 +548,7 @@ def test_other_attributes_have_pythons_message_and_its_suggestion() -> None:
     assert (error.value.name, error.value.obj) == ("enqeue", task)
 
 
-@pytest.mark.parametrize(("word", "right"), rows("setting"))
+@each("word, right", rows("setting"))
 def test_a_wrong_setting_names_the_right_one(word: str, right: str) -> None:
     with pytest.raises(ConfigError) as error:
         load({word: 1}, env={})

@@ -12,8 +12,8 @@ import pytest
 from penstock.app.app import App
 from penstock.app.task import Task
 from penstock.client.job_call import JobCall
-from penstock.core.batch import Batch
 from penstock.core.limits import LimitChange, Rate
+from penstock.core.relations import Batch
 from penstock.core.unique import Unique
 from penstock.errors import PenstockError
 from penstock.worker import Queue

@@ -12,7 +12,7 @@ import pytest
 from penstock import App, QueueDefaults, QueueFull, Worker
 from penstock.core.errors import ConfigError
 from penstock.core.limits import NO_LIMITS, OnFull, QueueLimits, Rate
-from penstock.maintenance.queue_defaults import QueueDefaultsWriter
+from penstock.maintenance.housekeeping import QueueDefaultsWriter
 from penstock.stores.contract import QueueInfo, Store
 from penstock.testing import inline
 from tests import servers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from penstock.core.queue_depth import QueueDepth, depth_of_all, depth_over_time, enqueued_between
+from penstock.core.stats import QueueDepth, depth_of_all, depth_over_time, enqueued_between
 
 FIRST, SECOND = QueueDepth(2, 30, 4, 6, 20), QueueDepth(1, 5, 1, 0, 5)
 

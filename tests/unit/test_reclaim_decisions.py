@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock.app.reclaimed_jobs import settle_reclaimed
+from penstock.app.deciding import Loss, settle_reclaimed
 from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import UNREADABLE, Transition
 from penstock.retry import DEFAULT, Exponential, Fixed, RetryPolicy, Steps, wait_ms
@@ -43,7 +43,8 @@ async def test_a_last_attempt_counts_if_its_function_had_started(
     await store.enqueue([NewJob("a", "t", max_attempts=1)])
     found = await store.fetch([Share("default", 9, 9)], limit=9, lease=1, worker="w", token="1")
     jobs = [replace(job, started=recorded) for job in found.jobs]
-    await settle_reclaimed(store, Fetched(jobs, found.now), "WorkerLost", "died", started=lambda _: known)
+    loss = Loss("WorkerLost", "died", started=lambda _: known)
+    await settle_reclaimed(store, Fetched(jobs, found.now), loss)
     (job,) = await store.get([jobs[0].ref])
     assert job is not None
     assert job.state is state
@@ -58,13 +59,8 @@ async def test_a_job_that_cannot_be_decided_is_dead_and_the_others_are_decided()
     bad, good = found.jobs
     bad = replace(bad, spec=replace(bad.spec, max_attempts=number), lost=1, started=True)
     told: list[tuple[str, Transition]] = []
-    await settle_reclaimed(
-        store,
-        Fetched([bad, good], found.now),
-        "LeaseLost",
-        "gone",
-        on_decided=lambda job, move: told.append((job.id, move)),
-    )
+    loss = Loss("LeaseLost", "gone", on_decided=lambda job, move: told.append((job.id, move)))
+    await settle_reclaimed(store, Fetched([bad, good], found.now), loss)
     dead, again = await store.get([bad.ref, good.ref])
     assert dead is not None
     assert again is not None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from penstock.core import clock
 from penstock.errors import StoreFull
-from penstock.maintenance.reclaimer import Reclaimer
-from penstock.stores.contract import Fetched
+from penstock.maintenance.reclaimer import Reclaimer, ReclaimerSetup
+from penstock.stores.contract import Capability, Fetched, Store
 
 _BEAT = 0.05
 
@@ -22,6 +22,9 @@ class Disk:
         self.full = False
         self.judged = 0
         self.written = 0
+
+    def can(self, capability: Capability) -> bool:
+        return True
 
     async def workers(self) -> list[Any]:
         return []
@@ -38,12 +41,17 @@ class Disk:
 
 
 def reclaimer(disk: Disk) -> Reclaimer:
-    options: dict[str, Any] = {
-        "proven_dead": lambda _: set(),
-        "remove_dead": lambda _: False,
-        "write": disk.write,
-    }
-    return Reclaimer(disk, ["default"], "w", lease=15_000, heartbeat=_BEAT, every=1.0, **options)  # type: ignore[arg-type]
+    setup = ReclaimerSetup(
+        worker="w",
+        queues=("default",),
+        lease=15_000,
+        heartbeat=_BEAT,
+        every=1.0,
+        proven_dead=lambda _: set(),
+        remove_dead=lambda _: False,
+        write=disk.write,
+    )
+    return Reclaimer(cast(Store, disk), setup)
 
 
 async def test_without_outages_every_tick_reclaims():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.redaction import Redaction
+from penstock.core.security import Redaction
 
 
 @pytest.mark.parametrize(

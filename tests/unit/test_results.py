@@ -27,7 +27,7 @@ from penstock.stores.contract import HeartbeatRequest
 from penstock.stores.memory import MemoryStore
 from penstock.testing import FaultyStore
 
-SOON = 10.0
+SOON = 60.0
 
 
 @pytest.fixture

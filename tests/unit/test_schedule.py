@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
@@ -90,6 +90,97 @@ def test_what_goes_by_the_minute_goes_on_through_both() -> None:
     for day in ("2026-03-29", "2026-10-25"):
         found = spring.between(ms(day), ms(f"{day} 12:00"), 100)
         assert {b - a for a, b in pairwise(found)} == {20 * 60_000}
+
+
+#: Zones whose clocks change by other steps than an hour, not on the hour, at midnight, or by a whole day.
+ODD_ZONES = {
+    "Australia/Lord_Howe": ("2026-04-04", "2026-10-03"),  # half an hour
+    "Pacific/Chatham": ("2026-04-04", "2026-09-26"),  # at 2:45
+    "Antarctica/Troll": ("2026-03-28", "2026-10-24"),  # two hours
+    "America/St_Johns": ("2026-03-07", "2026-10-31"),  # an offset of half an hour
+    "America/Santiago": ("2026-04-04", "2026-09-05"),  # no midnight; an hour before midnight twice
+    "Asia/Beirut": ("2026-03-28", "2026-10-24"),
+    "America/Havana": ("2026-03-07", "2026-10-31"),
+    "Atlantic/Azores": ("2026-03-28", "2026-10-24"),
+    "Africa/Casablanca": ("2026-02-14", "2026-03-21"),
+    "Europe/Dublin": ("2026-03-28", "2026-10-24"),
+    "Asia/Kathmandu": ("1985-12-31",),  # a quarter of an hour
+    "Asia/Pyongyang": ("2018-05-04",),
+    "America/Caracas": ("2007-12-08", "2016-04-30"),
+    "Pacific/Apia": ("2011-12-29",),  # a day is left out
+}
+EVERY = set(range(60))
+#: Expressions that go by elapsed time, with their minutes, hours and days of the week.
+BY_ELAPSED_TIME: dict[str, tuple[set[int], set[int], set[int]]] = {
+    "0 */3 * * *": ({0}, set(range(0, 24, 3)), EVERY),
+    "*/20 3 * * *": ({0, 20, 40}, {3}, EVERY),
+    "*/5 3 * * *": (set(range(0, 60, 5)), {3}, EVERY),
+    "40 * * * *": ({40}, EVERY, EVERY),
+    "0 * * * *": ({0}, EVERY, EVERY),
+    "10,50 */2 * * *": ({10, 50}, set(range(0, 24, 2)), EVERY),
+    "*/20 0 * * *": ({0, 20, 40}, {0}, EVERY),
+    "*/20 0,1,2,23 * * SUN": ({0, 20, 40}, {0, 1, 2, 23}, {6}),
+    "*/7 * * * *": (set(range(0, 60, 7)), EVERY, EVERY),
+}
+
+
+@pytest.mark.parametrize("tz", ODD_ZONES)
+def test_in_every_zone_each_minute_whose_clock_time_matches_is_an_instant(tz: str) -> None:
+    """Compared with a look at every minute of the four days around a change of the clocks."""
+    zone = ZoneInfo(tz)
+    for day in ODD_ZONES[tz]:
+        start = ms(f"{day}T00:00:00+00:00") // 60_000 - 1_440
+        minutes = [
+            (minute, datetime.fromtimestamp(minute * 60, zone))
+            for minute in range(start + 1, start + 4 * 1_440)
+        ]
+        assert len({local.utcoffset() for _, local in minutes}) > 1, f"no change of the clocks at {day}"
+        for cron, (of_minute, of_hour, of_day) in BY_ELAPSED_TIME.items():
+            expected = [
+                minute * 60_000
+                for minute, local in minutes
+                if local.minute in of_minute and local.hour in of_hour and local.weekday() in of_day
+            ]
+            schedule = Schedule.of(cron, tz=tz)
+            found = schedule.between(start * 60_000, (start + 4 * 1_440 - 1) * 60_000, 10_000)
+            assert found == expected, f"{cron} in {tz} at {day}"
+
+
+@pytest.mark.parametrize("tz", ODD_ZONES)
+def test_in_every_zone_each_fixed_time_of_a_day_has_one_instant(tz: str) -> None:
+    """The first one if it comes twice, and the end of the gap if it is left out."""
+    zone = ZoneInfo(tz)
+    for day in ODD_ZONES[tz]:
+        start = datetime.fromisoformat(day) - timedelta(days=1)
+        for cron, (of_minute, of_hour) in {
+            "15 2 * * *": ({15}, {2}),
+            "0 0 * * *": ({0}, {0}),
+            "30 0,1,2,3,23 * * *": ({30}, {0, 1, 2, 3, 23}),
+        }.items():
+            named = [start + timedelta(minutes=n) for n in range(1, 4 * 1_440)]
+            named = [one for one in named if one.minute in of_minute and one.hour in of_hour]
+            expected = {_first_at_or_after(one, zone) for one in named}
+            after = round(start.replace(tzinfo=zone).timestamp()) * 1_000
+            found = Schedule.of(cron, tz=tz).between(after, max(expected), 100)
+            assert found == sorted(expected), f"{cron} in {tz} at {day}"
+
+
+def _first_at_or_after(named: datetime, zone: ZoneInfo) -> int:
+    """The first instant at which clocks show this time, or a later one because they pass it over."""
+    while True:
+        real = named.replace(tzinfo=zone).astimezone(UTC)
+        if real.astimezone(zone).replace(tzinfo=None) == named:
+            return round(real.timestamp()) * 1_000
+        named += timedelta(minutes=1)
+
+
+def test_a_clock_that_changes_by_half_an_hour_loses_no_run() -> None:
+    def on(cron: str) -> list[str]:
+        return [one[11:16] for one in times(cron, "2026-10-03T14:00:00Z", 3, "Australia/Lord_Howe")]
+
+    assert on("0 */3 * * *") == ["03:00", "06:00", "09:00"]
+    assert on("*/20 3 * * *") == ["03:00", "03:20", "03:40"]
+    assert on("15 2 * * *")[0] == "02:30", "2:15 is left out: the end of the gap"
 
 
 def test_a_day_of_another_length_has_its_midnight() -> None:

@@ -10,10 +10,11 @@ from penstock.core.schedule import Schedule
 from penstock.errors import ConfigError
 from penstock.inspector import preview
 from penstock.inspector.schedule_words import in_words
+from tests.cases import each
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
+@each(
+    "text, words",
     [
         ("* * * * *", "every minute"),
         ("*/5 * * * *", "every 5 minutes"),

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from penstock.core.error_groups import LONGEST_MESSAGE, group_id, normalised
-from penstock.core.sketch import BUCKETS, MS_BOUNDS, SECOND_BOUNDS, quantile, sketch_of, sum_sketches
+from penstock.core.stats import BUCKETS, MS_BOUNDS, SECOND_BOUNDS, quantile, sketch_of, sum_sketches
+from penstock.worker.worker_stats import LONGEST_MESSAGE, group_id, normalised
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.95, 0.99, 1.0])

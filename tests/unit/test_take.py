@@ -29,6 +29,8 @@ from penstock import (
     Undecodable,
     fixed,
 )
+from penstock.app.take import Take
+from penstock.app.taken import Taken
 from penstock.core.clock import ManualClock, SystemClock
 from penstock.core.job import Progress
 from penstock.stores.contract import Fetched, HeartbeatRequest, LeaseStatus, Settled, Settlement, Share
@@ -146,7 +148,7 @@ async def test_a_job_that_comes_is_waited_for(app: App) -> None:
     taking = asyncio.create_task(take())
     await asyncio.sleep(0)
     handle = await enqueued(app)
-    assert await asyncio.wait_for(taking, 20) == handle.id
+    assert await asyncio.wait_for(taking, 60) == handle.id
 
 
 async def test_a_job_that_falls_due_is_taken_though_nobody_else_promotes(
@@ -472,14 +474,41 @@ async def test_a_block_that_outstays_the_jobs_timeout_is_interrupted(app: App) -
     assert (stored.state, stored.errors[-1].kind) == (State.RETRYABLE, "Timeout")
 
 
-async def test_a_block_that_outstays_the_jobs_deadline_is_interrupted() -> None:
-    app = App("memory://")
-    deadline = datetime.now(UTC) + timedelta(milliseconds=300)
-    handle = await app.task(name="x")(lambda: 1).using(deadline=deadline).aenqueue()
-    with pytest.raises(AttemptTimeout):
-        async with app.take():
+async def test_a_block_that_outstays_the_jobs_deadline_is_interrupted(
+    app: App, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store's clock says that little is left; in the block it is found to have passed the deadline."""
+    deadline = datetime.fromtimestamp(clock.now() / 1000, UTC) + timedelta(hours=1)
+    handle = await enqueued(app, deadline=deadline)
+    clock.advance(3_599_990)
+    take = app.take()
+    monkeypatch.setattr(Take, "_now", lambda _take: clock.now())
+    with pytest.raises(AttemptTimeout, match="its deadline has passed"):
+        async with take:
+            clock.advance(20)
             await asyncio.Event().wait()
-    assert await handle.astatus() is State.DEAD
+    job = await job_of(handle)
+    assert (job.state, job.reason) == (State.DEAD, "its deadline has passed")
+    assert job.errors[-1].message == f"job {job.id}: its deadline has passed"
+
+
+async def test_a_deadline_that_passes_while_the_start_is_recorded_ends_the_job_without_a_start(
+    app: App, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadline = datetime.fromtimestamp(clock.now() / 1000, UTC) + timedelta(hours=1)
+    handle = await enqueued(app, deadline=deadline, max_attempts=1)
+    monkeypatch.setattr(Take, "_now", lambda _take: clock.now())
+    record_start = Taken.record_start
+
+    async def record_late(taken: Taken) -> None:
+        await record_start(taken)
+        clock.advance(3_600_001)
+
+    monkeypatch.setattr(Taken, "record_start", record_late)
+    async with app.take(wait=0) as job:
+        assert job is None
+    found = await job_of(handle)
+    assert (found.state, found.reason, found.attempt) == (State.DEAD, "its deadline has passed", 0)
 
 
 async def test_a_job_whose_deadline_has_passed_is_not_taken_and_is_dead() -> None:
@@ -508,7 +537,7 @@ async def test_an_interruption_leaves_the_task_around_it_uncancelled(app: App) -
     me = asyncio.current_task()
     assert me is not None
     assert me.cancelling() == 0
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await asyncio.sleep(0)
 
 

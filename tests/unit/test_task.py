@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import inspect
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from penstock.app.task import AsyncTask, SyncTask
 from penstock.core.job import DEFAULT_TIMEOUT, FINISHED_KEPT, MAX_ATTEMPTS
 from penstock.core.unique import Unique
 from penstock.errors import AttemptCancelled, Snooze, Undecodable
+from penstock.events import JobDied
 from penstock.retry import Custom, Exponential, Fibonacci, Fixed, Polynomial, Steps, asynq, sidekiq
 
 
@@ -175,7 +179,7 @@ class Callable_:
         (generator, "generator is a generator"),
         (async_generator, "async_generator is a generator"),
         (staticmethod(add), "belongs below @staticmethod"),
-        (classmethod(add), "belongs below @classmethod"),
+        (classmethod(add), "does not go with @classmethod"),
     ],
 )
 def test_what_is_no_function_is_refused(app: App, function: Any, says: str) -> None:
@@ -332,6 +336,8 @@ async def async_backoff(attempt: int, error: BaseException, job: Any) -> float:
         ({"unique": 0}, "unique=0 would never be in effect"),
         ({"delivery": "once"}, "neither 'at-least-once' nor 'at-most-once'"),
         ({"delivery": "at-most-once", "max_attempts": 5}, "allows a single attempt"),
+        ({"delivery": "at-most-once", "retry": "5m"}, "is never retried: leave retry= out"),
+        ({"delivery": "at-most-once", "retry_on": ValueError}, "is never retried: leave retry_on= out"),
         ({"headers": {"a": 1}}, "'a'=1 is not a text"),
         ({"headers": "a"}, "is not a mapping"),
         ({"headers": {"a": "x" * 20_000}}, "the limit is 16000"),
@@ -491,3 +497,138 @@ def test_equal_arguments_are_the_same_however_they_are_written(app: App) -> None
 def test_what_is_unique_in_one_queue_may_be_in_another(app: App) -> None:
     task = app.task(unique=True)(add)
     assert task.enqueue(1) != task.using(queue="low").enqueue(1)
+
+
+# ── functions that return what stands for work not done ─────────────────────────────────────────────
+
+
+def wrapper(function: Any) -> Any:
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        return function(*args)
+
+    return call
+
+
+async def deed(n: int) -> int:
+    return n
+
+
+class Yields:
+    def __call__(self) -> Iterator[int]:
+        yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (wrapper(deed), "deed wraps a function that returns a coroutine, which nobody would await: make the"),
+        (functools.partial(wrapper(deed), 1), "wraps a function that returns a coroutine"),
+        (wrapper(wrapper(deed)), "wraps a function that returns a coroutine"),
+        (wrapper(generator), "generator wraps a function that returns a generator"),
+        (wrapper(async_generator), "async_generator wraps a function that returns an async generator"),
+        (contextlib.contextmanager(generator), "generator wraps a function that returns a generator"),
+        (functools.partial(generator), "is a generator function: calling it returns a generator and runs no"),
+        (Yields(), "is a generator function"),
+    ],
+)
+def test_what_would_do_nothing_is_refused_at_its_definition(app: App, function: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        app.task(name="t")(function)
+    with pytest.raises(ConfigError, match=says):
+        app.handler(queue="raw")(function)
+
+
+def test_a_wrapper_that_runs_the_coroutine_itself_says_where_it_runs(app: App) -> None:
+    @functools.wraps(deed)
+    def call(n: int) -> int:
+        return asyncio.run(deed(n))
+
+    with pytest.raises(ConfigError, match="say so with run_in='thread'"):
+        app.task(call)
+    assert app.task(run_in="thread")(call)(2) == 2
+
+
+async def test_an_async_wrapper_is_an_async_task(app: App) -> None:
+    @functools.wraps(generator)
+    async def call() -> list[int]:
+        return [1]
+
+    task = app.task(name="t")(call)
+    assert task.run_in == "async"
+    assert app.task(name="partial")(functools.partial(deed, 1)).run_in == "async"
+
+
+@pytest.mark.parametrize("moment", ["on_success", "on_failure", "on_dead"])
+def test_a_callback_that_yields_is_refused(app: App, moment: str) -> None:
+    def yields(job: Any, value: Any) -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(ConfigError, match="yields is a generator function: calling it returns a generator"):
+        getattr(app, moment)(yields)
+    with pytest.raises(ConfigError, match="is a generator function"):
+        app.task(name="t", **{moment: yields})(deed)
+
+
+def test_hooks_listeners_and_rules_that_yield_or_wait_are_refused(app: App) -> None:
+    def yields(*args: Any) -> Iterator[int]:
+        yield 1
+
+    for register in (app.on_startup, app.on_drain, app.on_shutdown, app.on_health, app.on(JobDied)):
+        with pytest.raises(ConfigError, match="generator function"):
+            register(yields)
+    with pytest.raises(ConfigError, match="`async def`"):
+        app.around_attempt(yields)
+    with pytest.raises(ConfigError, match="plain `def`"):
+        app.around_enqueue(yields)
+    for option in ("retry", "is_failure"):
+        with pytest.raises(ConfigError):
+            app.task(name="t", **{option: functools.partial(deed, 1)})(deed)
+
+
+# ── methods ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Mailer:
+    def send(self, to: str) -> str:
+        return f"{type(self).__name__} to {to}"
+
+    @classmethod
+    def of_class(cls, to: str) -> str:
+        return f"{cls.__name__} to {to}"
+
+    @staticmethod
+    def plain(to: str) -> str:
+        return to
+
+
+def test_a_method_without_its_object_is_refused(app: App) -> None:
+    with pytest.raises(ConfigError, match=r"Mailer\.send is a method, and no worker has the object"):
+        app.task(Mailer.send)
+    with pytest.raises(ConfigError, match="does not go with @classmethod: use @staticmethod"):
+        app.task(Mailer.__dict__["of_class"])
+    with pytest.raises(ConfigError, match="is a method"):
+
+        class _Local:
+            @classmethod
+            @app.task
+            def of_class(cls) -> None: ...
+
+
+def test_a_method_with_its_object_is_a_task(app: App) -> None:
+    tasks = [app.task(method) for method in (Mailer().send, Mailer.of_class, Mailer.plain)]
+    assert [task("Ann") for task in tasks] == ["Mailer to Ann", "Mailer to Ann", "Ann"]
+    assert [task.name.rpartition(".")[2] for task in tasks] == ["send", "of_class", "plain"]
+    assert [list(task.args.signature.parameters) for task in tasks] == [["to"]] * 3
+
+
+def test_attributes_of_an_object_do_not_hide_those_of_its_task(app: App) -> None:
+    class Deed:
+        def __init__(self) -> None:
+            self.enqueue = self.queue = "its own"
+
+        def __call__(self) -> None: ...
+
+    task = app.task(name="t", queue="mail")(Deed())
+    assert task.queue == "mail"
+    assert callable(task.enqueue)

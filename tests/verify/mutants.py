@@ -24,21 +24,19 @@ from penstock.core.job import Lease, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import Fetched, HeartbeatRequest, LeaseStatus, Settled, Settlement, Share, Store
 from penstock.verify.ledger import Ledger
-from penstock.verify.servers import power
+from penstock.verify.servers import disks
+from tests.doubles import Double
 
 #: A completed job is kept for so long (ms), so that the tests can look at it.
 KEPT = 600_000
 
 
-class _Mutant:
+class _Mutant(Double):
     """The store itself; a mutant has another verb or two."""
 
     def __init__(self, store: Store, folder: Path) -> None:
-        self._store = store
+        super().__init__(store)
         self._folder = folder
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
 
 
 class AckBeforeRun(_Mutant):
@@ -122,9 +120,10 @@ def make(folder: Path, mutant: str = "none") -> tuple[App, Any]:
     app.use_store(cast(Store, MUTANTS[mutant](app.store, folder)))
     Ledger(folder / "ledger", note=mutant).watch(app)
 
-    once = {"delivery": "at-most-once"} if (folder / "at most once").exists() else {}
+    at_most_once = (folder / "at most once").exists()
+    rule: Any = {"delivery": "at-most-once"} if at_most_once else {"retry": 0.05}
 
-    @app.task(name="held", retry=0.05, **once)
+    @app.task(name="held", **rule)
     async def held(n: int) -> int:
         """Runs until the test lets this process, or everybody, go on."""
         gates = folder / "go", folder / f"go.{os.getpid()}"
@@ -137,7 +136,7 @@ def make(folder: Path, mutant: str = "none") -> tuple[App, Any]:
 
 async def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    power.track_syncs()
+    disks.track_syncs()
     app, _ = make(Path(sys.argv[1]), sys.argv[2])
     worker = Worker(app, concurrency=int(sys.argv[3]), config=load().config)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)

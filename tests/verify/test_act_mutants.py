@@ -18,20 +18,16 @@ from penstock.inspector import Inspector
 from penstock.inspector.bulk_acts import BulkActs
 from penstock.inspector.job_acts import JobAct, JobActs, every_state
 from penstock.stores.contract import Enqueued, JobEdit, JobFilter, JobMove, Store
-from penstock.verify.faults.act_faults import ACTS
+from penstock.verify.faults.job_faults import ACTS
 from penstock.verify.ledger import Ledger, Verdict, acheck
+from tests.doubles import Double
 from tests.verify.ledger.honest_ledger import promises
 
 _JOBS = 4
 
 
-class _Mutant:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.sync = store.sync
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+class _Mutant(Double):
+    """The store itself; a mutant has another verb."""
 
 
 class _LosesRetried(_Mutant):
@@ -91,6 +87,15 @@ class _DiscardsNothing(_Mutant):
         return [job and job.state for job in await self._store.get(refs)]
 
 
+class _CompletesNothing(_Mutant):
+    """A completed job is dead."""
+
+    async def complete(self, refs: Sequence[Ref], **options: Any) -> list[State | None]:
+        before = [job and job.state for job in await self._store.get(refs)]
+        await self._store.discard(refs)
+        return before
+
+
 async def _checked(folder: Path, mutant: type[_Mutant], act: JobAct, *, bulk: bool) -> Verdict:
     """The verdict on jobs that are acted on before a worker runs them, and again after that."""
     app = App(f"memory://{uuid4().hex}")
@@ -140,6 +145,7 @@ def test_a_store_that_does_what_it_is_told_passes(tmp_path: Path, act: JobAct, b
         (_ForgetsRescheduled, JobAct.RESCHEDULE, "lost"),
         (_MovesTwice, JobAct.MOVE, "acts"),
         (_DiscardsNothing, JobAct.DISCARD, "one end"),
+        (_CompletesNothing, JobAct.COMPLETE, "one end"),
     ],
 )
 def test_an_act_that_loses_or_doubles_a_job_is_found(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from penstock import App, Discard, Worker
 from penstock.core.job import Ref, State
-from penstock.verify.command_line import command_line_numbers
+from penstock.verify.conductor import command_line_numbers
 from penstock.verify.ledger import Ledger
 from penstock.verify.ledger.check import Snapshot, snapshot, verdict_on
-from penstock.verify.ledger.reading.history import History, read
-from penstock.verify.ledger.rules.faces import counted
+from penstock.verify.ledger.history import History, read
+from penstock.verify.ledger.rules.counters import counted
 
 
 async def _worked(app: App, folder: Path) -> tuple[History, Snapshot]:

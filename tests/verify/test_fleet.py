@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.verify.fleet import Fleet
-from penstock.verify.run_folder import RunFolder, VerifyFailed
+from penstock.verify.run_folder import RunFolder, RunRequest, VerifyFailed
 from tests.servers import until
 
 
@@ -18,7 +18,7 @@ def test_a_process_that_exits_at_once_is_restarted_later_each_time_and_then_give
     place = RunFolder(tmp_path, "sqlite:////nowhere/jobs.db", "verify-1")
     place.make()
     starts: dict[int, float] = {}
-    with contextlib.closing(Fleet(place, seed=1, workers=0, rate=1)) as fleet:
+    with contextlib.closing(Fleet(place, RunRequest(1.0, [], seed=1, workers=0, rate=1))) as fleet:
         fleet.add_worker("lone", version="1")
         (member,) = fleet.workers
 

@@ -18,17 +18,27 @@ import pytest
 from penstock import App, Worker
 from penstock.core.flow import NodeState
 from penstock.core.flow_engine import FlowEngine
-from penstock.core.job import NewJob
-from penstock.stores.contract import RecordedStep, RecordStatus, Signal, SignalStatus, StepRecord, Store
-from penstock.stores.memory.verbs import flows as memory_flows
+from penstock.core.job import NewJob, Ref
+from penstock.core.step_names import split_value, with_head
+from penstock.stores.contract import (
+    RecordedStep,
+    RecordStatus,
+    Signal,
+    SignalStatus,
+    StepRecord,
+    Store,
+    StoredStep,
+)
+from penstock.stores.sql.verbs.flow_session import FlowSession
 from penstock.verify.ledger import Verdict, acheck
-from penstock.verify.ledger.facts import FlowExpected
-from penstock.verify.ledger.recording.recorded_store import recorded_store
-from penstock.verify.ledger.recording.store_calls import timestamp
+from penstock.verify.ledger.facts import FlowExpected, timestamp
+from penstock.verify.ledger.recorded_store import recorded_store
+from penstock.verify.ledger.story import label_of
 from penstock.verify.workload import flow_load
 from penstock.verify.workload.application import app, ledger
 from penstock.verify.workload.flow_load import FLOW_SHAPES, PlannedFlow
-from penstock.workflows.step_plans import StepPlans
+from penstock.workflows.step_plans import StepOptions, StepPlans
+from tests.doubles import Double
 from tests.verify.ledger.honest_ledger import promises
 
 Run = Callable[..., Verdict]
@@ -59,7 +69,7 @@ async def _run(planned: Sequence[PlannedFlow], store: Store) -> Verdict:
         handle = await one.canvas.aenqueue(id=f"flow-{n}", policy=one.policy)
         if one.cancel_after is not None:
             await handle.acancel()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             await Worker(app, queues=["flows", "main", "slow"], burst=True, concurrency=50).run()
             if not await store.advance_flows():
@@ -78,6 +88,7 @@ def test_flows_of_every_shape_end_as_computed_beforehand(run: Run) -> None:
     assert (flows.stored, flows.hanging, verdict.lost, verdict.unfinished) == (4 * len(shapes), 0, 0, 0)
     assert min(flows.completed, flows.failed, flows.cancelled, flows.suspended) > 0
     assert min(flows.steps, flows.signals, flows.undone) > 0
+    assert flows.effects >= flows.steps + flows.undone  # failed steps have effects, too
 
 
 def test_a_wrong_result_is_found(run: Run) -> None:
@@ -111,14 +122,14 @@ def test_a_lost_count_of_a_parent_is_found(run: Run, monkeypatch: pytest.MonkeyP
 
 
 def test_a_body_that_is_enqueued_twice_is_found(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    enqueue = memory_flows._Host.enqueue
+    enqueue = FlowSession.enqueue
 
     def twice(self: Any, job: NewJob) -> bool:
         if job.task.endswith("total"):
             enqueue(self, msgspec.structs.replace(job, id=f"{job.id}-2"))
         return enqueue(self, job)
 
-    monkeypatch.setattr(memory_flows._Host, "enqueue", twice)
+    monkeypatch.setattr(FlowSession, "enqueue", twice)
     findings = run(_drawn("wide")).findings
     assert any("was enqueued more than once" in one.says for one in findings if one.promise == "flows")
 
@@ -136,21 +147,35 @@ def test_a_body_that_starts_before_its_members_have_ended_is_found(
     assert "flows" in promises(run(_drawn("wide")).findings)
 
 
-class _Mutant:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+class _Mutant(Double):
+    """The store itself; a mutant has another verb."""
 
 
 class _ForgetsSteps(_Mutant):
     """It says that a step is stored, and forgets it."""
 
     async def record_steps(self, records: Sequence[StepRecord]) -> list[RecordedStep]:
-        kept = [record for record in records if record.name != "before"]
+        kept = [record for record in records if label_of(record.name).text != "before"]
         await self._store.record_steps(kept)
         return [RecordedStep(RecordStatus.STORED) for _ in records]
+
+
+class _GivesOthersAnswers(_Mutant):
+    """It gives each job the answer that any job has read first, as if its code had asked for it."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._first: dict[str, bytes] = {}
+
+    async def steps(self, ref: Ref, **options: Any) -> list[StoredStep]:
+        return [self._changed(step) for step in await self._store.steps(ref, **options)]
+
+    def _changed(self, step: StoredStep) -> StoredStep:
+        if not label_of(step.name).is_step:
+            return step
+        asked, answer = split_value(step.value or b"")
+        first = self._first.setdefault(step.name, answer)
+        return msgspec.structs.replace(step, value=with_head(asked, first))
 
 
 class _SendsTwice(_Mutant):
@@ -166,7 +191,20 @@ def test_a_step_that_is_forgotten_is_found(run: Run) -> None:
     findings = run(_drawn("unsignalled"), mutant=_ForgetsSteps).findings
     says = {one.says for one in findings if one.promise == "steps"}
     assert "the function of 'before' ran again after its step was stored" in says
-    assert "the step 'before' was stored, and is not in the store" in says
+    assert "the step '!step/before' was stored, and is not in the store" in says
+
+
+def test_an_effect_that_happens_twice_is_found(run: Run) -> None:
+    findings = run(_drawn("unsignalled"), mutant=_ForgetsSteps).findings
+    (says,) = [one.says for one in findings if one.promise == "effects"]
+    assert says.startswith("the step 'before' had 2 effects")
+    assert says.endswith("and 0 run(s) were lost in it")
+
+
+def test_an_answer_of_another_job_is_found(run: Run) -> None:
+    findings = run(_drawn("rivals"), mutant=_GivesOthersAnswers).findings
+    assert promises(findings) == {"effects"}
+    assert all("which is not from this step" in one.says for one in findings)
 
 
 def test_a_signal_that_two_jobs_receive_is_found(run: Run) -> None:
@@ -177,8 +215,11 @@ def test_a_signal_that_two_jobs_receive_is_found(run: Run) -> None:
 def test_a_step_that_is_not_undone_is_found(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     step = StepPlans.step
 
-    def without_undo(self: StepPlans, name: str, call: Any, undo: Any, *rest: Any) -> Any:
-        return step(self, name, call, None if name == "charge" else undo, *rest)
+    def without_undo(
+        self: StepPlans, name: str, call: Any, key: Any, changing: bool, options: StepOptions
+    ) -> Any:
+        undo = None if name == "charge" else options.undo
+        return step(self, name, call, key, changing, options._replace(undo=undo))
 
     monkeypatch.setattr(StepPlans, "step", without_undo)
     failing = next(one for seed in range(20) if (one := _drawn("saga", seed)).ends == ("failed",))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.verify.interrupts import interruptible, without_interrupts
+from penstock.verify.conductor import interruptible, without_interrupts
 
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -15,8 +15,9 @@ import pytest
 from penstock.core.job import State
 from penstock.stores.sqlite import file
 from penstock.verify.ledger import Ledger, Verdict, check
-from penstock.verify.ledger.reading.history import Run, read
-from penstock.verify.servers import power
+from penstock.verify.ledger.history import read
+from penstock.verify.ledger.story import Run
+from penstock.verify.servers import disks
 from tests.system.conftest import Place, Program
 from tests.verify.ledger.honest_ledger import promises
 from tests.verify.mutants import make
@@ -77,8 +78,8 @@ def test_a_reclaim_that_forgets_one_job_is_found(place: Place) -> None:
 def test_a_start_that_is_not_on_the_disk_is_found_by_a_power_cut(
     place: Place, mutant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "connection_class", power.SyncTrackingConnection)
-    power.start_tracking(place.folder / "jobs.db")
+    monkeypatch.setattr(file, "connection_class", disks.SyncTrackingConnection)
+    disks.start_tracking(place.folder / "jobs.db")
     (place.folder / "ledger").mkdir()
     (place.folder / "at most once").touch()
     ledger = Ledger(place.folder / "ledger", note="chaos")
@@ -89,7 +90,7 @@ def test_a_start_that_is_not_on_the_disk_is_found_by_a_power_cut(
     app.close()  # the last one to close a file writes all of it into the database
     ledger.kill(victim.pid, kind="power-cut")
     victim.wait()
-    power.cut(place.folder / "jobs.db")
+    disks.cut_power(place.folder / "jobs.db")
 
     place.open("go")
     worker = _worker(place, "none", slots=JOBS)
@@ -120,6 +121,7 @@ def chaos(place: Place, mutant: str, *, forgets: int) -> Verdict:
     ledger.kill(victim.pid, kind="kill-worker")
     third = _worker(place, mutant, slots=JOBS)
     _until_taken_over(place, victim, app, forgets)
+    place.suspend(other.signal)
     ledger.stop(other.pid, kind="stop-worker")
     _until_taken_over(place, other, app, forgets)
     (place.folder / f"go.{other.pid}").touch()

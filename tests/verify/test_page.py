@@ -38,6 +38,7 @@ KINDS = [
     "unknown-task",
     "poison-payload",
     "two-versions",
+    "rename",
 ]
 
 

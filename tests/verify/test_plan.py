@@ -15,14 +15,20 @@ from penstock import App
 from penstock.errors import ConfigError
 from penstock.verify.environment import Capabilities, environment_on
 from penstock.verify.faults.chaos_run import ChaosRun, InjectedFault
-from penstock.verify.faults.injector import FaultInjector
-from penstock.verify.faults.plan import AREAS, PlannedFault, RunRequest, plan
-from penstock.verify.faults.types import FAULT_TYPES, choose, possible
+from penstock.verify.faults.plan import (
+    AREAS,
+    FAULT_TYPES,
+    FaultInjector,
+    PlannedFault,
+    choose,
+    plan,
+    possible,
+)
 from penstock.verify.fleet import Fleet
 from penstock.verify.ledger import Ledger, Verdict
-from penstock.verify.ledger.reading.history import History, read
+from penstock.verify.ledger.history import History, read
 from penstock.verify.report.report import Account, Report, Spread, report_of
-from penstock.verify.run_folder import RunFolder
+from penstock.verify.run_folder import RunFolder, RunRequest
 from penstock.verify.workload import tasks
 from penstock.verify.workload.load import SHAPES, draw
 
@@ -166,7 +172,7 @@ class _Skipped(threading.Event):
 def _run(folder: Path) -> ChaosRun:
     url = f"sqlite:///{folder / 'jobs.db'}"
     return ChaosRun(
-        Fleet(RunFolder(folder, url, "verify-1"), seed=1, workers=1, rate=1),
+        Fleet(RunFolder(folder, url, "verify-1"), RunRequest(1.0, [], seed=1, workers=1, rate=1)),
         Ledger(folder / "ledger"),
         App(url),
         lease=3.0,

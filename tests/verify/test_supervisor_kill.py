@@ -10,8 +10,8 @@ import pytest
 
 from penstock import App
 from penstock.verify.ledger import check
-from penstock.verify.ledger.reading.history import read
-from penstock.verify.ledger.rules.supervisor_kills import SUPERVISOR_KILL
+from penstock.verify.ledger.history import read
+from penstock.verify.ledger.rules.faults import SUPERVISOR_KILL
 from penstock.verify.run_folder import LEDGER, OWNER, ROLE, URL
 from tests.system.conftest import IMPATIENT, Place
 from tests.verify.test_mutants import place

@@ -67,7 +67,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if request.param == "redis-cluster":  # its servers are never away, and slow while others use the machine
-        monkeypatch.setattr("penstock.stores.redis.wire.request_batch._BRIEF", 10.0)
+        monkeypatch.setattr("penstock.stores.redis.wire.calls._BRIEF", 10.0)
     yield str(request.param)
     if request.param == "redis" and servers.SHARED_REDIS.started:
         servers.remove_keys([servers.SHARED_REDIS.started], having=TEST_FOLDER)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import base64
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from penstock.core.errors import ConfigError
-from penstock.dialects.lmstfy.config_file import read_config
+from penstock.dialects.lmstfy.settings import Defaults, LmstfySettings, read_config
 from penstock.stores.connect import check_url
+from tests.servers.single import RedisServer
+from tests.web.conftest import Served
 from tests.web.programs import SOON, run_to_end, running
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 #: lmstfy's sample, with its comments that are no TOML.
 SAMPLE = """
@@ -104,7 +107,11 @@ def test_unknown_keys_are_named_in_one_line(home: Path) -> None:
         ("[Pool.other]\nAddr='h:1'", "there is no pool 'default'"),
         ("[Pool.default]\nDB=1", "Pool.default.Addr is missing"),
         ("[Pool.default]\nAddr='h:1'\nMigrateTo='new'", "Pool.default.MigrateTo='new' is no pool"),
-        ("[Pool.default]\nAddr='h:1'\nMigrateTo='default'", "is drained itself"),
+        ("[Pool.default]\nAddr='h:1'\nMigrateTo='default'", "ends where it begins"),
+        (
+            "[Pool.default]\nAddr='h:1'\nMigrateTo='b'\n[Pool.b]\nAddr='h:2'\nMigrateTo='default'",
+            "ends where it begins",
+        ),
         ("[Pool.default]\nUpstream='http://h:1'", "Pool.default.Upstream needs MigrateTo"),
         ("[Pool.default]\nUpstream='h:1'\nMigrateTo='n'\n[Pool.n]\nAddr='h:1'", "is not the address of"),
         ("[Pool.default]\nAddr='redis://h'\nPassword='x'", "Pool.default.Password: write it into the URL"),
@@ -120,6 +127,68 @@ def test_nonsense_is_refused(home: Path, text: str, says: str) -> None:
 
 
 # --- as a program -------------------------------------------------------------------------------
+
+
+def test_what_lmstfy_accepts_without_an_effect_is_accepted_and_named(home: Path) -> None:
+    (home / "config.toml").write_text(
+        "LogFormat='logfmt'\nTTLSecond=-1\nTriesNum=0\nTTRSecond=5000000000\n[Pool.default]\nAddr='h:1'\n"
+    )
+    config = read_config(home / "config.toml")
+    assert config.log_format == "text"
+    assert [note.partition("config.toml: ")[2] for note in config.notes] == [
+        "LogFormat='logfmt' is neither text nor json: it is text",
+        "TTLSecond=-1 is not possible: requests that leave it out are refused",
+        "TriesNum=0 is not possible: requests that leave it out are refused",
+        "TTRSecond=5000000000 is not possible: requests that leave it out are refused",
+    ]
+
+
+async def test_an_impossible_default_refuses_requests_that_leave_it_out(local: Served) -> None:
+    local.service.apply(LmstfySettings(Defaults(ttl=-1, tries=0, ttr=5_000_000_000)))
+    client = local.client()
+    for path, says in (
+        ("?tries=1", "invalid ttl"),
+        ("?ttl=1", "tries shouldn't be zero"),
+        ("/deadletter", "invalid ttl"),
+    ):
+        refused = await client.put(f"/api/ns/q{path}", b"x")
+        assert (refused.status, refused.json) == (400, {"error": says})
+    assert (await client.get("/api/ns/q")).json == {"error": "invalid ttr"}
+    assert (await client.put("/api/ns/q?ttl=0&tries=1", b"x")).status == 201
+    assert (await client.get("/api/ns/q?ttr=1")).data == b"x"
+
+
+def test_a_chain_of_pools_ends_at_the_last_one(home: Path) -> None:
+    (home / "config.toml").write_text(
+        "[Pool.default]\nAddr='h:1'\nMigrateTo='b'\n[Pool.b]\nAddr='h:2'\nMigrateTo='c'\n[Pool.c]\nAddr='h:3'\n"
+    )
+    pools = read_config(home / "config.toml").pools
+    assert [pool.migrate_to for pool in pools.values()] == ["c", "c", ""]
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (("appendonly no",), "nothing is written to disk"),
+        (("appendonly no", "save 3600 1"), "there are snapshots only"),
+        (("appendonly yes", "maxmemory-policy allkeys-lru"), "maxmemory-policy is allkeys-lru"),
+    ],
+)
+async def test_a_redis_that_may_lose_jobs_is_refused_as_by_lmstfy(
+    new_redis: Callable[..., RedisServer], home: Path, settings: tuple[str, ...], says: str
+) -> None:
+    redis = new_redis(*settings)
+    file = home / "config.toml"
+    pool = "Port = 0\nAdminPort = 0\n[Pool.default]\nAddr = '{}'\n"
+    file.write_text(pool.format(f"127.0.0.1:{redis.port}"))
+    code, said = await run_to_end(home, "--config", str(file))
+    assert code == 2
+    assert f"Pool.default: {'eviction' if 'policy' in says else 'persistence'}: {says}" in said
+    file.write_text(pool.format(redis.url))
+    async with running(home, "--config", str(file), "--port", "0", with_url=False) as program:
+        assert says in program.log.read_text()
+
 
 POOLS = """
 Host = "127.0.0.1"

@@ -55,6 +55,18 @@ async def test_the_oldest_dead_letter_is_the_one_that_died_first(served: Served,
     assert found == [second, first]
 
 
+@pytest.mark.parametrize("ttl", [2**32, 2**63 - 1])
+async def test_a_respawned_dead_letter_has_a_ttl_that_clients_can_read(
+    served: Served, client: Client, ttl: int
+) -> None:
+    made = (await client.put("/api/ns/q?tries=1&ttl=0", b"x")).json
+    for path in ("deadletter", f"deadletter/job/{made['job_id']}"):
+        await client.get("/api/ns/q?ttr=1")
+        await served.advance(1.1)
+        assert (await client.put(f"/api/ns/q/{path}?ttl={ttl}")).json["count"] == 1
+        assert 2**32 - 100 < (await client.get("/api/ns/q/peek")).json["ttl"] < 2**32
+
+
 async def test_a_respawned_dead_letter_has_one_try(served: Served, client: Client) -> None:
     id = (await client.put("/api/ns/q?tries=3&ttl=0", b"x")).json["job_id"]
     for left in (2, 1, 0):

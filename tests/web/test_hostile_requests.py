@@ -74,7 +74,7 @@ async def test_random_requests_are_answered_and_do_no_harm(local: Served) -> Non
         lines = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers)
         await client.write(line + lines + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 answer = await client.read(method)
         except asyncio.IncompleteReadError:
             pytest.fail(f"no answer: {method} {text[:200]} {headers} {body[:50]!r}")

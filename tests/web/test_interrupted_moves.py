@@ -15,14 +15,13 @@ from penstock.core.errors import StoreUnavailable
 from penstock.core.ids import mint_token
 from penstock.core.job import Job, NewJob, Ref
 from penstock.core.limits import LimitChange
-from penstock.dialects.lmstfy.job_ids import mint_job_id
+from penstock.dialects.lmstfy.access import Tokens
 from penstock.dialects.lmstfy.jobs import acknowledged, new_job, request_key
 from penstock.dialects.lmstfy.limits import Limiter, TokenLimits
 from penstock.dialects.lmstfy.migration import DrainService, MigratingBackend
-from penstock.dialects.lmstfy.old_pools import OldStore, TakenJob
+from penstock.dialects.lmstfy.names import mint_job_id
+from penstock.dialects.lmstfy.old_pools import ACCESS_TOKENS, LMSTFY_TOKENS, OldStore, TakenJob, TokenCopy
 from penstock.dialects.lmstfy.service import LmstfyService, PoolMigration
-from penstock.dialects.lmstfy.taking_over import ACCESS_TOKENS, LMSTFY_TOKENS, TokenCopy
-from penstock.dialects.lmstfy.tokens import Tokens
 from penstock.stores.contract import Enqueued, Settled, Settlement, Share, Store
 from penstock.stores.memory import MemoryStore
 from penstock.web.access import AccessTokens

@@ -7,7 +7,8 @@ from urllib.parse import quote
 
 import pytest
 
-from penstock.core.job import Ref
+from penstock.core.job import Job, Ref, State
+from penstock.dialects.lmstfy.jobs import after_ttr, new_job
 from tests.web.conftest import Served
 from tests.web.test_requests_and_errors import error
 from tests.web.wire import Client, Reply
@@ -180,3 +181,20 @@ async def test_single_dead_letters_are_listed_respawned_and_deleted(served: Serv
     assert [one["job_id"] for one in (await client.get("/api/ns/q/deadletter/job")).json["jobs"]] == ids[:1]
     assert (await client.get("/api/ns/q/deadletter/job?after=x")).body == error("invalid after")
     assert (await client.put(f"/api/ns/q/deadletter/job/{ids[0]}?ttl=-1")).body == error("invalid ttl")
+
+
+@pytest.mark.parametrize(
+    ("tries", "late", "state", "why"),
+    [
+        (1, 0, State.CANCELLED, "the TTL was over before"),
+        (1, 500, State.CANCELLED, "the TTL was over before, and the TTR some time ago"),
+        (1, 1_500, State.DEAD, "no try was left when the TTR ended, and the TTL ended after that"),
+        (2, 1_500, State.CANCELLED, "it was back in its queue when the TTL ended"),
+    ],
+)
+def test_of_a_job_whose_ttr_and_ttl_end_while_the_server_is_held_up_the_order_decides(
+    tries: int, late: int, state: State, why: str
+) -> None:
+    spec = new_job("q", "j", b"", delay=0, ttl=10, tries=tries, attributes=None)
+    job = Job(spec, State.RUNNING, attempt=1, expires_at=10_000, token="t", worker="w")
+    assert after_ttr(job, 11_000, late=late).state is state, why

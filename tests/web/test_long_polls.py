@@ -6,10 +6,13 @@ import asyncio
 import base64
 import time
 from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import NewJob, State
-from penstock.stores.contract import Store
+from penstock.stores.contract import MOST_FETCHED, Fetched, Store
 from tests.store.facts import SOON
 from tests.web.conftest import Served
 from tests.web.wire import Client, Reply
@@ -241,3 +244,36 @@ async def test_a_server_that_stops_answers_waiting_requests(served: Served) -> N
     assert answer.headers["Connection"] == "close"
     await client.close()
     await stopping
+
+
+async def test_requests_for_many_queues_get_the_jobs_of_the_last_ones_too(
+    served: Served, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that do not wait; a fetch of many queues may stop where it has found a job."""
+    dispatcher, fetch = served.service.backends["default"].dispatcher, served.store.fetch
+    both = asyncio.Event()
+
+    async def when_all_are_there(*args: Any, **options: Any) -> Fetched:
+        await both.wait()
+        return await fetch(*args, **options)
+
+    names = [f"q{n}" for n in range(MOST_FETCHED + 20)]
+    await client.put(f"/api/ns/{names[0]}", b"x")
+    await client.put(f"/api/ns/{names[-1]}", b"x")
+    monkeypatch.setattr(served.store, "fetch", when_all_are_there)
+    path = f"/api/ns/{','.join(names)}"
+    clients = [served.client() for _ in range(4)]
+    found = [asyncio.create_task(clients[0].get("/api/ns/empty"))]
+    async with asyncio.timeout(SOON):
+        while dispatcher._flight is None:
+            await asyncio.sleep(0.001)
+        found += [
+            asyncio.create_task(one.get(path + end))
+            for one, end in zip(clients[1:], ("", "", "?timeout=30"), strict=True)
+        ]
+        while len(dispatcher._new) < 3:
+            await asyncio.sleep(0.001)
+        both.set()
+        assert [(await one).status for one in found[:3]] == [404, 200, 200]
+        await client.put(f"/api/ns/{names[-1]}", b"x")
+        assert (await found[3]).status == 200

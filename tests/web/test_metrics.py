@@ -8,6 +8,7 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.errors import StoreUnavailable
+from penstock.core.job import State
 from penstock.stores.memory import MemoryStore
 from penstock.web.exposition import LabelledCounter, LabelledHistogram, exposed
 from tests.prometheus_text import samples
@@ -33,18 +34,18 @@ async def test_the_metrics_count_what_happened(served: Served, client: Client) -
     await client.get("/api/ns/empty")
     found = await metrics(served)
     queue = '{pool="default",namespace="ns",queue="q"}'
-    assert found[f"lmstfy_redis_queue_sizes{queue}"] == 1
-    assert found[f"lmstfy_redis_deadletter_sizes{queue}"] == 1
-    assert found['lmstfy_redis_timer_sizes{pool="default"}'] == 1
-    assert found[f"lmstfy_redis_publish_queue_jobs{queue}"] == 4
-    assert found[f"lmstfy_redis_consume_queue_jobs{queue}"] == 2
-    assert found['lmstfy_redis_consume_multi_jobs{pool="default"}'] == 2
-    assert found[f"lmstfy_redis_job_elapsed_ms_count{queue}"] == 2
-    assert found[f"lmstfy_redis_job_ack_elapsed_ms_count{queue}"] == 1
+    assert found[f"infra_lmstfy_redis_queue_sizes{queue}"] == 1
+    assert found[f"infra_lmstfy_redis_deadletter_sizes{queue}"] == 1
+    assert found['infra_lmstfy_redis_timer_sizes{pool="default"}'] == 1
+    assert found[f"infra_lmstfy_redis_publish_queue_jobs{queue}"] == 4
+    assert found[f"infra_lmstfy_redis_consume_queue_jobs{queue}"] == 2
+    assert found['infra_lmstfy_redis_consume_multi_jobs{pool="default"}'] == 2
+    assert found[f"infra_lmstfy_redis_job_elapsed_ms_count{queue}"] == 2
+    assert found[f"infra_lmstfy_redis_job_ack_elapsed_ms_count{queue}"] == 1
     route = 'pool="default",namespace="ns",api="/api/:namespace/:queue"'
-    assert found[f'lmstfy_http_http_codes{{{route},method="PUT",code="201"}}'] == 4
-    assert found[f'lmstfy_http_http_codes{{{route},method="GET",code="404"}}'] == 1
-    assert found[f'lmstfy_http_latency_milliseconds_count{{{route},method="PUT"}}'] == 4
+    assert found[f'infra_lmstfy_http_http_codes{{{route},method="PUT",code="201"}}'] == 4
+    assert found[f'infra_lmstfy_http_http_codes{{{route},method="GET",code="404"}}'] == 1
+    assert found[f'infra_lmstfy_http_latency_milliseconds_count{{{route},method="PUT"}}'] == 4
     durations, path = "penstock_http_request_duration_seconds", 'api="/api/:namespace/:queue"'
     assert found[f'{durations}_count{{{path},method="PUT",code="2xx"}}'] == 4
     assert found[f'{durations}_count{{{path},method="GET",code="4xx"}}'] == 1
@@ -61,6 +62,50 @@ async def test_the_metrics_count_what_happened(served: Served, client: Client) -
     assert found["process_cpu_seconds_total"] > 0
 
 
+async def test_the_totals_of_lmstfy_count_each_step_of_a_job(served: Served, client: Client) -> None:
+    await client.put("/api/ns/q?tries=1&ttl=0&delay=1", b"delayed")
+    for _ in range(2):
+        await client.put("/api/ns/q?tries=1&ttl=0", b"ready")
+    await served.advance(1.1)  # the first one is due
+    first, *_ = (await client.get("/api/ns/q?count=3&ttr=1")).json
+    assert (await client.get(f"/api/ns/q/job/{first['job_id']}")).status == 200
+    assert (await client.get("/api/ns/q/peek")).status == 404
+    await client.delete(f"/api/ns/q/job/{first['job_id']}")
+    await served.advance(1.1)  # two TTRs are over
+    assert (await client.put("/api/ns/q/deadletter?limit=5")).json["count"] == 2
+    assert (await client.get("/api/ns/q/peek")).status == 200
+    found = await metrics(served)
+    prefix, totals = "infra_lmstfy_redis_", {}
+    for name, value in found.items():
+        if name.startswith(prefix) and name.endswith('_jobs{pool="default"}'):
+            totals[name[len(prefix) : -len('_jobs{pool="default"}')]] = value
+    assert totals == {
+        "publish": 3,
+        "consume_multi": 3,
+        "pool_add": 3,
+        "pool_get": 5,
+        "pool_delete": 1,
+        "timer_add": 4,
+        "timer_due": 3,
+        "queue_direct_push": 2,
+        "queue_pop": 3,
+        "deadletter_respawn": 2,
+    }
+
+
+async def test_the_series_of_a_state_stays_when_it_has_no_job(served: Served, client: Client) -> None:
+    job = (await client.put("/api/ns/q?delay=60", b"x")).json
+    for number in (1, 0):
+        found = await metrics(served)
+        states = [
+            name for name in found if name.startswith('penstock_queue_jobs{pool="default",queue="ns.q",')
+        ]
+        assert len(states) == len(State)
+        assert found['penstock_queue_jobs{pool="default",queue="ns.q",state="scheduled"}'] == number
+        assert found['penstock_queue_jobs{pool="default",queue="ns.q",state="dead"}'] == 0
+        await client.delete(f"/api/ns/q/job/{job['job_id']}")
+
+
 async def test_no_token_is_shown(clock: ManualClock) -> None:
     token = "a-token-of-the-command-line"
     store = MemoryStore("metrics", clock=clock)
@@ -71,7 +116,7 @@ async def test_no_token_is_shown(clock: ManualClock) -> None:
         assert [(await one.client(token).put("/api/ns/q", b"x")).status for _ in range(2)] == [201, 429]
         assert (await one.client("a-wrong-token").put("/api/secret/q", b"x")).status == 401
         text = (await one.admin().get("/metrics")).body
-        assert b"lmstfy_http_rate_limit{" in text
+        assert b"infra_lmstfy_http_rate_limit{" in text
         assert not any(part in text for part in (token.encode(), b"a-wrong-token", b"secret"))
     finally:
         await one.stop()

@@ -8,7 +8,7 @@ from pathlib import Path
 from penstock.core.clock import ManualClock
 from penstock.stores.memory import MemoryStore
 from penstock.web.store_metrics import process_metrics
-from penstock.worker.supervisor.exposed_metrics import figures_text, process_text
+from penstock.worker.supervisor.operator_listener import figures_text, process_text
 from penstock.worker.worker_metrics import TaskFigures, Times, WorkerFigures
 from tests.prometheus_text import metric_names
 from tests.web.conftest import Served

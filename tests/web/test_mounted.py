@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,52 @@ async def test_a_large_body_is_refused(client: Client) -> None:
     assert (await client.put("/queue/api/mail/q", b"x" * 1_048_576)).status == 201
     refused = await client.put("/queue/api/mail/q", b"x" * 1_048_577)
     assert (refused.status, refused.json) == (413, {"error": "body too large"})
+
+
+async def test_a_large_body_is_kept_only_for_a_valid_token(
+    service: LmstfyService, client: Client, port: int
+) -> None:
+    async with Client(port, "wrong") as other, Client(port) as nobody:
+        for one, status in ((client, 201), (other, 401), (nobody, 401)):
+            assert (await one.put("/queue/api/mail/q", b"x" * 500_000)).status == status
+            assert (await one.put("/queue/api/mail/q", b"x")).status == status
+    assert service.asgi._budget.total == 0
+
+
+async def test_an_answer_to_a_client_that_is_gone_does_not_count_as_sent(
+    service: LmstfyService, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host application has been told, and the request has not noticed yet."""
+    await client.put("/queue/api/mail/q?tries=1", b"x")
+    store, asked, gone = service.backends["default"].store, asyncio.Event(), asyncio.Event()
+    fetch, sent = store.fetch, list[object]()
+
+    async def fetched(*given: Any, **options: Any) -> Any:
+        found = await fetch(*given, **options)
+        asked.set()
+        await gone.wait()
+        await asyncio.sleep(0)
+        return found
+
+    requests = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> dict[str, object]:
+        if requests:
+            return requests.pop()
+        await asked.wait()
+        gone.set()
+        return {"type": "http.disconnect"}
+
+    async def send(message: object) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"x-token", TOKEN.encode())]
+    scope = {"type": "http", "method": "GET", "path": "/api/mail/q", "headers": headers}
+    monkeypatch.setattr(store, "fetch", fetched)
+    await service.asgi(scope, receive, send)
+    monkeypatch.undo()
+    assert sent == []
+    assert (await client.get("/queue/api/mail/q?timeout=5")).data == b"x"
 
 
 async def test_a_waiting_request_is_woken_and_one_whose_client_is_gone_takes_no_job(

@@ -18,7 +18,7 @@ from tests.servers import redis_server
 from tests.web.test_server_kills import started
 from tests.web.wire import Client, request_bytes
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 CLIENTS = 64
 CONNECTIONS = 10_000

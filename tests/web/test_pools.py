@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.clock import ManualClock
-from penstock.core.errors import StoreUnavailable
+from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.core.job import State
 from penstock.dialects.lmstfy.migration import MigratingBackend
 from penstock.dialects.lmstfy.old_pools import OldStore, TakenJob
@@ -38,6 +38,7 @@ class Migrating:
         self._open_old = open_old
         self._upstream = upstream
         self._clock = clock
+        self.tokens: dict[str, str] = {}
         self.service: LmstfyService
         self.port = self.admin_port = 0
         self._clients: list[Client] = []
@@ -47,7 +48,8 @@ class Migrating:
         stores, upstream = {"new": self.new_store}, None
         if self._upstream:
             admin = f"http://127.0.0.1:{self.before.admin_port}"
-            upstream = OldLmstfy(f"http://127.0.0.1:{self.before.port}", {}, admin_url=admin)
+            old = f"http://127.0.0.1:{self.before.port}"
+            upstream = OldLmstfy(old, self.tokens, admin_url=admin)
         else:
             stores["default"] = self._open_old()
         migrations = {"default": PoolMigration("new", upstream)}
@@ -65,6 +67,10 @@ class Migrating:
 
     def client(self) -> Client:
         self._clients.append(Client(self.port))
+        return self._clients[-1]
+
+    def admin(self) -> Client:
+        self._clients.append(Client(self.admin_port))
         return self._clients[-1]
 
     async def advance(self, seconds: float) -> None:
@@ -300,6 +306,86 @@ async def test_an_old_pool_that_is_away_delays_nothing_new(
     assert (await client.delete(f"{Q}/job/{made}")).status == 204
     # a job that only the old pool may have: the client must repeat this
     assert (await client.delete(f"{Q}/job/{made}")).status == 500
+
+
+# --- an old server that does not know one of the tokens -------------------------------------------
+
+
+@pytest.fixture
+async def half_known(clock: ManualClock, home: Path) -> AsyncIterator[Migrating]:
+    """A migration from a server that knows no token of ours for the namespace `a`, which comes first."""
+    new = MemoryStore(f"{home}-new", clock=clock)
+    made = Migrating(lambda: MemoryStore(str(home), clock=clock), new, clock, upstream=True)
+    names = {name: frozenset({f"the-token-of-{name}"}) for name in "abc"}
+    made.before = Served(made.old_store, clock, need_tokens=True, fixed_tokens=names)
+    made.tokens = {"a": "not-its-token", **{name: f"the-token-of-{name}" for name in "bc"}}
+    await made.before.start()
+    yield made
+    await made.stop()
+    made.old_store.close()
+    new.close()
+
+
+async def test_a_namespace_whose_token_is_unknown_harms_itself_alone(
+    half_known: Migrating, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = {}
+    for name in "abc":
+        old = half_known.before.client(f"the-token-of-{name}")
+        ids[name] = (await old.put(f"/api/{name}/q", name.encode())).json["job_id"]
+    client = await half_known.switch()
+    for name in "bc":
+        assert (await client.get(f"/api/{name}/q?timeout=5")).data == name.encode()
+    assert (await client.get("/api/a/q")).status == 404
+    await client.put("/api/a/q", b"new")
+    assert (await client.get("/api/a/q?timeout=5")).data == b"new"
+    shown = (await half_known.admin().get("/migrations")).json["default"]
+    assert shown["problem"] == (
+        "namespace 'a': the old lmstfy answered 401: "
+        '{"error":"invalid token"}; give the token of this namespace in UpstreamTokens'
+    )
+    assert (shown["moved"], shown["left"]) == (2, {"available": 1, "dead": 0})
+    assert caplog.text.count("namespace 'a'") == 1
+    paths = [f"/api/{name}/q/job/{ids[name]}" for name in "abc"]
+    gone = await asyncio.gather(*(half_known.client().delete(path) for path in paths))
+    assert [answer.status for answer in gone] == [500, 204, 204]
+
+
+async def test_a_refused_namespace_stays_named_while_another_one_gives_all_the_jobs(
+    half_known: Migrating,
+) -> None:
+    await half_known.switch()
+    backend = half_known.service.backends["default"]
+    assert isinstance(backend, MigratingBackend)
+    old = backend._old
+    assert isinstance(old, OldLmstfy)
+    assert await old.take(["a.q"], 1) == []
+    said = old.problem
+    assert said.startswith("namespace 'a'")
+    old._refused["a"] = (old._refused["a"][0], 0.0)  # it would be asked again
+    for _ in range(2):
+        await half_known.before.client("the-token-of-b").put("/api/b/q", b"x")
+    assert len(await old.take(["b.q", "a.q"], 1)) == 2
+    assert old.problem == said
+
+
+async def test_tokens_of_other_namespaces_are_taken_over_if_those_of_one_are_refused(
+    half_known: Migrating, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        await half_known.before.admin().request("POST", f"/token/{name}?description=d")
+        await half_known.before.client(f"the-token-of-{name}").put(f"/api/{name}/q", b"x")
+    await half_known.switch()
+    real = OldLmstfy.tokens
+
+    async def tokens(old: OldLmstfy, namespace: str) -> dict[str, str]:
+        if namespace == "a":
+            raise StoreError("it does not say")
+        return await real(old, namespace)
+
+    monkeypatch.setattr(OldLmstfy, "tokens", tokens)
+    await half_known.service.take_over()
+    assert len((await half_known.admin().get("/token/b")).json["tokens"]) == 1
 
 
 # --- pools --------------------------------------------------------------------------------------

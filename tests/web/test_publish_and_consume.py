@@ -11,6 +11,7 @@ from penstock.core.job import AttemptError
 from penstock.core.lifecycle import decide
 from penstock.core.outcomes import LeaseLost
 from penstock.stores.contract import Settlement
+from tests.store.facts import next_jobs
 from tests.web.conftest import Served
 from tests.web.wire import Client
 
@@ -254,6 +255,15 @@ async def test_attributes_come_back_with_jobs_of_version_1(client: Client) -> No
     assert (await client.get("/api/ns/q")).json["attributes"] == expected
 
 
+async def test_the_values_of_attributes_are_cut_after_128_bytes(client: Client) -> None:
+    """In the middle of a letter, as by lmstfy: each byte that is left of it is a replacement character."""
+    text = "a" * 126 + "\N{EURO SIGN}"
+    await client.put("/api/ns/q", b"x", ("Enable-Job-Version", "yes"), ("Job-Attr-A", text))
+    assert (await client.get("/api/ns/q")).json["attributes"] == {
+        "a": "a" * 126 + "\N{REPLACEMENT CHARACTER}" * 2
+    }
+
+
 async def test_attributes_of_jobs_of_version_0_are_ignored(client: Client) -> None:
     made = await client.put("/api/ns/q", b"x", ("Enable-Job-Version", "NO"), ("Job-Attr-Foo", "bar"))
     assert len(made.json["job_id"]) == 26
@@ -317,12 +327,12 @@ async def test_a_lost_job_costs_a_try_whoever_takes_it_back(served: Served, clie
     assert job.spec.fetch_starts
     lost = LeaseLost(AttemptError.bounded(job.attempt, found.now, "LeaseLost", ""), started=False)
     await served.store.settle([Settlement(job.lease, decide(job, lost, found.now))])
-    queued = (await served.store.list_next("ns.q")).jobs
+    queued = (await next_jobs(served.store, "ns.q")).jobs
     assert [(one.spec.payload, one.attempt) for one in queued] == [(b"b", 0), (b"a", 1)]
 
 
 async def test_ids_show_when_and_with_what_delay_they_were_made(client: Client) -> None:
-    from penstock.dialects.lmstfy.job_ids import elapsed_ms
+    from penstock.dialects.lmstfy.names import elapsed_ms
 
     id = (await client.put("/api/ns/q?delay=258&ttl=300", b"")).json["job_id"]
     digits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"

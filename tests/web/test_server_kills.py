@@ -20,7 +20,7 @@ from tests import servers
 from tests.store.facts import TEST_FOLDER, key_prefix
 from tests.web.wire import Client
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 SRC = Path(__file__).parents[2] / "src"
 ROUNDS, PUBLISHERS, CONSUMERS = 5, 6, 4

@@ -15,7 +15,7 @@ from tests.web.wire import Client
 
 pytestmark = [
     pytest.mark.system,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(sys.platform != "linux", reason="reads the children of a process from /proc"),
 ]
 
@@ -120,11 +120,22 @@ async def test_a_reload_reaches_all_processes(home: Path) -> None:
         assert (await waiting).data == b"x"
 
 
+async def test_a_program_that_rotates_logs_ends_no_process(home: Path) -> None:
+    """It sends SIGUSR1, as to lmstfy, which opens its log files again then."""
+    async with running(home, "--no-tokens", "--processes", "2") as program:
+        before = program.children
+        for pid in (program.pid, *before):
+            os.kill(pid, signal.SIGUSR1)
+        for client in await clients_of_all(program):
+            assert (await client.put("/api/ns/q", b"x")).status == 201
+        assert program.children == before
+
+
 async def test_metrics_are_those_of_all_processes(home: Path) -> None:
     async with running(home, "--no-tokens", "--processes", "3") as program:
         for client in await clients_of_all(program):
             assert (await client.put("/api/ns/q", b"x")).status == 201
-        published = 'lmstfy_redis_publish_queue_jobs{pool="default",namespace="ns",queue="q"} 24'
+        published = 'infra_lmstfy_redis_publish_queue_jobs{pool="default",namespace="ns",queue="q"} 24'
         for _ in range(6):  # at each process that a new connection may reach
             shown = (await program.admin().get("/metrics")).body.decode().splitlines()
             assert published in shown

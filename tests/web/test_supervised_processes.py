@@ -19,7 +19,7 @@ from penstock.web import processes
 from penstock.web.processes import ServerProcesses
 from tests.web.programs import SOON, until_true
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 CHILD = """
 import asyncio, os

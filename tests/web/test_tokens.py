@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.errors import StoreUnavailable
-from penstock.dialects.lmstfy.defaults import LmstfySettings
 from penstock.dialects.lmstfy.names import MOST_NAME
+from penstock.dialects.lmstfy.settings import LmstfySettings
 from penstock.encryption import Cipher, Keyring
 from penstock.stores.contract import Store
 from penstock.stores.encrypted import encrypted_store
@@ -96,6 +98,20 @@ async def test_a_token_may_have_any_letters(guarded: Served) -> None:
         assert (await guarded.admin().request("POST", f"/token/ns?{query}")).status == 400
 
 
+async def test_lengths_are_counted_in_bytes(guarded: Served) -> None:
+    long, token = "%C3%BC" * 128, "%C3%BC" * 10
+    assert await made(guarded, f"/token/ns?description=d&token={token}") == "\u00fc" * 10
+    for namespace, query, says in (
+        ("ns", f"description=d&token={token[6:]}x", "the user token was too short"),
+        (long, "description=d", "the namespace name was too long"),
+    ):
+        refused = await guarded.admin().request("POST", f"/token/{namespace}?{query}")
+        assert (refused.status, refused.body) == (400, error(says))
+    for path in (f"/api/{long}/q/peek", f"/api/ns/{long}/peek"):
+        refused = await guarded.client("of-the-command-line").get(path)
+        assert (refused.status, refused.body) == (400, error("namespace or queue name too long"))
+
+
 async def test_a_token_of_ones_own_is_made_once(guarded: Served) -> None:
     body = f"description=test&token={TOKEN}".encode()
     answer = await guarded.admin().request("POST", "/token/test-ns", body, [FORM])
@@ -133,6 +149,104 @@ async def test_a_deleted_token_is_refused_by_every_server(
         assert status == 401
     finally:
         await other.stop()
+
+
+async def test_a_new_token_is_accepted_by_every_server_at_once(
+    guarded: Served, open_store: Callable[[], Store], clock: ManualClock
+) -> None:
+    known = await made(guarded)
+    other = Served(open_store(), clock, need_tokens=True)
+    await other.start()
+    try:
+        for _ in range(5):
+            assert (await other.client(known).put("/api/ns/q", b"x")).status == 201  # it has read all tokens
+            new = await made(guarded)
+            assert (await other.client(new).put("/api/ns/q", b"x")).status == 201
+            newer = await made(guarded)
+            assert newer in (await other.admin().get("/token/ns")).json["tokens"]
+    finally:
+        await other.stop()
+
+
+async def test_wrong_tokens_share_a_look_at_the_store(
+    admitting: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await made(admitting)
+    tokens, answers, looks = admitting.service.tokens, [], []
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    real = admitting.store.document_versions
+
+    async def hold(kinds: Sequence[str]) -> list[int]:
+        looks.append(kinds)
+        begun.set()
+        await go_on.wait()
+        return await real(kinds)
+
+    monkeypatch.setattr(admitting.store, "document_versions", hold)
+    tokens.check("default", "ns", "the-first-wrong-one", answers.append)
+    await begun.wait()
+    for n in range(1_000):
+        tokens.check("default", "ns", f"wrong-{n}", answers.append)
+    go_on.set()
+    await tokens._stored._misses.drained()
+    assert answers == [False] * 1_001
+    assert len(looks) == 2, "those that came after the begin of a look share the next one"
+
+
+@pytest.fixture
+async def admitting(clock: ManualClock, home: Path) -> AsyncIterator[Served]:
+    """The service that needs tokens over a store in memory, and another store for these tokens."""
+    jobs, tokens = MemoryStore(f"{home}/jobs", clock=clock), MemoryStore(f"{home}/tokens", clock=clock)
+    one = Served(jobs, clock, admin_store=tokens, need_tokens=True)
+    one.store = tokens
+    await one.start()
+    yield one
+    await one.stop()
+    for store in (jobs, tokens):
+        store.close()
+
+
+async def unavailable(*_: object, **__: object) -> list[int]:
+    raise StoreUnavailable("away")
+
+
+async def never(*_: object, **__: object) -> list[int]:
+    await asyncio.Event().wait()
+    return []
+
+
+@pytest.mark.parametrize("answer", [unavailable, never])
+async def test_known_tokens_work_while_their_store_is_away(
+    admitting: Served, monkeypatch: pytest.MonkeyPatch, answer: Callable[..., Awaitable[list[int]]]
+) -> None:
+    token = await made(admitting)
+    client = admitting.client(token)
+    assert (await client.put("/api/ns/q", b"x")).status == 201
+    cache = "penstock.web.document_cache"
+    monkeypatch.setattr(f"{cache}._PATIENCE", 0.01)
+    real = admitting.store.document_versions
+    monkeypatch.setattr(admitting.store, "document_versions", answer)
+    for cached in (admitting.service.tokens._stored, admitting.service.limits._stored):
+        monkeypatch.setattr(cached, "_fresh", 0.0)
+    for _ in range(20):
+        assert (await client.put("/api/ns/q", b"x")).status == 201
+    if answer is unavailable:
+        assert (await admitting.client("unknown").put("/api/ns/q", b"x")).status == 500
+        monkeypatch.setattr(f"{cache}._LASTS", 0.0)  # a minute has passed
+        assert (await client.put("/api/ns/q", b"x")).status == 500
+        monkeypatch.setattr(admitting.store, "document_versions", real)
+        assert (await client.put("/api/ns/q", b"x")).status == 201
+
+
+async def test_a_token_that_was_deleted_here_is_refused_while_its_store_is_away(
+    admitting: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = await made(admitting)
+    client = admitting.client(token)
+    assert (await client.put("/api/ns/q", b"x")).status == 201
+    assert (await admitting.admin().delete(f"/token/ns/{token}")).status == 204
+    monkeypatch.setattr(admitting.store, "document_versions", unavailable)
+    assert (await client.put("/api/ns/q", b"x")).status == 500
 
 
 async def test_tokens_are_no_jobs_of_lmstfy(guarded: Served) -> None:

@@ -21,10 +21,12 @@ from penstock.stores.contract import Store
 from penstock.testing import FaultyStore
 from penstock.worker import Worker
 from penstock.worker.executor import interruption
+from penstock.worker.leased_jobs import LeasedJob
+from tests.lease_clocks import LeaseClock
 from tests.sqlite_files import new_url
 
 #: No test waits longer than this for something that should happen at once (s).
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 E = TypeVar("E", bound=Event)
 
@@ -84,6 +86,11 @@ def faults(app: App) -> FaultyStore:
     return faulty
 
 
+@pytest.fixture
+def lease_clock(monkeypatch: pytest.MonkeyPatch) -> LeaseClock:
+    return LeaseClock(monkeypatch)
+
+
 class Door:
     """A store one of whose verbs waits at the door until it is opened: what happens meanwhile?"""
 
@@ -130,15 +137,24 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def quick(**knobs: Any) -> Config:
-    """A configuration with short periods, so that nothing needs long waits."""
-    settings = {"drain_timeout": "2s", "thread_grace": "100ms", "heartbeat": "200ms", "lease": "1s"}
+    """A configuration with short periods, so that nothing needs long waits.
+
+    Its leases outlive a machine that stalls for some seconds; a test that waits for the end of one says so.
+    """
+    settings = {
+        "drain_timeout": "2s",
+        "thread_grace": "100ms",
+        "cleanup_grace": "300ms",
+        "heartbeat": "200ms",
+        "lease": "15s",
+    }
     settings["kill_grace"] = "30s"  # of a supervisor, which there is none
     return load({**settings, **knobs}, env={}, file=Path("/dev/null")).config
 
 
 def patient(**knobs: Any) -> Config:
-    """Leases and heartbeats as long as in real life: what must not depend on a heartbeat."""
-    return quick(**{"lease": "15s", "heartbeat": "5s", **knobs})
+    """Leases and heartbeats so long that no test lives to see one: for what must not depend on them."""
+    return quick(**{"lease": "3h", "heartbeat": "1h", **knobs})
 
 
 @contextlib.asynccontextmanager
@@ -198,6 +214,17 @@ async def until(condition: Callable[[], Awaitable[bool] | bool], what: str) -> N
                 await asyncio.sleep(0.005)
     except TimeoutError:
         pytest.fail(f"it did not happen within {PATIENCE} s: {what}")
+
+
+async def started(worker: Worker, began: Path) -> LeasedJob:
+    """The job that the worker runs, once its function has noted there that it has begun."""
+    assert worker._services is not None
+    jobs = worker._services.leased_jobs
+    await until(
+        lambda: began.exists() and any(leased.started for leased in jobs), "the function of the job has begun"
+    )
+    (found,) = jobs
+    return found
 
 
 async def ended(handle: Handle[Any]) -> Job:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import inspect
 import os
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -14,10 +17,13 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from penstock import App
 from penstock.app.attempt import current_job
 from penstock.core.job import Job, RawJob
 from penstock.errors import Cancel, Discard, Retry, Snooze
+from penstock.worker.pools.host import Host
 
 app = App("memory://")
 
@@ -54,6 +60,15 @@ def nap(seconds: float) -> tuple[int, float, float]:
     """Sleep; returns the pid and the monotonic instants of start and end."""
     began = time.monotonic()
     time.sleep(seconds)
+    return os.getpid(), began, time.monotonic()
+
+
+@app.task(run_in="process")
+def nap_until(path: str) -> tuple[int, float, float]:
+    """Sleep until there is such a file; returns what `nap` does."""
+    began = time.monotonic()
+    while not os.path.exists(path):
+        time.sleep(0.002)
     return os.getpid(), began, time.monotonic()
 
 
@@ -179,12 +194,18 @@ def start_helper() -> int:
 
 
 @app.task(run_in="process")
-def fork_and_die() -> None:
+def fork_and_die(pid_file: str) -> None:
     """A fork shares the socket to the worker: its end must be seen without the socket's."""
-    if os.fork() == 0:
-        os.setsid()
-        time.sleep(5)
-        os._exit(0)
+    reads, writes = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.setsid()  # out of reach of the kill of its parent's group
+        os.close(writes)
+        while True:
+            signal.pause()
+    os.close(writes)
+    os.read(reads, 1)  # until it has done so
+    with open(pid_file, "w") as file:
+        file.write(str(pid))
     os._exit(4)
 
 
@@ -282,3 +303,51 @@ def fork_beside_threads() -> int:
     over.set()
     beside.join()
     return status
+
+
+@app.task(run_in="process")
+def scribble(where: str) -> str:
+    """Write to what this process shares with its worker, as a task does that takes it for its own."""
+    host = inspect.currentframe()
+    while host is not None and not isinstance(host.f_locals.get("self"), Host):
+        host = host.f_back
+    assert host is not None
+    here: Host = host.f_locals["self"]
+    number = host.f_locals["order"].number
+    fds = [int(name) for name in os.listdir("/proc/self/fd")]
+    sockets = [fd for fd in fds if _target(fd).startswith("socket:")]
+    if where == "files":
+        return str(sum("penstock-" in _target(fd) for fd in fds))
+    if where == "close":
+        here._send.__self__._socket.close()  # type: ignore[attr-defined]
+        return "closed"
+    if where == "read":
+        for fd in sockets:
+            os.set_blocking(fd, False)
+            with contextlib.suppress(OSError):
+                os.read(fd, 3)
+            os.set_blocking(fd, True)
+        return "read"
+    if where == "page":
+        here._page._map[:] = b"\x41" * len(here._page._map)
+    elif where == "socket":
+        for fd in sockets:
+            os.write(fd, b"hello, is there anybody?")
+    else:
+        body = {
+            "message": b"\x91\xa5Never",
+            "outcome": msgspec.msgpack.encode(["Failed", number, 0.0, 0.0, "Never", {}]),
+            "other call": msgspec.msgpack.encode(["Refused", number + 1_000]),
+            "place": msgspec.msgpack.encode(["FunctionReturned", number, 0.0, 0.0, 0.0, None, [3, 9]]),
+        }[where]
+        size = len(body)
+        here._send.__self__._socket.sendall(struct.pack(">II", size, size ^ 0xFFFFFFFF) + body)  # type: ignore[attr-defined]
+    time.sleep(60)  # the worker kills this process
+    return "it goes on"
+
+
+def _target(fd: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:  # the descriptor of the listing itself
+        return ""

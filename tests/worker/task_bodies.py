@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import builtins
 import os
+import sys
 import time
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,8 @@ from typing import Any
 from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.app.task import Task
-from penstock.core.batch import Batch
 from penstock.core.job import Job
+from penstock.core.relations import Batch
 from penstock.errors import AttemptTimeout, Cancel, Discard, Interrupted, RateLimited, Retry, Snooze
 
 #: The registry of child processes; a test registers the same tasks with an app of its own.
@@ -36,6 +38,9 @@ def act(how: str) -> Any:
             return {"id": job.id, "task": job.task, "queue": job.queue, "attempt": job.attempt}
         case "remaining":
             return current_job().remaining()
+        case "clock":
+            began, left = time.monotonic(), current_job().remaining()
+            return [began, left, time.monotonic()]
         case "raise":
             raise ValueError("it is wrong")
         case "raise at first":
@@ -61,7 +66,7 @@ def act(how: str) -> Any:
         case "unshowable":
             raise Unshowable
         case "unencodable":
-            return object()
+            return {"found": [0, 1j]}
     raise AssertionError(how)
 
 
@@ -402,11 +407,11 @@ ODD_ENDS: dict[str, tuple[Any, str, str | None]] = {
     "a group": (lambda: ExceptionGroup("two", [ValueError("1"), Leaving()]), "retryable", "ExceptionGroup"),
     "a deep chain": (_deep_cause, "retryable", "ValueError"),
     "a deep group": (_deep_group, "retryable", "ExceptionGroup"),
-    "return what is deep": (_deep_list, "retryable", None),
-    "return what is huge": (lambda: 10**5000, "retryable", None),
-    "return half a character": (lambda: "caf\udce9", "retryable", None),
-    "return what poses": (Posing, "retryable", None),
-    "return what leaves": (Leaving, "retryable", None),
+    "return what is deep": (_deep_list, "dead", "ResultError"),
+    "return what is huge": (lambda: 10**5000, "dead", "ResultError"),
+    "return half a character": (lambda: "caf\udce9", "dead", "ResultError"),
+    "return what poses": (Posing, "dead", "ResultError"),
+    "return what leaves": (Leaving, "dead", "ResultError"),
 }
 
 
@@ -436,11 +441,48 @@ async def fail_by_no_rule_async() -> None:
     raise ValueError("it is wrong")
 
 
+def fork_on(how: str) -> int:
+    """Fork, and go on in the child as a program does; returns the child's exit code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: this process has threads
+        pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    if how == "exit":
+        sys.exit(3)
+    if how == "fail":
+        raise ValueError("of the child")
+    return 77
+
+
+async def fork_on_async(how: str) -> int:
+    await asyncio.sleep(0)
+    return fork_on(how)
+
+
+def await_result(url: str, id: str) -> Any:
+    """Wait inside the slot for the result of a job, as `child.enqueue().result()` does."""
+    app = App(url)
+    try:
+        return app.handle(id).result()
+    finally:
+        app.close()
+
+
+async def await_result_async(url: str, id: str) -> Any:
+    app = App(url)
+    try:
+        return await app.handle(id).aresult()
+    finally:
+        app.close()
+
+
 _ASYNC: dict[str, Any] = {
     name.removesuffix("_async"): deed for name, deed in list(globals().items()) if name.endswith("_async")
 }
 
-for _deed in (act, linger, heed, obey, swallow, typed, tell, fill, stumble):
+for _deed in (act, linger, heed, obey, swallow, typed, tell, fill, stumble, fork_on, await_result):
     app.task(name=_deed.__name__, run_in="process")(_deed)
 app.task(name="end_oddly", run_in="process", retry="1h")(end_oddly)
 app.task(name="fail_by_no_rule", run_in="process", **NO_RULES)(fail_by_no_rule)

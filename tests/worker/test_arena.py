@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.worker.pools.arena import LARGE, SIZE, Arena
-from penstock.worker.pools.call_page import CallPage
+from penstock.worker.pools.shared_state import LARGE, SIZE, Arena, CallPage
 
 MB = 1 << 20
 

@@ -9,13 +9,16 @@ import pytest
 from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.core.job import State
+from penstock.stores.contract import LeaseStatus
 from penstock.testing import FaultyStore
+from penstock.worker.executor.runners import Runners
+from penstock.worker.leased_jobs import LeasedJob
 from tests.worker.conftest import Door, at_work, becomes, ended, in_a_burst, patient, quick, until
 from tests.worker.task_bodies import act, lines, linger, made
 
 
 async def test_a_failed_attempt_is_the_only_one(app: App, run_in: str) -> None:
-    task = made(app, run_in, act, delivery="at-most-once", retry="1ms")
+    task = made(app, run_in, act, delivery="at-most-once")
     handle = await task.aenqueue("raise")
     await in_a_burst(app)
     job = await ended(handle)
@@ -25,7 +28,7 @@ async def test_a_failed_attempt_is_the_only_one(app: App, run_in: str) -> None:
 
 async def test_a_timeout_ends_it_for_good(app: App, run_in: str, tmp_path: Path) -> None:
     began = tmp_path / "began"
-    task = made(app, run_in, linger, delivery="at-most-once", timeout="50ms", retry="1ms")
+    task = made(app, run_in, linger, delivery="at-most-once", timeout="50ms")
     handle = await task.aenqueue(str(began))
     async with at_work(app):
         assert (await ended(handle)).state is State.DEAD
@@ -77,6 +80,26 @@ async def test_a_worker_that_stops_while_the_start_is_recorded_gives_it_back(
 
 
 @pytest.mark.parametrize("run_in", ["async", "thread"])
+async def test_a_cancellation_before_the_start_is_recorded_ends_it_and_the_next_starts(
+    app: App, run_in: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the turn of the loop in which it gets its slot: the task that records it has not begun."""
+    task = made(app, run_in, act, delivery="at-most-once")
+    launch = Runners.launch_on_record
+
+    def interrupted(runners: Runners, leased: LeasedJob) -> None:
+        launch(runners, leased)
+        if leased.job.id == "first":
+            assert worker._services is not None
+            worker._services.executor.on_lease_status(leased, LeaseStatus.CANCEL_ASKED)
+
+    monkeypatch.setattr(Runners, "launch_on_record", interrupted)
+    async with at_work(app, config=quick(concurrency=1)) as worker:
+        handles = [await task.using(id=id).aenqueue("return") for id in ("first", "second")]
+        states = [(await ended(handle)).state for handle in handles]
+    assert states == [State.CANCELLED, State.COMPLETED]
+
+
 async def test_the_start_of_a_last_attempt_is_in_the_store_before_it_begins(app: App, run_in: str) -> None:
     seen: list[tuple[bool, State]] = []
 
@@ -105,7 +128,7 @@ async def test_that_of_a_process_too(app: App, tmp_path: Path) -> None:
         job = await handle.ajob()
         assert job is not None
         assert (job.started, job.state) == (True, State.RUNNING)
-        assert await handle.aresult(5) == "stayed"
+        assert await handle.aresult(60) == "stayed"
 
 
 async def test_an_earlier_attempt_costs_no_such_write(app: App, faults: FaultyStore) -> None:

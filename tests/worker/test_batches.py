@@ -32,16 +32,16 @@ async def test_the_function_gets_a_list_of_what_was_enqueued_one_by_one(app: App
     task = collecting(app, run_in).using(batch_key="customer-7")
     async with at_work(app):
         handles = await app.aenqueue_many([task.job(item) for item in "abcd"])
-        assert [await handle.aresult(10) for handle in handles] == [None] * 4
+        assert [await handle.aresult(60) for handle in handles] == [None] * 4
     full, late = await the_batch(app, handles[0]), await the_batch(app, handles[3])
     ids = [handle.id for handle in handles]
-    assert await full.aresult(10) == {
+    assert await full.aresult(60) == {
         "items": ["a", "b", "c"],
         "batch_key": "customer-7",
         "members": ids[:3],
         "attempt": 1,
     }
-    assert (await late.aresult(10))["items"] == ["d"]
+    assert (await late.aresult(60))["items"] == ["d"]
     (stats,) = await app.store.stats()
     assert (stats.enqueued, stats.processed, stats.failed) == (4, 2, 0)
 
@@ -50,9 +50,9 @@ async def test_a_batch_is_tried_again_as_a_whole(app: App, run_in: str) -> None:
     task = collecting(app, run_in)
     async with at_work(app):
         handles = await app.aenqueue_many([task.job(item) for item in ("a", "fail once", "b")])
-        assert [await handle.aresult(10) for handle in handles] == [None] * 3
+        assert [await handle.aresult(60) for handle in handles] == [None] * 3
     batch = await the_batch(app, handles[0])
-    result = await batch.aresult(10)
+    result = await batch.aresult(60)
     assert (result["items"], result["attempt"]) == (["a", "fail once", "b"], 2)
     job = await batch.ajob()
     assert job is not None

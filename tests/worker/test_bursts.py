@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from penstock.app.app import App
@@ -13,22 +12,18 @@ from tests.worker.task_bodies import act, lines, linger, made
 
 async def test_a_burst_without_jobs_ends_at_once(app: App) -> None:
     made(app, "async", act)
-    took = []
-    while not took or (took[-1] >= 1 and len(took) < 3):  # the machine does other things, too
-        before = time.monotonic()
-        await in_a_burst(app)
-        took.append(time.monotonic() - before)
-    assert min(took) < 1
+    await in_a_burst(app, config=patient(safety_poll="1h"))
 
 
 async def test_a_burst_runs_what_is_due_within_a_second_and_leaves_what_is_not(app: App) -> None:
     task = made(app, "async", act)
     soon = await task.using(delay="0.5s").aenqueue("return")
     later = await task.using(delay="1h").aenqueue("return")
-    before = time.monotonic()
     await in_a_burst(app, config=patient())
-    assert 0.4 < time.monotonic() - before < 3
-    assert (await ended(soon)).state is State.COMPLETED
+    job = await ended(soon)
+    assert job.state is State.COMPLETED
+    assert job.fetched_at is not None
+    assert job.fetched_at >= job.run_at >= job.enqueued_at + 500
     assert (await becomes(later, State.SCHEDULED)).attempt == 0
 
 
@@ -72,7 +67,7 @@ async def test_a_burst_serves_queues_with_slots_and_process_tasks_to_the_end(
     await in_a_burst(app, [Queue("single", slots=2), "heavy"], config=patient(process_slots=1))
     assert len(lines(began)) == 20
     for handle in handles:
-        assert await handle.aresult(10) == "done in attempt 1"
+        assert await handle.aresult(60) == "done in attempt 1"
 
 
 async def test_a_burst_ends_while_another_worker_still_runs_a_job(app: App, tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from penstock.app.attempt import NoCurrentJob, current_job
 from penstock.core.job import AttemptError, Job, State
 from penstock.stores.contract import HeartbeatRequest, Share
 from penstock.testing import FaultyStore, inline
-from penstock.worker import callback_executor, callback_runner
+from penstock.worker import callbacks
 from tests.worker.conftest import Door, at_work, becomes, ended, in_a_burst, patient, quick, until
 from tests.worker.task_bodies import act, linger, made
 
@@ -187,6 +188,24 @@ async def test_one_that_fails_is_logged_and_changes_nothing(
     assert f"job {handles[1].id}: on_success of linger" in caplog.text
 
 
+async def test_one_that_returns_what_would_do_its_work_is_logged(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    def yields() -> Iterator[None]:
+        yield
+
+    async def returns_it(job: Job, result: Any) -> Any:
+        return yields()
+
+    app.on_success(lambda job, result: yields())
+    app.on_success(returns_it)
+    await made(app, "async", act).aenqueue("return")
+    await in_a_burst(app)
+    errors = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert len(errors) == 2
+    assert all(error.startswith("it returned a generator, and what that stands for") for error in errors)
+
+
 async def test_they_hold_no_slot_and_delay_no_settlement(app: App) -> None:
     go_on, waits = threading.Event(), asyncio.Event()
 
@@ -201,7 +220,7 @@ async def test_they_hold_no_slot_and_delay_no_settlement(app: App) -> None:
     task = made(app, "async", act)
     async with at_work(app, concurrency=1):
         for handle in [await task.aenqueue("return") for _ in range(30)]:
-            assert await handle.aresult(5) == "done in attempt 1"
+            assert await handle.aresult(60) == "done in attempt 1"
         go_on.set()
         waits.set()
 
@@ -209,7 +228,7 @@ async def test_they_hold_no_slot_and_delay_no_settlement(app: App) -> None:
 async def test_callbacks_beyond_the_buffer_are_dropped_and_reported(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(callback_runner, "_MAX_WAITING", 10)
+    monkeypatch.setattr(callbacks, "_MAX_WAITING", 10)
     go_on = asyncio.Event()
     called: list[str] = []
 
@@ -222,7 +241,7 @@ async def test_callbacks_beyond_the_buffer_are_dropped_and_reported(
     async with at_work(app):
         handles = await app.aenqueue_many([task.job("return") for _ in range(50)])
         for handle in handles:
-            await handle.aresult(5)
+            await handle.aresult(60)
         go_on.set()
     assert 10 <= len(called) <= 18
     assert f"callbacks of {50 - len(called)} job(s) were dropped" in caplog.text
@@ -231,7 +250,7 @@ async def test_callbacks_beyond_the_buffer_are_dropped_and_reported(
 async def test_failures_have_their_place_when_successes_fill_it(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callback_runner, "_MAX_WAITING", 10)
+    monkeypatch.setattr(callbacks, "_MAX_WAITING", 10)
     go_on = asyncio.Event()
     calls = CallRecorder()
 
@@ -243,7 +262,7 @@ async def test_failures_have_their_place_when_successes_fill_it(
     task = made(app, "async", act, max_attempts=1)
     async with at_work(app):
         for handle in await app.aenqueue_many([task.job("return") for _ in range(30)]):
-            await handle.aresult(5)
+            await handle.aresult(60)
         bad = await task.aenqueue("raise")
         await becomes(bad, State.DEAD)
         go_on.set()
@@ -253,7 +272,7 @@ async def test_failures_have_their_place_when_successes_fill_it(
 async def test_what_waits_takes_a_bounded_part_of_the_memory(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callback_runner, "_MAX_BYTES", 100_000)
+    monkeypatch.setattr(callbacks, "_MAX_BYTES", 100_000)
     go_on = asyncio.Event()
 
     @app.on_success
@@ -266,7 +285,7 @@ async def test_what_waits_takes_a_bounded_part_of_the_memory(
 
     async with at_work(app, concurrency=1) as worker:
         for handle in await app.aenqueue_many([work.job() for _ in range(20)]):
-            await handle.aresult(5)
+            await handle.aresult(60)
         parts = worker._services
         assert parts is not None
         assert parts.callback_runner._bytes <= 100_000
@@ -280,9 +299,8 @@ async def test_what_waits_takes_a_bounded_part_of_the_memory(
 async def test_one_that_does_not_come_back_is_stopped(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(
-        callback_runner, "CallbackExecutor", lambda n: callback_executor.CallbackExecutor(n, limit=0.1)
-    )
+    impatient = functools.partial(callbacks.CallbackExecutor, limit=0.1)
+    monkeypatch.setattr(callbacks, "CallbackExecutor", impatient)
     calls = CallRecorder()
 
     @app.on_success
@@ -291,7 +309,7 @@ async def test_one_that_does_not_come_back_is_stopped(
 
     @app.on_success
     def spin(job: Job, result: Any) -> None:
-        ends = time.monotonic() + 9
+        ends = time.monotonic() + 60
         while time.monotonic() < ends:
             time.sleep(0.002)
         pytest.fail("nobody stopped it")
@@ -330,7 +348,7 @@ async def test_a_burst_runs_what_they_enqueue(app: App) -> None:
 
     await made(app, "async", act, max_attempts=1).aenqueue("raise")
     await in_a_burst(app)
-    assert await app.handle("repair", task=repair).aresult(10) == "done in attempt 1"
+    assert await app.handle("repair", task=repair).aresult(60) == "done in attempt 1"
 
 
 async def test_they_are_no_part_of_the_attempt(app: App) -> None:
@@ -370,7 +388,7 @@ async def test_without_callbacks_no_callback_thread_is_created(app: App) -> None
     assert not app.callbacks.active
     handle = await made(app, "async", act).aenqueue("return")
     worker = await in_a_burst(app)
-    assert await handle.aresult(10) == "done in attempt 1"
+    assert await handle.aresult(60) == "done in attempt 1"
     assert worker._services is not None
     assert worker._services.callback_runner._executor._pool is None
 

@@ -17,6 +17,8 @@ from penstock.worker.pools import (
     CallEnd,
     CallRefused,
     ChildDied,
+    ChildLimits,
+    ChildOptions,
     EncodedResult,
     PoolEvents,
     ProcessCall,
@@ -49,7 +51,7 @@ class Ends(PoolEvents):
         self.changed.set()
 
     async def until(self, tickets: Sequence[Any]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not set(tickets) <= set(self.of):
                 self.changed.clear()
                 await self.changed.wait()
@@ -209,7 +211,7 @@ async def test_a_call_whose_lease_was_revoked_is_refused_and_one_that_starts_is_
 
 
 async def test_a_child_gets_no_more_calls_than_it_may_run(ends: Ends) -> None:
-    pool = ProcessPool(1, APP, events=ends, max_jobs_per_child=5)
+    pool = ProcessPool(1, APP, ChildOptions(limits=ChildLimits(jobs=5)), events=ends)
     try:
         tickets = [submit(pool, tasks.pid) for _ in range(12)]
         pool.dispatch()

@@ -13,8 +13,8 @@ import pytest
 
 from penstock.app.app import App
 from penstock.client.handle import Handle
-from penstock.core.batch import Batch
 from penstock.core.job import Job, State
+from penstock.core.relations import Batch
 from penstock.encryption import new_key
 from penstock.errors import Retry, SignatureMismatch, Undecodable
 from penstock.events import JobParked, TaskUnknown
@@ -103,7 +103,7 @@ async def test_an_old_worker_sets_aside_what_only_newer_code_knows_and_the_new_o
             assert (event.id, event.queue, event.task) == (handle.id, "default", "greet")
             assert "'lang'" in event.reason
         async with at_work(new):
-            assert await handle.aresult(10) == "hallo Ann"
+            assert await handle.aresult(60) == "hallo Ann"
     assert (await ended(handle)).attempt == 1
     assert (called, told.of(TaskUnknown)) == ([], [])
 
@@ -117,7 +117,7 @@ async def test_a_new_worker_sets_aside_what_only_older_code_knows_and_the_old_on
         assert (job.attempt, job.errors) == (0, ())
         assert "the argument 'lang' is missing" in (job.reason or "")
         async with at_work(old):
-            assert await handle.aresult(10) == "hello Bob"
+            assert await handle.aresult(60) == "hello Bob"
     assert (await ended(handle)).attempt == 1
 
 
@@ -128,7 +128,7 @@ async def test_a_lone_old_worker_sets_them_aside_for_the_one_that_takes_its_plac
     await in_a_burst(old)
     assert await app.store.parked() == [Parked("default", "greet", 10)]
     async with at_work(new):
-        assert {await handle.aresult(10) for handle in handles} == {"hallo Ann"}
+        assert {await handle.aresult(60) for handle in handles} == {"hallo Ann"}
     assert {(await ended(handle)).attempt for handle in handles} == {1}
 
 
@@ -143,10 +143,10 @@ async def test_the_old_worker_does_not_take_them_again_and_runs_on(
                 await becomes(handle, State.PARKED)
             await until(lambda: worker.info().tasks == (), "it says that it has not that task")
             (again,) = await of_older(app)
-            assert await again.aresult(5) == "hello Bob", "what is ready it takes"
+            assert await again.aresult(60) == "hello Bob", "what is ready it takes"
             jobs = fetches.jobs
             (last,) = await of_older(app)
-            assert await last.aresult(5) == "hello Bob"
+            assert await last.aresult(60) == "hello Bob"
             assert fetches.jobs - jobs <= 1
             calls = fetches.calls
             await asyncio.sleep(0.3)
@@ -246,7 +246,7 @@ async def test_so_is_an_at_most_once_job_and_the_last_attempt(app: App, new_app:
     async with at_work(app):
         await becomes(handle, State.PARKED)
         async with at_work(newer):
-            assert await handle.aresult(10) == "hallo Ann"
+            assert await handle.aresult(60) == "hallo Ann"
     assert (await ended(handle)).attempt == 1
 
 

@@ -8,8 +8,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from penstock.worker.pools import ChildDied, ProcessPool, fork_starter
+from penstock.worker.pools import ChildDied, ChildLimits, ChildOptions, ProcessPool, fork_starter
 from penstock.worker.pools.calls import ChildBroken
 from tests.worker import process_tasks as tasks
 from tests.worker.test_processes import run, text_of, until_gone
@@ -24,7 +25,7 @@ def parent_of(pid: int) -> int:
 
 @pytest.mark.parametrize("start", STARTS)
 async def test_a_pool_runs_calls_and_replaces_dead_children(start: str) -> None:
-    pool = ProcessPool(2, APP, start=start)
+    pool = ProcessPool(2, APP, ChildOptions(start=start))
     assert await run(pool, tasks.add, 1, 2) == 3
     for how, cause in (("segv", "killed by SIGSEGV"), ("exit", "exit code 3"), ("kill", "killed by SIGKILL")):
         with pytest.raises(ChildDied, match=cause):
@@ -72,7 +73,7 @@ async def test_an_app_that_is_not_safe_to_fork_is_imported_after_the_fork(
 ) -> None:
     (tmp_path / "unsafe_app.py").write_text(f"from tests.worker.process_tasks import app\n{source}\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    pool = ProcessPool(1, "unsafe_app:app", start="preload")
+    pool = ProcessPool(1, "unsafe_app:app", ChildOptions(start="preload"))
     if "raise" in source:
         with pytest.raises(ChildDied, match="out of order"):
             await run(pool, tasks.add, 1, 2)
@@ -92,7 +93,7 @@ async def test_a_preloaded_child_shares_the_import_of_the_app(
         f"import os\nfrom tests.worker.process_tasks import app\nopen({str(log)!r}, 'a').write('x')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    pool = ProcessPool(1, "counted_app:app", start="preload")
+    pool = ProcessPool(1, "counted_app:app", ChildOptions(start="preload"))
     for _ in range(3):
         with pytest.raises(ChildDied):
             await run(pool, tasks.die, "kill")
@@ -105,8 +106,8 @@ async def test_a_preload_that_ends_the_process_fails_the_start(
 ) -> None:
     (tmp_path / "app_that_exits.py").write_text("import os\nos._exit(3)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    pool = ProcessPool(1, "app_that_exits:app", start="preload")
-    async with asyncio.timeout(30):
+    pool = ProcessPool(1, "app_that_exits:app", ChildOptions(start="preload"))
+    async with asyncio.timeout(60):
         with pytest.raises(ChildBroken, match="has ended"):
             await run(pool, tasks.add, 1, 2)
     pool.close(5)
@@ -119,10 +120,10 @@ async def test_a_preload_that_hangs_is_replaced_after_its_timeout(
     module.write_text("import time\ntime.sleep(3600)\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    pool = ProcessPool(2, "app_that_hangs:app", start="preload", start_timeout=0.5)
+    pool = ProcessPool(2, "app_that_hangs:app", ChildOptions(start="preload", start_timeout=0.5))
     assert await pool.prestart(2) == 0
     module.write_text("from penstock import App\napp = App('memory://')\n")
-    pool._start_timeout = 30.0
+    pool._options = replace(pool._options, start_timeout=30.0)
     assert await pool.prestart(1) == 1
     pool.close(5)
 
@@ -170,7 +171,7 @@ async def test_many_deaths_and_closings_do_not_disturb_the_process_that_forks() 
 
 async def children(pool: ProcessPool, n: int) -> list[int]:
     """The pids, once there are this many children."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(pool.pids) < n:
             await asyncio.sleep(0.002)
     return pool.pids
@@ -180,7 +181,7 @@ async def children(pool: ProcessPool, n: int) -> list[int]:
 async def test_a_successor_is_ready_while_the_last_job_of_its_predecessor_runs(
     tmp_path: Path, start: str
 ) -> None:
-    pool = ProcessPool(1, APP, max_jobs_per_child=1, start=start)
+    pool = ProcessPool(1, APP, ChildOptions(start=start, limits=ChildLimits(jobs=1)))
     for n in range(3):
         gate = tmp_path / str(n)
         last = asyncio.create_task(run(pool, tasks.pid_when, str(gate)))
@@ -192,7 +193,7 @@ async def test_a_successor_is_ready_while_the_last_job_of_its_predecessor_runs(
 
 
 async def test_a_successor_is_ready_before_a_growing_child_reaches_its_limit() -> None:
-    pool = ProcessPool(1, APP, max_memory_per_child=240 << 20)
+    pool = ProcessPool(1, APP, ChildOptions(limits=ChildLimits(memory=240 << 20)))
     old = await run(pool, tasks.pid)
     await run(pool, tasks.keep, 205)
     _, new = await children(pool, 2)
@@ -204,7 +205,7 @@ async def test_a_successor_is_ready_before_a_growing_child_reaches_its_limit() -
 
 
 async def test_a_waiting_successor_gets_no_place_beyond_the_size_of_the_pool(tmp_path: Path) -> None:
-    pool = ProcessPool(1, APP, max_jobs_per_child=1)
+    pool = ProcessPool(1, APP, ChildOptions(limits=ChildLimits(jobs=1)))
     gates = [tmp_path / "0", tmp_path / "1"]
     first, second = (asyncio.create_task(run(pool, tasks.pid_when, str(gate))) for gate in gates)
     old, new = await children(pool, 2)
@@ -217,7 +218,7 @@ async def test_a_waiting_successor_gets_no_place_beyond_the_size_of_the_pool(tmp
 
 @pytest.mark.parametrize("start", STARTS)
 async def test_a_spare_child_takes_the_place_of_one_that_dies(tmp_path: Path, start: str) -> None:
-    pool = ProcessPool(1, APP, start=start, spares=1)
+    pool = ProcessPool(1, APP, ChildOptions(start=start, spares=1))
     for n in range(2):
         started = tmp_path / str(n)
         hanging = asyncio.create_task(run(pool, tasks.hang, str(started)))

@@ -12,13 +12,14 @@ import pytest
 from penstock.config import load
 from penstock.core.ids import mint
 from penstock.core.job import Job, NewJob, State
-from penstock.core.lifecycle import QueuePosition, released
+from penstock.core.lifecycle import released
+from penstock.core.outcomes import QueuePosition
 from penstock.maintenance.service import ProblemLog
 from penstock.stores.contract import HeartbeatRequest, Settled, Settlement, Share, Store
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
 from penstock.worker.shared_lease_table import LeaseEntry
-from penstock.worker.supervisor.lost_work import LostWork
+from penstock.worker.supervisor.lost_work import DeadWorker, LostWork
 
 LEASE = 15_000
 
@@ -43,10 +44,13 @@ async def reclaimed(store: Store, worker: str, of: str) -> Job:
     return job
 
 
-async def reclaim_dead(store: Store, child: str, *table: LeaseEntry, **knobs: str) -> None:
+async def reclaim_dead(
+    store: Store, child: str, *table: LeaseEntry, killed_after: float | None = None, **knobs: str
+) -> None:
     config, problem_log = load(knobs).config, ProblemLog(logging.getLogger(__name__))
     facts = {"by": mint(), "config": config, "reportable_deaths": lambda: None, "problem_log": problem_log}
-    await LostWork(child, table, {}, "it died", **cast(Any, facts)).take_back(lambda: store)
+    overdue = {} if killed_after is None else {(one.queue, one.id): killed_after for one in table}
+    await LostWork(DeadWorker(child, "it died", table, overdue), **cast(Any, facts)).take_back(lambda: store)
 
 
 async def now(store: Store, job: Job) -> Job:
@@ -69,6 +73,28 @@ async def test_a_job_is_charged_if_the_lease_table_shows_its_start(
     await reclaim_dead(store, "child", entry(job, started=started))
     after = await now(store, job)
     assert (after.state, after.attempt, after.lost) == (State.AVAILABLE, attempt, 1)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "killed_after", "said"),
+    [
+        (None, 2.0, "the attempt timed out after 2 s"),
+        (1_000, -0.1, "its deadline has passed"),
+        (1_000, 1.9, "its deadline has passed"),
+        (1_000, 2.1, "the attempt timed out after 2.1 s"),
+    ],
+)
+async def test_a_job_for_which_it_was_killed_says_which_limit_has_passed(
+    store: Store, deadline: int | None, killed_after: float, said: str
+) -> None:
+    await store.enqueue([NewJob("a", "t", timeout=2_000, deadline=deadline)])
+    job = await fetched(store, "child")
+    await reclaim_dead(store, "child", entry(job, started=True), killed_after=killed_after)
+    (error,) = (await now(store, job)).errors
+    assert (error.kind, error.message) == (
+        "Timeout",
+        f"{said}; the attempt did not react: its process was killed",
+    )
 
 
 async def test_just_fetched_jobs_are_not_charged(store: Store) -> None:

@@ -40,7 +40,7 @@ async def test_what_is_no_failure_is_tried_again_uncharged_and_uncounted(app: Ap
     job = await becomes(spared, State.RETRYABLE)
     assert (job.attempt, job.errors) == (0, ())
     assert job.reason == "no failure: ConnectionResetError: it is wrong"
-    assert 3_590_000 < job.run_at - job.enqueued_at < 3_620_000, "it waits as its policy says"
+    assert 3_500_000 < job.run_at - job.enqueued_at < 3_900_000, "it waits as its policy says"
     for handle, kind in ((counted, "ValueError"), (unsure, "KeyError")):
         job = await becomes(handle, State.RETRYABLE)
         assert (job.attempt, [e.kind for e in job.errors]) == (1, [kind])

@@ -28,7 +28,7 @@ from tests.worker.task_bodies import act, made
 
 
 async def test_each_step_of_a_job_is_an_event_with_its_facts(app: App, run_in: str) -> None:
-    told = Told(app)
+    told, began = Told(app), time.time() * 1000
     task = made(app, run_in, act, retry=["1ms"], max_attempts=2)
     good = await task.aenqueue("return")
     bad = await task.aenqueue("raise")
@@ -47,7 +47,7 @@ async def test_each_step_of_a_job_is_an_event_with_its_facts(app: App, run_in: s
     assert {e.attempt for e in told.of(JobEnqueued)} == {0}
     (completed,) = told.of(JobCompleted)
     assert (completed.queue, completed.task, completed.attempt) == ("default", "act", 1)
-    assert 0 <= completed.seconds < 5
+    assert completed.seconds >= 0
     (failed,) = told.of(JobFailed)
     assert (failed.attempt, failed.error, failed.delay) == (1, "ValueError: it is wrong", 1)
     (died,) = told.of(JobDied)
@@ -57,8 +57,7 @@ async def test_each_step_of_a_job_is_an_event_with_its_facts(app: App, run_in: s
     assert [e.attempt for e in told.of(JobStarted) if e.id == bad.id] == [1, 2]
     assert [e.worker for e in told.of(WorkerStarted)] == [worker.id]
     assert [e.worker for e in told.of(WorkerStopped)] == [worker.id]
-    now = time.time() * 1000
-    assert all(now - 20_000 < e.at < now + 1_000 for e in told.all)
+    assert all(began - 1_000 <= e.at <= time.time() * 1000 + 1_000 for e in told.all)
 
 
 async def test_a_slow_listener_delays_no_job(app: App) -> None:
@@ -74,7 +73,7 @@ async def test_a_slow_listener_delays_no_job(app: App) -> None:
     handles = await app.aenqueue_many([task.job("return") for _ in range(300)])
     await in_a_burst(app)
     for handle in handles:
-        assert await handle.aresult(10) == "done in attempt 1"
+        assert await handle.aresult(60) == "done in attempt 1"
     assert heard == []
     go_on.set()
     await until(lambda: len(heard) >= 900, "and then it hears of all")
@@ -95,7 +94,7 @@ async def test_a_listener_that_raises_disturbs_neither_jobs_nor_other_listeners(
 
     handle = await made(app, "async", act).aenqueue("return")
     await in_a_burst(app)
-    assert await handle.aresult(10) == "done in attempt 1"
+    assert await handle.aresult(60) == "done in attempt 1"
     await until(lambda: len(heard) == 1, "the other listener heard")
     assert "the listener is wrong" in caplog.text
 
@@ -120,7 +119,7 @@ async def test_more_events_than_listeners_can_take_are_dropped_and_counted(app: 
 async def test_without_listeners_no_event_is_created(app: App) -> None:
     handle = await made(app, "async", act).aenqueue("return")
     await in_a_burst(app)
-    assert await handle.aresult(10) == "done in attempt 1"
+    assert await handle.aresult(60) == "done in attempt 1"
     assert app.events._thread is None
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.worker import exits
-from penstock.worker.exits import how_it_ended, oom_kills
+from penstock.worker import signals
+from penstock.worker.signals import how_it_ended, oom_kills
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_kill_for_lack_of_memory_is_distinguished_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vmstat = tmp_path / "vmstat"
-    monkeypatch.setattr(exits, "_VMSTAT", str(vmstat))
+    monkeypatch.setattr(signals, "_VMSTAT", str(vmstat))
     assert oom_kills() is None
     assert how_it_ended(-9, None) == "killed by SIGKILL (out of memory?)"
     vmstat.write_text("nr_free_pages 7\noom_kill 4\noom_kill_x 9\n")

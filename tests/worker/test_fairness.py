@@ -16,7 +16,8 @@ from penstock.app.task import Task
 from penstock.client.handle import Handle
 from penstock.core.ids import mint_token
 from penstock.core.job import State
-from penstock.core.lifecycle import QueuePosition, released
+from penstock.core.lifecycle import released
+from penstock.core.outcomes import QueuePosition
 from penstock.inspector import Inspector
 from penstock.stores.contract import Settlement, Share, Store
 from penstock.worker import Worker
@@ -121,9 +122,7 @@ async def test_a_queue_at_its_limit_takes_no_others_slot(app: App) -> None:
     async with at_work(app, [Queue("narrow", slots=2), "wide"], concurrency=4, config=patient()):
         await until(lambda: len(running) == 2, "the narrow queue is full")
         handles = await app.aenqueue_many([short.job(i) for i in range(200)])
-        before = time.monotonic()
-        assert [await handle.aresult(5) for handle in handles] == list(range(200))
-        assert time.monotonic() - before < 3
+        assert [await handle.aresult(60) for handle in handles] == list(range(200))
         assert len(running) == 2
         go_on.set()
         await until(lambda: len(running) == 50, "the others had their turn")
@@ -158,10 +157,8 @@ async def test_a_full_queue_continues_as_soon_as_it_may_while_others_are_empty(a
         await peak.stay(0.002)
 
     await app.aenqueue_many([work.job() for _ in range(100)])
-    before = time.monotonic()
-    async with at_work(app, [Queue("narrow", slots=2), "empty"], config=patient(safety_poll="10s")):
-        assert await app.adrained("narrow", timeout=5)
-    assert time.monotonic() - before < 3
+    async with at_work(app, [Queue("narrow", slots=2), "empty"], config=patient(safety_poll="1h")):
+        assert await app.adrained("narrow", timeout=60)
     assert peak.most["narrow"] == 2
 
 
@@ -198,16 +195,14 @@ async def test_process_tasks_take_their_own_slots_and_leave_the_others_to_other_
     async with at_work(app, concurrency=4, config=config) as worker:
         await until(lambda: len(_pids(worker)) == 2, "both children are there")
         quick_ones = await app.aenqueue_many([light.job("return") for _ in range(100)])
-        before = time.monotonic()
         for handle in quick_ones:
-            assert await handle.aresult(5) == "done in attempt 1"
-        assert time.monotonic() - before < 3
+            assert await handle.aresult(60) == "done in attempt 1"
         assert worker._services is not None
         assert worker._services.slots.running == 2
         assert await _count(app, "heavy", State.RUNNING) <= 2 + MOST_WAITING
         gate.touch()
         for handle in handles:
-            assert await handle.aresult(10) == "told"
+            assert await handle.aresult(60) == "told"
             job = await handle.ajob()
             assert job is not None
             assert job.attempt == 1
@@ -215,20 +210,25 @@ async def test_process_tasks_take_their_own_slots_and_leave_the_others_to_other_
 
 
 @pytest.mark.system
-async def test_short_process_tasks_do_not_hold_up_the_jobs_of_other_queues(app: App) -> None:
+async def test_short_process_tasks_do_not_hold_up_the_jobs_of_other_queues(app: App, tmp_path: Path) -> None:
+    """The worker knows them as short, and takes many; the only slot that they may use is taken for long."""
+    gate = tmp_path / "gate"
     heavy = made(app, "process", act, queue="heavy")
+    holding = made(app, "process", tell, queue="heavy")
     light = made(app, "async", act, queue="light", name="light")
-    many = await app.aenqueue_many([heavy.job("return") for _ in range(100)])
     async with at_work(app, concurrency=10, config=patient(process_slots=1)):
-        assert await many[0].aresult(10) == "done in attempt 1"
-        took: list[float] = []
-        while await many[-1].astatus() is not State.COMPLETED:
-            before = time.monotonic()
+        for handle in await app.aenqueue_many([heavy.job("return") for _ in range(50)]):
+            assert await handle.aresult(60) == "done in attempt 1"
+        held = await holding.aenqueue(str(gate))
+        await _progress(held)
+        many = await app.aenqueue_many([heavy.job("return") for _ in range(100)])
+        for _ in range(20):
             handle = await light.aenqueue("return")
-            await handle.aresult(5)
-            took.append(time.monotonic() - before)
-        took.sort()
-        assert took[len(took) // 2] < 0.045, "they wait for process tasks that have no slot"
+            assert await handle.aresult(60) == "done in attempt 1"
+        gate.touch()
+        assert await held.aresult(60) == "told"
+        for handle in many:
+            assert await handle.aresult(60) == "done in attempt 1"
 
 
 @pytest.mark.system
@@ -246,9 +246,9 @@ async def test_async_tasks_of_a_queue_pass_its_process_tasks_when_those_are_gone
         for handle in waiting:
             await handle.acancel()
         handle = await light.aenqueue("return")
-        assert await handle.aresult(5) == "done in attempt 1"
+        assert await handle.aresult(60) == "done in attempt 1"
         gate.touch()
-        assert await running.aresult(5) == "told"
+        assert await running.aresult(60) == "told"
 
 
 @pytest.mark.system
@@ -265,11 +265,9 @@ async def test_jobs_behind_process_tasks_that_wait_for_a_slot_start_at_once(
     async with at_work(app, concurrency=4, config=patient(process_slots=1)) as worker:
         await _progress(first)
         for _ in range(3):
-            began = time.monotonic()
             behind = await app.aenqueue_many([light.job("return") for _ in range(20)])
             for handle in behind:
-                assert await handle.aresult(5) == "done in attempt 1"
-            assert time.monotonic() - began < 4
+                assert await handle.aresult(60) == "done in attempt 1"
         assert worker._services is not None
         assert worker._services.slots.process_busy == 1
         assert worker.info().full_tasks == (heavy.name,)
@@ -294,12 +292,12 @@ async def test_jobs_in_the_backlog_are_returned_for_other_workers(
         await _progress(first)
         second = await heavy.aenqueue(str(gate))
         assert worker._services is not None
-        assert await (await light.aenqueue("return")).aresult(5) == "done in attempt 1"
+        assert await (await light.aenqueue("return")).aresult(60) == "done in attempt 1"
         async with at_work(apps[1], concurrency=4, config=patient(process_slots=1)):
             await _progress(second)
             gate.touch()
-            assert await second.aresult(5) == "told"
-            assert await first.aresult(5) == "told"
+            assert await second.aresult(60) == "told"
+            assert await first.aresult(60) == "told"
     job = await second.ajob()
     assert job is not None
     assert (job.attempt, job.lost) == (1, 0)
@@ -332,31 +330,26 @@ async def test_a_short_job_behind_long_ones_starts_on_an_idle_worker(
     app: App, new_app: Any, tmp_path: Path
 ) -> None:
     """The first worker is used to short jobs, and so it takes more than it can start."""
-    began = tmp_path / "began"
-    started: list[float] = []
+    started: list[str] = []
     other: App = new_app()
     tasks: dict[App, tuple[Task[..., Any], Task[..., Any]]] = {}
     for one in (app, other):
 
         @one.task(name="short")
         async def short() -> None:
-            started.append(time.monotonic())
+            started.append(current_job().id)
 
-        tasks[one] = (made(one, "async", linger), short)
+        tasks[one] = (made(one, "async", tell), short)
     long, brief = tasks[app]
-    waited: list[float] = []
     async with at_work(app, concurrency=1), at_work(other, concurrency=3):
-        while not waited or (waited[-1] > 0.1 and len(waited) < 3):  # the machine does other things, too
-            started.clear()
-            await app.aenqueue_many([brief.job() for _ in range(2_000)])
-            await until(lambda: len(started) == 2_000, "both are warm")
-            await app.aenqueue_many([long.job(str(began), 0.6) for _ in range(3)])
-            enqueued = time.monotonic()
-            await brief.aenqueue()
-            await until(lambda: len(started) == 2_001, "the short job has started")
-            waited.append(started[-1] - enqueued)
-            assert await app.adrained("default", timeout=5)
-    assert min(waited) <= 0.3
+        await app.aenqueue_many([brief.job() for _ in range(2_000)])
+        await until(lambda: len(started) == 2_000, "both are warm")
+        gate = tmp_path / "gate"
+        await app.aenqueue_many([long.job(str(gate)) for _ in range(3)])
+        await brief.aenqueue()
+        await until(lambda: len(started) == 2_001, "the short job has started, and no long one has ended")
+        gate.touch()
+        assert await app.adrained("default", timeout=60)
 
 
 async def test_a_job_without_a_free_slot_is_returned_to_its_place_uncharged(app: App) -> None:
@@ -369,9 +362,7 @@ async def test_a_job_without_a_free_slot_is_returned_to_its_place_uncharged(app:
         async def back() -> bool:
             return await _count(app, "default", State.AVAILABLE) == len(left)
 
-        before = time.monotonic()
         await until(back, "what found no slot is available again")
-        assert time.monotonic() - before < 5
         fetched = await app.store.fetch(
             [Share("default", 50, 50)], limit=50, lease=60_000, worker="another", token=mint_token()
         )
@@ -406,7 +397,7 @@ async def test_long_jobs_are_not_fetched_ahead(app: App, tmp_path: Path) -> None
         await until(lambda: len(lines(began)) >= 3, "the first ones have ended")
         assert worker._services is not None
         assert worker._services.slots.buffered == 0
-        assert await app.adrained("default", timeout=5)
+        assert await app.adrained("default", timeout=60)
 
 
 def _pids(worker: Worker) -> list[int]:

@@ -10,9 +10,9 @@ import pytest
 
 from penstock.core.errors import StoreUnavailable
 from penstock.core.job import Job, NewJob, State
-from penstock.worker.attempt_watch import AttemptWatch
-from penstock.worker.executor import flow_inputs
-from penstock.worker.executor.flow_inputs import FlowInputs
+from penstock.worker.executor import admission
+from penstock.worker.executor.admission import FlowInputs
+from penstock.worker.executor.executor import AttemptWatch
 from penstock.worker.executor.slots import Slots
 
 
@@ -31,7 +31,7 @@ async def test_a_job_whose_flow_is_away_does_not_hold_up_the_others(monkeypatch:
             raise StoreUnavailable("its home is away")
         return job
 
-    monkeypatch.setattr(flow_inputs, "with_inputs", with_inputs)
+    monkeypatch.setattr(admission, "with_inputs", with_inputs)
     ready: list[str] = []
     store: Any = None
     service = FlowInputs(store, lambda leased: ready.append(leased.job.id), lambda *_: None)
@@ -52,14 +52,15 @@ async def test_while_results_are_read_the_worker_marks_that_its_event_loop_runs(
     leased: Any = _Leased("body")
     slots = Slots(1, 1, leased_jobs)
     marked = asyncio.Event()
-    heartbeat: Any = SimpleNamespace(tick=marked.set)
+    heartbeat: Any = None
+    loop_monitor: Any = SimpleNamespace(tick=marked.set, set_idle=lambda _: None)
     executor: Any = SimpleNamespace(
         admission=SimpleNamespace(waiting=False), has_progress=lambda: False, watch=lambda: 3_600.0
     )
-    watch = AttemptWatch(executor, slots, heartbeat)
+    watch = AttemptWatch(executor, slots, heartbeat, loop_monitor)
     running = asyncio.create_task(watch.tick())
     await asyncio.sleep(0)
     executor.admission.waiting = True
     slots.reserve(leased)
-    await asyncio.wait_for(marked.wait(), 10)
+    await asyncio.wait_for(marked.wait(), 60)
     await running

@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from penstock.app.app import App
-from penstock.core.health import Health
+from penstock.core.events import Health
 from penstock.errors import ConfigError
 from penstock.testing import FaultyStore
-from penstock.worker import checks
+from penstock.worker import announcer
 from tests.worker.conftest import Door, at_work, quick, until
 
 
@@ -64,7 +64,7 @@ async def test_an_outage_of_the_store_is_reported_and_its_end_too(app: App, faul
 
 
 async def test_a_store_that_says_nothing_is_away(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_TIMEOUT", 0.1)
+    monkeypatch.setattr(announcer, "_TIMEOUT", 0.1)
     door = Door.before(app, "announce")
     told: list[Health] = []
 
@@ -127,7 +127,7 @@ async def test_one_that_hangs_keeps_neither_jobs_nor_the_end_of_the_worker_waiti
     try:
         async with at_work(app, config=quick()):
             await until(begun.is_set, "it hangs")
-            assert await (await work.aenqueue()).aresult(5) == "done"
+            assert await (await work.aenqueue()).aresult(60) == "done"
     finally:
         go_on.set()
 

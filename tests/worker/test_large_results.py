@@ -38,7 +38,7 @@ async def test_a_result_of_the_limit_comes_back_and_one_byte_more_is_an_error(ap
     task = made(app, run_in, fill, max_attempts=1)
     fits, too_large = await task.aenqueue(MB), await task.aenqueue(MB + 1)
     await in_a_burst(app)
-    assert len(await fits.aresult(10)) == MB - 2
+    assert len(await fits.aresult(60)) == MB - 2
     job = await ended(too_large)
     assert (job.state, job.result, [error.kind for error in job.errors]) == (
         State.DEAD,
@@ -68,7 +68,7 @@ async def test_a_larger_limit_lets_larger_results_through(url: str) -> None:
     task = made(app, "thread", fill, max_attempts=1)
     handles = [await task.aenqueue(4 * MB), await task.aenqueue(3 * MB)]
     await in_a_burst(app)
-    assert [len(await handle.aresult(10)) for handle in handles] == [4 * MB - 2, 3 * MB - 2]
+    assert [len(await handle.aresult(60)) for handle in handles] == [4 * MB - 2, 3 * MB - 2]
     ahead = [handle async for handle in app.as_completed(handles, timeout=10)]
     assert {len(handle.result()) for handle in ahead} == {4 * MB - 2, 3 * MB - 2}
     app.close()

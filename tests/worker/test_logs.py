@@ -45,6 +45,7 @@ def root(stderr):
     """The root logger, which a test may change."""
     logger = logging.getLogger()
     level = logger.level
+    log.disabled = False  # `logging.config`, in another test of this process, disables what exists
     yield logger
     logger.handlers[:] = [one for one in logger.handlers if type(one).__module__.startswith("_pytest")]
     logger.setLevel(level)

@@ -11,19 +11,20 @@ from typing import Any, cast
 
 import pytest
 
+from penstock.app.deciding import Loss
 from penstock.core import clock as lease_clock
 from penstock.core.clock import ManualClock
 from penstock.core.ids import mint_token
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import Transition
-from penstock.core.queue_depth import QueueDepth
+from penstock.core.stats import QueueDepth
 from penstock.errors import StoreUnavailable
+from penstock.maintenance import promoter as promoting
 from penstock.maintenance import reclaimer as reclaiming
 from penstock.maintenance import service as services
-from penstock.maintenance.depth_sampler import DepthSampler
+from penstock.maintenance.housekeeping import DepthSampler, Pruner
 from penstock.maintenance.promoter import Promoter
-from penstock.maintenance.pruner import Pruner
-from penstock.maintenance.reclaimer import Reclaimer, reclaim_all
+from penstock.maintenance.reclaimer import Reclaimer, ReclaimerSetup, reclaim_all
 from penstock.maintenance.service import ProblemLog, Service
 from penstock.stores.connect import connect
 from penstock.stores.contract import Due, HeartbeatRequest, Resolution, Settlement, Share, Store, WorkerInfo
@@ -75,15 +76,15 @@ class Court:
         self.removed: list[str] = []
         self.told: list[tuple[str, str, int]] = []
         settings = {"lease": LEASE, "heartbeat": 5.0, "every": 1.0, **options}
-        self.reclaimer = Reclaimer(
-            store,
-            ["default"],
-            "me",
+        setup = ReclaimerSetup(
+            worker="me",
+            queues=("default",),
             proven_dead=lambda _: set(self.dead),
             remove_dead=self._remove_dead,
             on_lost=lambda *told: self.told.append(told),
             **settings,
         )
+        self.reclaimer = Reclaimer(store, setup)
 
     def _remove_dead(self, worker: str) -> bool:
         self.removed.append(worker)
@@ -246,9 +247,8 @@ async def test_jobs_reclaimed_without_a_decision_are_reclaimed_again(
 
 async def test_a_job_known_as_unstarted_is_not_charged(store: Store) -> None:
     await leased(store, NewJob("a", "t"), NewJob("b", "t"), to="deceased")
-    jobs = await reclaim_all(
-        store, "deceased", "me", LEASE, "WorkerLost", "it died", started=lambda job: job.id == "a"
-    )
+    loss = Loss("WorkerLost", "it died", started=lambda job: job.id == "a")
+    jobs = await reclaim_all(store, "deceased", by="me", lease=LEASE, loss=loss)
     assert sorted(job.id for job in jobs) == ["a", "b"]
     assert (await found(store, "a")).attempt == 1
     fresh = await found(store, "b")
@@ -258,7 +258,15 @@ async def test_a_job_known_as_unstarted_is_not_charged(store: Store) -> None:
 # ── promoter ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_promoter_sleeps_until_the_next_due_instant(store: Store, clock: ManualClock) -> None:
+@pytest.fixture
+def one_clock(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """The store's clock, which the promoter's own follows."""
+    monkeypatch.setattr(promoting, "time", SimpleNamespace(monotonic=lambda: clock.now() / 1_000))
+    return clock
+
+
+async def test_the_promoter_sleeps_until_the_next_due_instant(store: Store, one_clock: ManualClock) -> None:
+    clock = one_clock
     await store.enqueue([NewJob("a", "t", delay=1_500), NewJob("b", "t", delay=60_000)])
     promoter = Promoter(store, ["default"])
     assert 1.49 < await promoter.tick() <= 1.5
@@ -279,8 +287,9 @@ async def test_a_promoter_with_more_than_a_batch_goes_on_at_once(store: Store, c
 
 
 async def test_an_expectation_moves_the_promoter_only_if_it_is_earlier(
-    store: Store, clock: ManualClock
+    store: Store, one_clock: ManualClock
 ) -> None:
+    clock = one_clock
     await store.enqueue([NewJob("a", "t", delay=2_000)])
     promoter = Promoter(store, ["default"])
     await promoter.tick()
@@ -292,7 +301,9 @@ async def test_an_expectation_moves_the_promoter_only_if_it_is_earlier(
     promoter._timer.close()
 
 
-async def test_an_expectation_during_a_promotion_is_kept(store: Store, clock: ManualClock) -> None:
+async def test_an_expectation_during_a_promotion_is_kept(one_clock: ManualClock) -> None:
+    clock = one_clock
+
     class Slow:
         async def promote(self, queues: Sequence[str], *, limit: int) -> Due:
             promoter.expect(clock.now(), clock.now())  # this promotion does it

@@ -49,7 +49,7 @@ async def test_middleware_of_the_app_is_outside_that_of_the_queue_outside_that_o
     await in_a_burst(app)
     names = ["first", "second", "queue", "task"]
     assert said == [f"{n} before" for n in names] + [f"{n} after" for n in reversed(names)]
-    assert await handle.aresult(10) == "done in attempt 1"
+    assert await handle.aresult(60) == "done in attempt 1"
 
 
 async def test_middleware_may_replace_the_result(app: App, run_in: str) -> None:
@@ -68,7 +68,7 @@ async def test_middleware_may_replace_the_result(app: App, run_in: str) -> None:
     for task in (work, in_a_thread):
         handle = await task.aenqueue()
         await in_a_burst(app)
-        assert await handle.aresult(10) == "done, twice"
+        assert await handle.aresult(60) == "done, twice"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ async def test_middleware_may_replace_the_outcome_without_calling_on(
     job = await becomes(handle, state)
     assert ran == []
     if state is State.COMPLETED:
-        assert await handle.aresult(10) == "instead"
+        assert await handle.aresult(60) == "instead"
     assert job.attempt == (0 if state is State.SCHEDULED else 1)
 
 
@@ -120,7 +120,7 @@ async def test_middleware_may_make_a_failure_good(app: App, run_in: str) -> None
 
     handle = await made(app, run_in, act).aenqueue("raise")
     await in_a_burst(app)
-    assert await handle.aresult(10) == "forgiven"
+    assert await handle.aresult(60) == "forgiven"
     assert "it is wrong" in caught[0]
 
 
@@ -315,4 +315,4 @@ async def test_the_apps_state_is_within_reach_of_every_attempt(app: App) -> None
     for task in (in_a_thread, in_the_loop):
         handle = await task.aenqueue()
         await in_a_burst(app)
-        assert await handle.aresult(10) == "hello"
+        assert await handle.aresult(60) == "hello"

@@ -23,6 +23,11 @@ from tests.worker.task_bodies import act, fail_soon, fail_without_idea, made, no
 HOUR = 3_600_000
 
 
+#: The words of a result that cannot be stored: its type and place.
+UNENCODABLE = (
+    "act: result['found'][1], 1j (complex), does not fit its annotation Any: "
+    "a value of type complex cannot be stored without an annotation that says what it is"
+)
 #: How it acts → where its job is then, the attempts it was charged, its errors' kinds, the job's reason.
 OUTCOMES: dict[str, tuple[State, int, list[str], str | None]] = {
     "return": (State.COMPLETED, 1, [], None),
@@ -31,7 +36,7 @@ OUTCOMES: dict[str, tuple[State, int, list[str], str | None]] = {
     "snooze": (State.SCHEDULED, 0, [], None),
     "discard": (State.DEAD, 1, ["Discard"], "Discard: never again"),
     "cancel": (State.CANCELLED, 1, [], "not wanted"),
-    "unencodable": (State.RETRYABLE, 1, ["ResultError"], None),
+    "unencodable": (State.DEAD, 1, ["ResultError"], f"ResultError: {UNENCODABLE}"),
 }
 
 
@@ -45,11 +50,11 @@ async def test_each_end_of_an_attempt_has_its_own_outcome(app: App, run_in: str)
         assert (job.state, job.attempt, [e.kind for e in job.errors], job.reason) == OUTCOMES[how], how
     due = {how: (await _job(handle)).run_at for how, handle in handles.items()}
     errors = {how: (await _job(handle)).errors for how, handle in handles.items()}
-    assert due["raise"] - errors["raise"][0].at == pytest.approx(2 * HOUR, abs=2000), "the policy's wait"
-    assert due["retry"] - errors["retry"][0].at == pytest.approx(HOUR, abs=2000), "its own wait"
-    assert due["snooze"] - (await _job(handles["snooze"])).enqueued_at == pytest.approx(HOUR, abs=5000)
-    assert await handles["return"].aresult(10) == "done in attempt 1"
-    assert "object" in errors["unencodable"][0].message
+    assert due["raise"] - errors["raise"][0].at == pytest.approx(2 * HOUR, abs=60_000), "the policy's wait"
+    assert due["retry"] - errors["retry"][0].at == pytest.approx(HOUR, abs=60_000), "its own wait"
+    assert due["snooze"] - (await _job(handles["snooze"])).enqueued_at == pytest.approx(HOUR, abs=60_000)
+    assert await handles["return"].aresult(60) == "done in attempt 1"
+    assert errors["unencodable"][0].message == UNENCODABLE
     with pytest.raises(JobDead, match="never again"):
         await handles["discard"].aresult(10)
     (stats,) = await app.store.stats()
@@ -84,10 +89,10 @@ async def test_a_retry_function_says_when_and_where_it_fails_the_default_does(ap
     does_not = await made(app, run_in, fail_without_idea, retry=no_idea).aenqueue()
     async with at_work(app):
         job = await becomes(knows, State.RETRYABLE)
-        assert job.run_at - job.errors[0].at == pytest.approx(1_000_000, abs=1000)
+        assert job.run_at - job.errors[0].at == pytest.approx(1_000_000, abs=60_000)
         job = await becomes(does_not, State.RETRYABLE)
         assert job.errors[0].message == "it is wrong"
-        assert 0 < job.run_at - job.errors[0].at <= 2000
+        assert 0 < job.run_at - job.errors[0].at <= 60_000
 
 
 async def _job(handle: Handle[Any]) -> Job:
@@ -114,7 +119,7 @@ async def test_the_worker_continues_after_any_exception(app: App, run_in: str, h
     await in_a_burst(app, concurrency=1)
     job = await becomes(bad, State.RETRYABLE)
     assert [e.kind for e in job.errors] == [kind]
-    assert await good.aresult(10) == "done in attempt 1"
+    assert await good.aresult(60) == "done in attempt 1"
 
 
 async def test_a_task_that_cancels_its_own_asyncio_task_fails_alone(app: App) -> None:
@@ -133,7 +138,7 @@ async def test_a_task_that_cancels_its_own_asyncio_task_fails_alone(app: App) ->
     job = await becomes(bad, State.RETRYABLE)
     assert [e.kind for e in job.errors] == ["CancelledError"]
     for handle in good:
-        assert await handle.aresult(10) == "done"
+        assert await handle.aresult(60) == "done"
 
 
 async def test_a_return_with_a_pending_cancellation_completes_and_affects_no_other_job(app: App) -> None:
@@ -150,7 +155,7 @@ async def test_a_return_with_a_pending_cancellation_completes_and_affects_no_oth
     handles = [await work.aenqueue(i == 0) for i in range(3)]
     await in_a_burst(app, concurrency=1)
     for handle in handles:
-        assert await handle.aresult(10) == "done"
+        assert await handle.aresult(60) == "done"
 
 
 async def test_timeouts_and_groups_of_asyncio_work_inside_a_task(app: App) -> None:
@@ -175,7 +180,7 @@ async def test_timeouts_and_groups_of_asyncio_work_inside_a_task(app: App) -> No
     handles = [await work.aenqueue() for _ in range(4)]
     await in_a_burst(app, concurrency=2)
     for handle in handles:
-        assert await handle.aresult(10) == ["0", "timeout", "group"]
+        assert await handle.aresult(60) == ["0", "timeout", "group"]
 
 
 async def _fail() -> None:
@@ -196,7 +201,7 @@ async def test_arguments_that_do_not_fit_are_dead_at_once_and_the_worker_goes_on
         assert [e.kind for e in job.errors] == ["Undecodable"]
         assert (job.reason or "").startswith("Undecodable: ")
         assert "act" in (job.reason or "")
-    assert await good.aresult(10) == "done in attempt 1"
+    assert await good.aresult(60) == "done in attempt 1"
 
 
 async def test_a_job_of_an_unknown_task_waits_parked_for_a_worker_that_knows_it(
@@ -217,7 +222,7 @@ async def test_a_job_of_an_unknown_task_waits_parked_for_a_worker_that_knows_it(
         event = await told.one(TaskUnknown)
         assert (event.id, event.queue, event.task) == (handle.id, "mail", mail.name)
         async with at_work(knowing):
-            assert await handle.aresult(5) == "sent"
+            assert await handle.aresult(60) == "sent"
     assert (await ended(handle)).attempt == 1
     assert told.of(JobReleased) == [], "a parked job is not one that goes back to its queue"
 

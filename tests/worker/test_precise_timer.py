@@ -9,18 +9,18 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.maintenance import precise_timer
-from penstock.maintenance.precise_timer import PreciseTimer
+from penstock.maintenance import promoter
+from penstock.maintenance.promoter import PreciseTimer
 
-SOON = 5.0
+SOON = 60.0
 
 
 @pytest.fixture(params=["timerfd", "loop"])
 def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PreciseTimer]:
     """A timer of the kernel, or one of the event loop where the system has none."""
     if request.param == "loop":
-        monkeypatch.setattr(precise_timer, "_libc", lambda: None)
-    elif precise_timer._libc() is None:
+        monkeypatch.setattr(promoter, "_libc", lambda: None)
+    elif promoter._libc() is None:
         pytest.skip("no timerfd here")
     return PreciseTimer
 

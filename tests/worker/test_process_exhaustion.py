@@ -10,7 +10,7 @@ import pytest
 
 from penstock.app.app import App
 from penstock.core.job import State
-from penstock.worker.pools import start_failures
+from penstock.worker.pools import starters
 from penstock.worker.pools.fork_starter import ForkStarter
 from tests.worker.conftest import at_work, ended, until
 from tests.worker.task_bodies import act, act_async, made
@@ -33,7 +33,7 @@ async def test_jobs_wait_uncharged_until_there_is_room_for_a_child_and_it_is_sai
         return await start(*args)
 
     monkeypatch.setattr(ForkStarter, "start", limited)
-    monkeypatch.setattr(start_failures, "RETRY_AFTER", 0.1)
+    monkeypatch.setattr(starters, "RETRY_AFTER", 0.1)
     task, beside = made(app, "process", act, max_attempts=1), app.task(name="act_async")(act_async)
     async with at_work(app, concurrency=4):
         jobs = [await task.aenqueue("return") for _ in range(3)]

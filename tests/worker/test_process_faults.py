@@ -82,8 +82,8 @@ async def test_a_fork_beside_threads_harms_no_call(app: App) -> None:
     async with at_work(app, config=config()):
         handles = [await forks.aenqueue() for _ in range(3)]
         beside = [await quick.aenqueue(n) for n in range(NEIGHBOURS)]
-        assert [await handle.aresult(20) for handle in handles] == [7, 7, 7]
-        assert [await handle.aresult(20) for handle in beside] == list(range(1, NEIGHBOURS + 1))
+        assert [await handle.aresult(60) for handle in handles] == [7, 7, 7]
+        assert [await handle.aresult(60) for handle in beside] == list(range(1, NEIGHBOURS + 1))
 
 
 @pytest.mark.parametrize(("start", "starter"), [("fork", ForkStarter), ("spawn", SpawnStarter)])
@@ -92,7 +92,7 @@ async def test_a_successor_that_cannot_be_started_costs_no_job(
 ) -> None:
     quick, crash = made(app, tasks.add), made(app, tasks.die, max_attempts=1)
     async with at_work(app, config=config(process_start=start)):
-        assert await (await quick.aenqueue(1)).aresult(20) == 2
+        assert await (await quick.aenqueue(1)).aresult(60) == 2
         started, refused = starter.start, 0
 
         async def limited(*args: Any) -> Any:
@@ -111,11 +111,29 @@ async def test_a_successor_that_cannot_be_started_costs_no_job(
         assert (await ended(dead)).state is State.DEAD
 
 
+async def test_jobs_fetched_while_no_child_can_start_run_once_one_can(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = made(app, tasks.add)
+    async with at_work(app, config=config()) as worker:
+        for n in range(2):
+            await (await quick.aenqueue(n)).aresult(60)  # from the second on, calls are known to be short
+        assert worker._services is not None
+        parts = worker._services
+        processes = parts.executor._processes
+        await until(lambda: not (parts.slots.running or parts.slots.started.is_set()), "the watch sleeps")
+        monkeypatch.setattr(processes, "lacks_resources", lambda: True)
+        handles = [await quick.aenqueue(n) for n in range(3)]
+        await until(lambda: bool(parts.executor.admission.backlog), "jobs wait for a child")
+        monkeypatch.undo()
+        assert [await handle.aresult(60) for handle in handles] == [1, 2, 3]
+
+
 async def test_children_have_the_niceness_and_the_processors_of_their_settings(app: App) -> None:
     rank = made(app, tasks.rank)
     cpu = min(os.sched_getaffinity(0))
     async with at_work(app, config=config(process_nice=3, process_cpus=str(cpu))):
-        assert await (await rank.aenqueue()).aresult(20) == (min(19, os.nice(0) + 3), [cpu])
+        assert await (await rank.aenqueue()).aresult(60) == (min(19, os.nice(0) + 3), [cpu])
 
 
 async def test_a_worker_asks_a_queue_of_process_tasks_for_no_more_than_its_free_process_slots(
@@ -123,7 +141,7 @@ async def test_a_worker_asks_a_queue_of_process_tasks_for_no_more_than_its_free_
 ) -> None:
     quick = made(app, tasks.add)
     async with at_work(app, config=config(concurrency=20)) as worker:
-        assert await (await quick.aenqueue(1)).aresult(20) == 2  # from now on, calls are known to be short
+        assert await (await quick.aenqueue(1)).aresult(60) == 2  # from now on, calls are known to be short
         assert worker._services is not None
         store = worker._services.fetcher._store
         fetch, free = store.fetch, []
@@ -134,7 +152,7 @@ async def test_a_worker_asks_a_queue_of_process_tasks_for_no_more_than_its_free_
 
         monkeypatch.setattr(store, "fetch", noted)
         handles = [await quick.aenqueue(n) for n in range(NEIGHBOURS)]
-        assert [await handle.aresult(20) for handle in handles] == list(range(1, NEIGHBOURS + 1))
+        assert [await handle.aresult(60) for handle in handles] == list(range(1, NEIGHBOURS + 1))
         monkeypatch.setattr(store, "fetch", fetch)
     assert free
     assert set(free) <= {1, 2}
@@ -156,4 +174,4 @@ async def test_a_call_may_start_until_its_lease_ends_counted_from_its_last_exten
         assert processes.lease_end(call) == leased.extended + 1.5
         leased.extended = 0.0
         assert processes.lease_end(call) == leased.fetched + 1.5
-        await handle.aresult(20)
+        await handle.aresult(60)

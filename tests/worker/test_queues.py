@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from penstock.core.job import Job, NewJob, State
-from penstock.stores.contract import Share
+from penstock.stores.contract import MOST_FETCHED, Share
 from penstock.worker.queues import Queue, WeightedRoundRobin, as_queues, spread
 
 WEIGHTED = (Queue("critical", weight=6), Queue("default", weight=3), Queue("low", weight=1))
@@ -41,6 +41,16 @@ def test_full_queues_start_by_their_weights(limit: int) -> None:
     assert share["critical"] == pytest.approx(0.6, abs=0.03)
     assert share["default"] == pytest.approx(0.3, abs=0.03)
     assert share["low"] == pytest.approx(0.1, abs=0.03)
+
+
+def test_queues_that_a_fetch_did_not_reach_come_first_in_the_next_one() -> None:
+    names = [f"q-{n}" for n in range(MOST_FETCHED + 20)]
+    round_robin = WeightedRoundRobin([Queue(name) for name in names])
+    shares = round_robin.plan(2 * len(names), 1, {}, {})
+    assert [share.queue for share in shares] == names
+    round_robin.charge(shares, {"q-0": 1})  # the store has stopped at the first part with a job
+    again = round_robin.plan(2 * len(names), 1, {}, {})
+    assert [share.queue for share in again[:20]] == names[MOST_FETCHED:]
 
 
 def test_an_empty_queue_does_not_save_up_credit() -> None:

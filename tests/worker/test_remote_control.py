@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from penstock import App
 from penstock.stores.contract import WorkerInfo
 from penstock.stores.worker_commands import WorkerAct, WorkerCommand
 from penstock.worker.remote_control import RemoteControl
+from penstock.worker.setup import Supervision
 
 
 class Told:
@@ -33,9 +36,13 @@ def obeyed(
 ) -> tuple[bool, list[Any]]:
     """Whether the command was accepted, and what was done."""
     told = Told(state)
-    control = RemoteControl(
-        told, told.said.append if supervised else None, replaceable=replaceable, stacks=lambda: "stacks"
+    setup: Any = SimpleNamespace(
+        app=App("memory://"),
+        id="w1",
+        supervision=Supervision(ask=told.said.append if supervised else None),
+        keeps_jobs_in_memory=not replaceable,
     )
+    control = RemoteControl(setup, told, lambda: "stacks")
     reply, then = control.obey(WorkerCommand(act))
     assert told.said == [], "nothing happens before the reply is stored"
     if then is not None:

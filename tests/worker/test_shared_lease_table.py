@@ -113,7 +113,7 @@ def test_start_and_revocation_at_the_same_time_never_both_succeed(table: LeaseTa
             revoker = threading.Thread(target=revoke)
             revoker.start()
             begun = [slot for slot in slots if table.try_start(slot)]
-            revoker.join(10)
+            revoker.join(60)
             given_back = {e.slot for e in taken}
             both += len(set(begun) & given_back)
             neither += len(set(slots) - set(begun) - given_back)
@@ -123,6 +123,56 @@ def test_start_and_revocation_at_the_same_time_never_both_succeed(table: LeaseTa
         sys.setswitchinterval(before)
     assert both == 0
     assert neither <= 10 * rounds  # allowed: then the process gives them back itself
+
+
+def test_the_jobs_of_a_revoked_fetch_do_not_start(table: LeaseTable) -> None:
+    supervisor = reader_of(table)
+    assert table.fetch_arrived(), "jobs that come without a fetch"
+    assert not supervisor.fetches
+    table.fetch_sent("a" * 24)
+    assert supervisor.fetches
+    assert supervisor.revoke_fetch() == supervisor.revoke_fetch() == "a" * 24
+    assert not table.fetch_arrived()
+    assert not supervisor.fetches
+    table.fetch_sent("b" * 24)
+    assert table.fetch_arrived(), "the next fetch"
+
+
+def test_a_fetch_whose_jobs_are_in_the_table_is_not_revoked(table: LeaseTable) -> None:
+    supervisor = reader_of(table)
+    assert supervisor.revoke_fetch() is None
+    table.fetch_sent("a" * 24)
+    assert table.fetch_arrived()
+    assert supervisor.revoke_fetch() is None
+    table.fetch_sent("b" * 24)
+    assert table.fetch_arrived(), "a revocation that comes too late does not hit the next fetch"
+
+
+def test_arrival_and_revocation_at_the_same_time_never_both_succeed(table: LeaseTable) -> None:
+    supervisor = reader_of(table)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    revoked: set[str | None] = set()
+    started: set[str] = set()
+    over = threading.Event()
+
+    def revoke() -> None:
+        while not over.is_set():
+            revoked.add(supervisor.revoke_fetch())
+
+    revoker = threading.Thread(target=revoke)
+    revoker.start()
+    try:
+        for n in range(3_000):
+            table.fetch_sent(f"{n:024}")
+            if table.fetch_arrived():
+                started.add(f"{n:024}")
+    finally:
+        over.set()
+        revoker.join(60)
+        sys.setswitchinterval(before)
+    assert not started & revoked
+    assert revoked - {None} <= {f"{n:024}" for n in range(3_000)}, "a token that is being written"
 
 
 def test_names_that_are_just_being_written_are_not_read(table: LeaseTable) -> None:

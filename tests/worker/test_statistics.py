@@ -11,13 +11,12 @@ import pytest
 
 from penstock.app.app import App
 from penstock.core.job import State
-from penstock.core.task_stats import TaskStats
+from penstock.core.stats import TaskStats
 from penstock.errors import StoreCorrupt
 from penstock.stores.contract import Resolution, StatsReport, StatsRow, Store
 from penstock.testing import FaultyStore
-from penstock.worker import stats_reporter
-from penstock.worker.attempt_recorder import AttemptRecorder, QueueRecord
-from penstock.worker.stats_reporter import StatsReporter
+from penstock.worker import worker_stats
+from penstock.worker.worker_stats import AttemptRecorder, QueueRecord, StatsReporter
 from tests.worker.conftest import at_work, in_a_burst, until
 
 
@@ -65,10 +64,10 @@ async def test_a_worker_reports_what_it_did_when_it_stops(app: App) -> None:
 
 
 async def test_a_worker_reports_while_it_runs(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stats_reporter, "_EVERY", 0.02)
+    monkeypatch.setattr(worker_stats, "_EVERY", 0.02)
     await tasks(app)
     async with at_work(app):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while sum(row.stats.processed for row in await rows(app.store)) < 9:
                 await asyncio.sleep(0.01)
         before = await rows(app.store)
@@ -79,7 +78,7 @@ async def test_a_worker_reports_while_it_runs(app: App, monkeypatch: pytest.Monk
 async def test_a_report_whose_answer_was_lost_counts_once(
     app: App, faults: FaultyStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stats_reporter, "_EVERY", 0.02)
+    monkeypatch.setattr(worker_stats, "_EVERY", 0.02)
     faults.lose_reply("add_stats", times=2)
     await tasks(app)
     async with at_work(app):

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from penstock.maintenance import store_clock
-from penstock.maintenance.store_clock import StoreClock
+from penstock.maintenance import promoter
+from penstock.maintenance.promoter import StoreClock
 
 NOW = 1_700_000_000.0
 
@@ -29,7 +29,7 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     made = Clocks()
-    monkeypatch.setattr(store_clock, "time", made)
+    monkeypatch.setattr(promoter, "time", made)
     return made
 
 

@@ -100,7 +100,7 @@ async def test_a_fault_in_one_loop_of_a_worker_ends_neither_it_nor_the_worker(
             return 0.0
 
     service = Faulty()
-    await asyncio.wait_for(service.run(), 10)
+    await asyncio.wait_for(service.run(), 60)
     assert service.ticks == 2
     assert "faulty failed and continues" in caplog.text
 
@@ -124,7 +124,7 @@ async def test_what_a_store_sets_aside_is_an_event_and_a_line_in_the_log(
     app.use_store(cast(Store, Telling()))
     worker = Worker(app, ["default"])
     running = asyncio.create_task(worker.run())
-    event = await asyncio.wait_for(told.get(), 10)
+    event = await asyncio.wait_for(told.get(), 60)
     worker.stop()
     await running
     assert (event.kind, event.queue, event.id, event.cause) == ("job", "default", "j-1", "cut short")

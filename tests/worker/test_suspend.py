@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,12 @@ from penstock.core.ids import mint, mint_token
 from penstock.core.job import Job, NewJob, State
 from penstock.worker import Worker
 from penstock.worker.executor.admission import NO_PLAN
-from penstock.worker.executor.attempt_start import LeaseRevoked, Starter
+from penstock.worker.executor.attempt import Attempts, LeaseRevoked
+from penstock.worker.executor.slots import Slots
 from penstock.worker.executor.thread_attempts import ThreadCall
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
+from penstock.worker.setup import Supervision, worker_setup
+from penstock.worker.unknown_tasks import UnknownTasks
 from tests.servers import remove_keys
 from tests.sqlite_files import new_url
 from tests.worker.conftest import Dam, at_work, patient, until
@@ -62,7 +66,9 @@ async def taken_over(app: App, worker: Worker) -> set[str]:
 async def test_what_waits_for_a_slot_does_not_start_after_a_suspend(app: App, asleep: Sleep) -> None:
     dam = Dam(app, 4_000)
     await dam.fill()
-    async with at_work(app, concurrency=1, config=patient(slot_wait="60s")) as worker:
+    async with at_work(
+        app, concurrency=1, config=patient(slot_wait="60s", lease="15s", heartbeat="5s")
+    ) as worker:
         await dam.full(worker)
         lost = await taken_over(app, worker)
         lost -= {
@@ -78,7 +84,20 @@ async def test_what_waits_for_a_slot_does_not_start_after_a_suspend(app: App, as
 async def test_a_call_that_lies_ready_for_a_thread_does_not_begin_after_a_suspend(
     app: App, asleep: Sleep
 ) -> None:
-    call = ThreadCall(Starter(app.events, LeasedJobs(), 15.0), held())
+    setup = worker_setup(
+        app,
+        ["default"],
+        concurrency=1,
+        burst=False,
+        strict=None,
+        config=patient(lease="15s", heartbeat="5s"),
+        id=None,
+        periodic=False,
+        supervision=Supervision(),
+    )
+    unused: Any = None
+    attempts = Attempts(setup, Slots(1, 1, LeasedJobs()), UnknownTasks(app.events, unused), unused)
+    call = ThreadCall(attempts, held())
     asleep()
     with pytest.raises(LeaseRevoked):
         call()

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.app.app import App
 from penstock.core.job import State
-from penstock.worker.pools import CallThreadPool, threads
-from tests.worker.conftest import at_work, becomes, ended, until
+from penstock.worker.pools import CallThreadPool, thread_pool
+from tests.worker.conftest import at_work, becomes, ended, patient, until
 from tests.worker.task_bodies import act, act_async
 from tests.worker.test_threads import Ends
 
@@ -32,7 +32,7 @@ class Limit:
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", limited)
-        monkeypatch.setattr(threads, "RETRY_AFTER", 0.02)
+        monkeypatch.setattr(thread_pool, "RETRY_AFTER", 0.02)
 
 
 @pytest.fixture
@@ -76,13 +76,13 @@ async def test_a_pool_that_is_closed_asks_for_no_more_threads(limit: Limit) -> N
     pool.submit("call", lambda: None)
     pool.close()
     refused = limit.refused
-    await asyncio.sleep(3 * threads.RETRY_AFTER)
+    await asyncio.sleep(3 * thread_pool.RETRY_AFTER)
     assert limit.refused == refused
 
 
 async def test_jobs_of_a_worker_without_threads_run_when_there_are_some(app: App, limit: Limit) -> None:
     plain, coroutine = app.task(name="act")(act), app.task(name="act_async")(act_async)
-    async with at_work(app, concurrency=4):
+    async with at_work(app, concurrency=4, config=patient()):
         waiting = [await plain.aenqueue("return") for _ in range(3)]
         await until(lambda: limit.refused > 0, "there is no thread")
         beside = await coroutine.aenqueue("return")
@@ -93,7 +93,7 @@ async def test_jobs_of_a_worker_without_threads_run_when_there_are_some(app: App
 
 async def test_a_worker_without_threads_gives_its_jobs_back_when_it_drains(app: App, limit: Limit) -> None:
     plain = app.task(name="act")(act)
-    async with at_work(app, concurrency=4):
+    async with at_work(app, concurrency=4, config=patient()):
         waiting = [await plain.aenqueue("return") for _ in range(3)]
         await until(lambda: limit.refused > 0, "there is no thread")
     for one in waiting:

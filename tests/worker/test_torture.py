@@ -91,7 +91,7 @@ def registered(app: App, account: Account) -> dict[str, Task[..., Any]]:
     options: Any = {"retry": "5ms", "timeout": "200ms", "max_attempts": MOST, "retention": "1h"}
 
     once_options = {**options, "delivery": "at-most-once"}
-    del once_options["max_attempts"]
+    del once_options["max_attempts"], once_options["retry"]
 
     @app.task(name="in_loop", queue="one", **options)
     async def in_loop(how: str, seconds: float) -> str:

@@ -65,9 +65,10 @@ class Choosy:
         return await self._store.settle(settlements)
 
 
-async def test_an_outcome_that_cannot_be_stored_is_a_failed_attempt_and_the_others_are_settled(
+async def test_a_result_that_the_store_cannot_take_makes_its_job_dead_and_the_others_are_settled(
     app: App, run_in: str
 ) -> None:
+    """Another attempt would do its work again, and return the same."""
     task = made(app, run_in, act, retry="1h")
     handles = [await task.aenqueue("return") for _ in range(6)]
     odd = {handles[1].id, handles[4].id}
@@ -77,7 +78,7 @@ async def test_an_outcome_that_cannot_be_stored_is_a_failed_attempt_and_the_othe
         job = await handle.ajob()
         assert job is not None
         if handle.id in odd:
-            assert (job.state, job.errors[-1].kind) == (State.RETRYABLE, "OutcomeNotStored")
+            assert (job.state, job.attempt, job.errors[-1].kind) == (State.DEAD, 1, "OutcomeNotStored")
             assert "Odd is unsupported" in job.errors[-1].message
         else:
             assert job.state is State.COMPLETED

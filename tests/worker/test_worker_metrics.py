@@ -11,11 +11,11 @@ from penstock import App, Worker
 from penstock.core.job import Job, Lease, NewJob, State
 from penstock.core.lifecycle import Transition, completed
 from penstock.stores.contract import Settled, Settlement
-from penstock.worker.attempt_recorder import AttemptRecorder
 from penstock.worker.leased_jobs import LeasedJob
 from penstock.worker.metrics_page import MetricsPage
 from penstock.worker.plan import Plan
-from penstock.worker.supervisor.exposed_metrics import figures_text
+from penstock.worker.setup import Supervision
+from penstock.worker.supervisor.operator_listener import figures_text
 from penstock.worker.worker_metrics import (
     TIME_BOUNDS,
     WorkerFigures,
@@ -23,6 +23,7 @@ from penstock.worker.worker_metrics import (
     merge_figures,
     read_figures,
 )
+from penstock.worker.worker_stats import AttemptRecorder
 from tests.prometheus_text import samples
 
 
@@ -146,7 +147,7 @@ async def test_a_worker_writes_its_figures(page: MetricsPage) -> None:
         return 2 * n
 
     await app.aenqueue_many([double.job(n) for n in range(20)])
-    await Worker(app, burst=True, metrics=page).run()
+    await Worker(app, burst=True, supervision=Supervision(metrics=page)).run()
     figures = read_figures(page)
     assert figures.tasks["double"].outcomes == {"completed": 20}
     assert sum(figures.calls["fetch"].buckets) > 0

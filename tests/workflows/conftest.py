@@ -17,7 +17,7 @@ from tests import servers
 from tests.sqlite_files import new_url
 
 #: No test waits longer than this for something that should happen at once (s).
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 STORES = ["memory", "sqlite", "redis", "redis-cluster", "encrypted"]
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from penstock import App, JobExists, current_job
+from penstock import App, JobEnqueued, JobExists, current_job
 from penstock.core.errors import ArgumentError, ConfigError, JobDead, ResultCancelled, ResultTimeout
-from penstock.core.job import Ref, State
+from penstock.core.job import NewJob, Ref, State
+from penstock.core.unique import UniqueKey
 from penstock.workflows import Flow, FlowState, chain, chord, current_flow, group, immutable, into
 from tests.workflows.conftest import in_a_burst
 
@@ -72,7 +75,7 @@ def tasks(app: App) -> Tasks:
 async def test_a_chain_passes_each_result_on(app: App, tasks: Tasks) -> None:
     handle = await chain(tasks.add.job(2, 3), tasks.add.partial(y=10), tasks.double).aenqueue()
     await in_a_burst(app)
-    assert await handle.aresult(5) == 30
+    assert await handle.aresult(60) == 30
     assert await handle.astatus() is FlowState.COMPLETED
     assert await handle.aprogress() == type(await handle.aprogress())(3, 3)
 
@@ -80,33 +83,33 @@ async def test_a_chain_passes_each_result_on(app: App, tasks: Tasks) -> None:
 async def test_a_group_gives_the_results_of_its_members_in_order(app: App, tasks: Tasks) -> None:
     handle = await group(tasks.double.job(n) for n in range(7)).aenqueue()
     await in_a_burst(app)
-    assert await handle.aresult(5) == [0, 2, 4, 6, 8, 10, 12]
+    assert await handle.aresult(60) == [0, 2, 4, 6, 8, 10, 12]
 
 
 async def test_a_chord_passes_the_list_to_its_body(app: App, tasks: Tasks) -> None:
     handle = await chord([tasks.double.job(n) for n in range(5)], then=tasks.total).aenqueue()
     await in_a_burst(app)
-    assert await handle.aresult(5) == 20
+    assert await handle.aresult(60) == 20
     assert tasks.calls.count(("total", [0, 2, 4, 6, 8])) == 1
 
 
 async def test_an_empty_group_calls_its_body_at_once(app: App, tasks: Tasks) -> None:
     handle = await chord([], then=tasks.total).aenqueue()
     await in_a_burst(app)
-    assert await handle.aresult(5) == 0
+    assert await handle.aresult(60) == 0
     assert tasks.calls == [("total", [])]
 
 
 async def test_an_empty_group_in_a_chain_gives_an_empty_list(app: App, tasks: Tasks) -> None:
     handle = await chain(tasks.double.job(1), group([]), tasks.total).aenqueue()
     await in_a_burst(app)
-    assert await handle.aresult(5) == 0
+    assert await handle.aresult(60) == 0
 
 
 async def test_a_chord_of_one_gives_a_list_of_one(app: App, tasks: Tasks) -> None:
     handle = await chord([tasks.double.job(4)], then=tasks.show).aenqueue()
     await in_a_burst(app)
-    assert await handle.aresult(5) == [8]
+    assert await handle.aresult(60) == [8]
 
 
 async def test_none_is_a_result(app: App, tasks: Tasks) -> None:
@@ -122,7 +125,7 @@ async def test_canvases_nest_to_any_depth(app: App, tasks: Tasks) -> None:
         chain(inner, group(tasks.double, tasks.double)), group(group(tasks.double.job(7)))
     ).aenqueue()
     await in_a_burst(app)
-    assert await handle.aresult(5) == [[20, 20], [[14]]]
+    assert await handle.aresult(60) == [[20, 20], [[14]]]
 
 
 async def test_a_group_after_a_group_takes_a_join_and_not_every_pair(app: App, tasks: Tasks) -> None:
@@ -131,7 +134,7 @@ async def test_a_group_after_a_group_takes_a_join_and_not_every_pair(app: App, t
     info = await handle.ainfo()
     assert info.total == 42
     await in_a_burst(app)
-    assert await handle.aresult(5) == [380] * 20
+    assert await handle.aresult(60) == [380] * 20
 
 
 async def test_a_graph_passes_results_by_position_and_by_name(app: App, tasks: Tasks) -> None:
@@ -142,7 +145,7 @@ async def test_a_graph_passes_results_by_position_and_by_name(app: App, tasks: T
     flow.add(tasks.add.partial(), after={"y": a, "x": "b"}, name="by name")
     handle = await flow.aenqueue(name="a graph")
     await in_a_burst(app)
-    assert await handle.aresult(5) == [22, 22]
+    assert await handle.aresult(60) == [22, 22]
     assert ("add", 2, 20) in tasks.calls
     assert ("add", 20, 2) in tasks.calls
 
@@ -153,7 +156,7 @@ async def test_results_fill_variable_parameters(app: App, tasks: Tasks) -> None:
     flow.add(tasks.collect.partial(7), after=parts)
     handle = await flow.aenqueue()
     await in_a_burst(app)
-    assert await handle.aresult(5) == [7, 0, 2, 4]
+    assert await handle.aresult(60) == [7, 0, 2, 4]
 
 
 async def test_an_immutable_call_takes_no_result(app: App, tasks: Tasks) -> None:
@@ -161,7 +164,7 @@ async def test_an_immutable_call_takes_no_result(app: App, tasks: Tasks) -> None
         tasks.double.job(1), immutable(tasks.double.job(50)), into("y", tasks.add.partial(1))
     ).aenqueue()
     await in_a_burst(app)
-    assert await handle.aresult(5) == 101
+    assert await handle.aresult(60) == 101
 
 
 async def test_map_starmap_and_chunks_are_groups(app: App, tasks: Tasks) -> None:
@@ -171,7 +174,7 @@ async def test_map_starmap_and_chunks_are_groups(app: App, tasks: Tasks) -> None
         await tasks.total.chunks(range(5), 2).aenqueue(),
     ]
     await in_a_burst(app)
-    assert [await handle.aresult(5) for handle in handles] == [[2, 4, 6], [3, 7], [1, 5, 4]]
+    assert [await handle.aresult(60) for handle in handles] == [[2, 4, 6], [3, 7], [1, 5, 4]]
 
 
 async def test_options_of_a_call_are_kept(app: App, tasks: Tasks) -> None:
@@ -184,7 +187,7 @@ async def test_options_of_a_call_are_kept(app: App, tasks: Tasks) -> None:
     assert (job.queue, job.spec.priority) == ("blue", 7)
     assert handle.queue == "blue"
     await in_a_burst(app, queues=["blue", "default"])
-    assert await handle.aresult(5) == 4
+    assert await handle.aresult(60) == 4
 
 
 def test_a_flow_is_enqueued_and_awaited_without_an_event_loop(app: App, tasks: Tasks) -> None:
@@ -193,7 +196,7 @@ def test_a_flow_is_enqueued_and_awaited_without_an_event_loop(app: App, tasks: T
     handle = chord([tasks.double.job(n) for n in range(3)], then=tasks.total).enqueue(id="the-flow")
     assert handle.status() is FlowState.RUNNING
     asyncio.run(in_a_burst(app))
-    assert handle.result(5) == 6
+    assert handle.result(60) == 6
     assert handle.progress().done == 5
     with pytest.raises(JobExists):
         chain(tasks.double.job(1)).enqueue(id="the-flow")
@@ -220,7 +223,7 @@ async def test_callbacks_run_once_after_a_success(app: App, tasks: Tasks) -> Non
     )
     handle = await canvas.aenqueue()
     await in_a_burst(app)
-    assert await handle.aresult(5) == [2, 4]
+    assert await handle.aresult(60) == [2, 4]
     assert sorted(tasks.calls, key=str)[2:] == [("note", "complete"), ("show", [2, 4])]
     assert await handle.astatus() is FlowState.COMPLETED
 
@@ -243,7 +246,7 @@ async def test_callbacks_run_once_after_a_failure(app: App, tasks: Tasks, policy
 async def test_ignored_failures_are_none_in_the_list(app: App, tasks: Tasks) -> None:
     handle = await chord([tasks.double.job(1), tasks.fail.job(2)], then=tasks.show).aenqueue(policy="ignore")
     await in_a_burst(app)
-    assert await handle.aresult(5) == [2, None]
+    assert await handle.aresult(60) == [2, None]
 
 
 async def test_cancelling_cancels_all(app: App, tasks: Tasks) -> None:
@@ -253,6 +256,57 @@ async def test_cancelling_cancels_all(app: App, tasks: Tasks) -> None:
     assert tasks.calls == []
     with pytest.raises(ResultCancelled):
         await handle.aresult(5)
+
+
+@pytest.mark.parametrize("kind", ["chain", "group", "chord", "graph"])
+async def test_a_cancelled_flow_calls_back_once_when_all_have_ended(
+    app: App, tasks: Tasks, kind: str
+) -> None:
+    graph = Flow()
+    graph.add(tasks.show, after=graph.add(tasks.double.job(1)))
+    canvas = {
+        "chain": lambda: chain(tasks.double.job(1), tasks.show),
+        "group": lambda: group(tasks.double.job(1), tasks.double.job(2)),
+        "chord": lambda: chord([tasks.double.job(1)], then=tasks.total),
+        "graph": lambda: graph,
+    }[kind]()
+    canvas.on_success(tasks.show).on_error(tasks.note.job("error"))
+    handle = await canvas.on_complete(tasks.note.job("complete")).aenqueue()
+    assert await handle.acancel() is FlowState.STOPPING
+    await in_a_burst(app)
+    assert tasks.calls == [("note", "complete")]
+    assert await handle.astatus() is FlowState.CANCELLED
+    with pytest.raises(ResultCancelled):
+        await handle.aresult(5)
+
+
+async def test_the_callback_of_a_cancelled_flow_waits_for_the_job_that_stops(app: App) -> None:
+    seen: list[str] = []
+    running = asyncio.Event()
+
+    @app.task
+    async def slow() -> None:
+        try:
+            running.set()
+            await asyncio.Event().wait()
+        finally:
+            seen.append("slow is over")
+
+    @app.task
+    async def note(text: str) -> None:
+        seen.append(text)
+
+    handle = (
+        await group(chain(slow.job()).on_complete(note.job("inner")))
+        .on_complete(note.job("outer"))
+        .aenqueue()
+    )
+    work = asyncio.ensure_future(in_a_burst(app))
+    await running.wait()
+    await handle.acancel()
+    await work
+    assert seen == ["slow is over", "inner", "outer"]
+    assert await handle.astatus() is FlowState.CANCELLED
 
 
 async def test_a_retried_member_resumes_its_flow(app: App) -> None:
@@ -274,7 +328,7 @@ async def test_a_retried_member_resumes_its_flow(app: App) -> None:
     luck.append(1)
     await handle.aretry()
     await in_a_burst(app)
-    assert await handle.aresult(5) == 3
+    assert await handle.aresult(60) == 3
 
 
 async def test_a_flow_runs_again_from_a_node(app: App, tasks: Tasks) -> None:
@@ -282,13 +336,13 @@ async def test_a_flow_runs_again_from_a_node(app: App, tasks: Tasks) -> None:
     handle = await chain(*parts).aenqueue(keep_nodes="1d")
     other = await chain(*parts).aenqueue()
     await in_a_burst(app)
-    assert await handle.aresult(5) == await other.aresult(5) == 8
+    assert await handle.aresult(60) == await other.aresult(60) == 8
     with pytest.raises(ConfigError, match="takes the result of node 0, which was removed after its use"):
         await other.aretry(node=1)
     tasks.calls.clear()
     assert await handle.aretry(node=1) is FlowState.RUNNING
     await in_a_burst(app)
-    assert await handle.aresult(5) == 8
+    assert await handle.aresult(60) == 8
     assert tasks.calls == [("double", 2), ("double", 4)]
 
 
@@ -305,7 +359,7 @@ async def test_members_are_added_while_the_group_runs(app: App) -> None:
 
     handle = await chord([page.job(0)], then=total).aenqueue()
     await in_a_burst(app)
-    assert await handle.aresult(5) == 10
+    assert await handle.aresult(60) == 10
 
 
 async def test_a_job_of_a_flow_names_it(app: App) -> None:
@@ -408,3 +462,29 @@ def test_there_is_no_flow_outside_of_one() -> None:
 
     with pytest.raises(NoCurrentJob):
         current_flow()
+
+
+async def test_listeners_hear_of_the_jobs_with_which_a_flow_starts(app: App) -> None:
+    @app.task
+    async def work(x: int = 0) -> int:
+        return x
+
+    told: list[str] = []
+    app.on(JobEnqueued)(lambda event: told.append(event.id))
+    handle = await chord([work.job(1), work.job(2)], immutable(work.job())).aenqueue()
+    app.events.close()
+    nodes = await app.store.flow_nodes(handle.ref, [0, 1])
+    assert told == [node.job.id for node in nodes if node and node.job]
+
+
+async def test_middleware_cannot_make_a_node_unique(app: App) -> None:
+    @app.task
+    async def work() -> None: ...
+
+    @app.around_enqueue
+    def unique(new: NewJob) -> NewJob:
+        return replace(new, unique=UniqueKey("k"))
+
+    with pytest.raises(ConfigError, match="enqueue middleware makes the job unique"):
+        await group([work.job()]).aenqueue()
+    assert not (await app.store.list_flows()).flows

@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 
 from penstock.core.clock import ManualClock
 from penstock.core.flow import FlowInfo, FlowNode, FlowPolicy, FlowState, NewFlow, NewNode, NodeState, When
-from penstock.core.flow_member import FlowMember
 from penstock.core.job import Job, Lease, NewJob, Ref, State
-from penstock.core.lifecycle import QueuePosition, Transition
+from penstock.core.lifecycle import Transition
+from penstock.core.outcomes import QueuePosition
+from penstock.core.relations import FlowMember
 from penstock.stores.contract import FlowChange, Settled, Settlement, Share, Store
 from penstock.stores.memory import MemoryStore
 from penstock.stores.sqlite import SqliteStore
@@ -101,12 +102,13 @@ def is_allowed(graph: dict[str, Any], i: int, ends: list[NodeState]) -> bool:
     failed, stopped = any(bad[one] for one in before), graph["policy"] is FlowPolicy.STOP and any(bad)
     retried = any(act == "retry" for _, act, _ in graph["acts"])
     if end is NodeState.SKIPPED:
-        return graph["cancelled"] or (when is When.SUCCESS and (failed or stopped))
+        return (graph["cancelled"] and when is not When.END) or (when is When.SUCCESS and (failed or stopped))
     if end is NodeState.UNUSED:
         return when is When.FAILURE and not failed
     if end is NodeState.GONE and "delete" not in acts:
         return False
-    if end is NodeState.CANCELLED and not ("cancel" in acts or graph["cancelled"] or stopped):
+    by_its_flow = graph["cancelled"] or stopped
+    if end is NodeState.CANCELLED and "cancel" not in acts and (when is When.END or not by_its_flow):
         return False
     has_run = end in (NodeState.COMPLETED, NodeState.DEAD) and not graph["joins"][i]
     if has_run and graph["fails"][i] is not (end is NodeState.DEAD):

@@ -9,11 +9,9 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from penstock.app.app_settings import AppSettings, number_setting
-from penstock.app.outcome_events import emit_outcome, emit_set_aside
 from penstock.app.queue import QueueDefaults, StoredQueue, check_defaults
 from penstock.app.registry import Registry
-from penstock.app.take import Take
-from penstock.app.taken import Taken
+from penstock.app.store_support import check_support
 from penstock.app.task import Limits, Task
 from penstock.app.user_modules import check_include, import_module
 from penstock.client.backpressure import FULL_TIMEOUT
@@ -29,21 +27,23 @@ from penstock.client.options import (
     refuse_unknown,
 )
 from penstock.client.outbox import Outbox
-from penstock.client.results import AsCompleted, aresults, results
-from penstock.client.signals import sent, signal_of
 from penstock.codec import ANY_RESULT, MAX_BYTES
-from penstock.core.duration import Duration, milliseconds
 from penstock.core.errors import ArgumentError, ConfigError, PenstockError
 from penstock.core.events import EventBus
+from penstock.core.formats import Duration, milliseconds
 from penstock.core.ids import check_namespace, check_queue, check_task_name
 from penstock.core.job import DEAD_KEPT, Job
-from penstock.core.store_guards import guards
+from penstock.core.portable import in_process
+from penstock.core.running import store_guards
 from penstock.core.text import plain
 from penstock.stores.connect import check_url, connect
 from penstock.stores.contract import SignalStatus, Store
 from penstock.stores.encrypted import encrypted_store
 
-__all__ = ["App"]
+if TYPE_CHECKING:
+    from penstock.app.take import Take
+    from penstock.app.taken import Taken
+    from penstock.client.results import AsCompleted
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,6 +54,7 @@ _OWN_OPTIONS = {"url", "namespace", "name", "max_payload", "max_result", "outbox
 _OWN_OPTIONS |= {"key", "encrypt", "key_required", "include", "queues"}
 
 
+@in_process("import the module of the app there, or make the app there")
 class App(Registry):
     """The tasks of an application, and the store of their jobs. Connects at the first enqueue.
 
@@ -101,14 +102,14 @@ class App(Registry):
         self.include = check_include(include)
         #: The limits of queues in code; None: this app says nothing of them.
         self.queue_defaults = check_defaults(queues)
-        self._given = store
+        self._passed_store = store
         #: Free for the application: hooks fill it, attempts read it.
         self.state = SimpleNamespace()
         #: "module:attribute" of this app; set by the code that loaded it.
         self.spec: str | None = None
         self._keep_dead: int = settings.or_else(None, "keep_dead", DEAD_KEPT)
         if store is None:
-            check_url(self.url)
+            self.url = check_url(self.url)
         payload = number_setting("max_payload", settings.or_else(max_payload, "max_payload", MAX_BYTES))
         result = number_setting("max_result", settings.or_else(max_result, "max_result", payload))
         room = number_setting("outbox", settings.or_else(outbox, "outbox", 0))
@@ -127,6 +128,8 @@ class App(Registry):
             override(settings.options(), defaults, who="App()"),
             Limits(payload, result),
         )
+        if store is not None:
+            self._client.use_store(self._made_store(store))
 
     def import_tasks(self) -> None:
         """Import the modules of `include`, once. Workers and the command line do this when they start.
@@ -163,6 +166,7 @@ class App(Registry):
 
     def use_store(self, store: Store) -> Store:
         """Keep jobs in this store from now on; returns the previous store, which stays open. For tests."""
+        self._check_support(store)
         before = self._client.store
         self._client.use_store(store)
         return before
@@ -174,7 +178,7 @@ class App(Registry):
     @property
     def connect_url(self) -> str | None:
         """The URL for other processes to connect to; None if the store was passed in as an object."""
-        return self.url if self._given is None else None
+        return self.url if self._passed_store is None else None
 
     @property
     def store_url(self) -> str:
@@ -229,7 +233,11 @@ class App(Registry):
         chosen = override_call(base, {**options, "queue": queue}, who=who)
         if chosen.unique is not None:
             chosen.unique.check(None)
-        template = Template(check_task_name(task) if task != "" else "", chosen, codec)
+        name = check_task_name(task) if task != "" else ""
+        known = self.tasks.get(name)
+        identity = "" if known is None else known.identity
+        template = Template(name, chosen, codec, identity=identity)
+        template.client = self._client
         return JobCall(template, bytes(payload), plain(options.get("id", "")))
 
     def signal(
@@ -248,9 +256,14 @@ class App(Registry):
         - `flow`: the id of the job that the signal is for; None: the first that waits.
         - A stored signal is kept for `keep` (default 7d), at most `most` of them (default 10 000).
 
-        Raises TooManySignals, or ArgumentError for data that cannot be stored.
+        Raises TooManySignals, or ArgumentError for data that cannot be stored, or that does not fit what a
+        waiting flow takes (`wait_for(..., of=...)`); then nothing is sent.
         """
+        from penstock.client.signals import sent, signal_of  # few processes send signals
+        from penstock.stores.signal_check import check_signal_sync
+
         one = signal_of(name, key, data, flow, keep, most)
+        check_signal_sync(self.store, one)
         return sent(one, self.store.sync.send_signals([one])[0])
 
     async def asignal(
@@ -264,7 +277,11 @@ class App(Registry):
         most: int | None = None,
     ) -> SignalStatus:
         """Like `signal`, without blocking the event loop."""
+        from penstock.client.signals import sent, signal_of
+        from penstock.stores.signal_check import check_signal
+
         one = signal_of(name, key, data, flow, keep, most)
+        await check_signal(self.store, one)
         return sent(one, (await self.store.send_signals([one]))[0])
 
     @overload
@@ -293,6 +310,11 @@ class App(Registry):
     def _known_handle(self, id: str, queue: str | None, task: Any) -> Handle[Any] | None:
         known = task if isinstance(task, Task) else self._task_named(task or "")
         if known is not None:
+            if known._client is not self._client:
+                raise ConfigError(
+                    f"{known.name} is a task of another app: ask that app for the handle, or give its name "
+                    f"and queue, as in handle(id, {known.queue!r}, task={known.name!r})"
+                )
             queue = known.queue if queue is None else queue
             return self._client.handle(id, queue, known.name, known.result)
         return None if queue is None else self._client.handle(id, queue, str(task or ""), ANY_RESULT)
@@ -323,6 +345,8 @@ class App(Registry):
         are not affected. With `return_errors=True` all are waited for, and errors are returned in the places
         of the results. Errors of the store are always raised.
         """
+        from penstock.client.results import results
+
         return results(self.store, handles, timeout, return_errors)
 
     @overload
@@ -341,6 +365,8 @@ class App(Registry):
         self, handles: Iterable[Handle[Any]], timeout: Duration | None = None, *, return_errors: bool = False
     ) -> list[Any]:
         """Like `results`, without blocking the event loop."""
+        from penstock.client.results import aresults
+
         return await aresults(self.store, handles, timeout, return_errors)
 
     def as_completed(self, handles: Iterable[Handle[R]], timeout: Duration | None = None) -> AsCompleted[R]:
@@ -350,6 +376,8 @@ class App(Registry):
         once, even if it was given twice, keeps no result, or does not exist. Raises ResultTimeout for jobs
         that have not ended within `timeout` from the start of the loop.
         """
+        from penstock.client.results import AsCompleted
+
         return AsCompleted(self.store, handles, timeout)
 
     @overload
@@ -371,6 +399,9 @@ class App(Registry):
         if ms < _SHORTEST_LEASE:
             raise ConfigError(f"lease={lease!r} is too short to be extended in time: use 100ms or more")
         wait_ms = None if wait is None else milliseconds(wait, what="wait")
+        from penstock.app.outcome_events import emit_outcome, emit_set_aside  # for jobs that are pulled alone
+        from penstock.app.take import Take
+
         name = check_queue(self._defaults.queue if queue is None else queue)
         self.import_tasks()
         return Take(
@@ -422,7 +453,7 @@ class App(Registry):
         self.events.close()
 
     async def aclose(self) -> None:
-        """Do the same from an event loop."""
+        """Like `close`, from an event loop."""
         await asyncio.to_thread(self.close)
 
     def __enter__(self) -> Self:
@@ -439,10 +470,16 @@ class App(Registry):
 
     def _made_store(self, given: Store | None) -> Store:
         if given is None:
-            for guard in guards:
+            for guard in store_guards:
                 guard(self.url)
         store = connect(self.url, namespace=self.namespace) if given is None else given
+        self._check_support(store)
         return store if self._cipher is None else encrypted_store(store, self._cipher, self.namespace)
+
+    def _check_support(self, store: Store) -> None:
+        """Raise Unsupported if the app has registered what this store cannot honour."""
+        tasks, entries = set(self.tasks.values()), self.periodic_entries.values()
+        check_support(store, tasks, self.handlers.values(), entries, self.queue_defaults)
 
     def __repr__(self) -> str:
         name = f" {self.name}" if self.name else ""

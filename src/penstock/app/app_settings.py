@@ -9,8 +9,6 @@ from penstock.config import KNOBS, load
 from penstock.core.errors import ConfigError
 from penstock.encryption import Cipher, Keyring, read_keys
 
-__all__ = ["AppSettings", "number_setting"]
-
 
 class AppSettings:
     """The settings of an app from the environment and penstock.toml. Arguments in code take precedence."""

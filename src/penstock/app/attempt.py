@@ -5,13 +5,15 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from penstock.core.errors import AttemptCancelled, PenstockError
+from penstock.core import forks
+from penstock.core.errors import AttemptCancelled, Interrupted, PenstockError
 from penstock.core.job import Job, Progress
-from penstock.core.running import running_attempt
+from penstock.core.portable import in_process
+from penstock.core.running import Awaited, running_attempt
 from penstock.core.text import shown, storable, text_of
 from penstock.stores.contract import Store
 from penstock.stores.job_log import LINES_KEPT, LogLine, shortened
@@ -21,26 +23,63 @@ if TYPE_CHECKING:  # a supervisor loads this module, and no client
 
     from penstock.client.options import Options
 
-__all__ = ["Attempt", "AttemptOwner", "NoCurrentJob", "StepAccess", "current_job", "running"]
+#: What an attempt reports to its worker.
+Reported = Progress | LogLine | Awaited
 
 #: Largest float that is exact to the unit, in every language.
 _MAX_EXACT = 2**53
 _LONGEST_NOTE = 200
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_waits = forks.lock()
 
 
 class NoCurrentJob(PenstockError, LookupError):
     """`current_job()` was called outside a running task."""
 
 
+class StepCall(Protocol):
+    """A call of a step's function. `end` gets its value or error; it is cancelled if the call is given up."""
+
+    end: asyncio.Future[Any]
+
+    def withdraw(self) -> bool:
+        """End the call if its function has not begun; False if it has."""
+        ...
+
+    def interrupt(self, why: type[Interrupted]) -> None:
+        """Raise `why` in its thread, once, or kill its process. A call that has not begun never begins."""
+
+    def kill(self) -> None:
+        """Kill its process, if it has one."""
+
+    def abandon(self) -> None:
+        """Give up its thread, or kill its process: nobody waits for its end any more."""
+
+
+class StepExecutor(Protocol):
+    """Runs functions of steps off the event loop; the worker interrupts them with their attempt."""
+
+    def in_thread(self, owner: Any, function: Callable[[], Any], context: Context) -> StepCall:
+        """Call a function for the attempt with this owner in a thread, in this context."""
+        ...
+
+    def in_process(self, owner: Any, reference: tuple[str, str], arguments: bytes) -> StepCall:
+        """Call a function of a module in a child process, with encoded arguments; it ends with bytes."""
+        ...
+
+
 class StepAccess(NamedTuple):
-    """What durable steps of a task need: its store, options and kind, the worker's lease (ms) and loop."""
+    """What durable steps need.
+
+    Of the task: its store, options and `run_in`. Of the worker: its lease (ms), event loop and step executor.
+    """
 
     store: Callable[[], Store]
     options: Options
     run_in: str
     lease: int
     loop: asyncio.AbstractEventLoop
+    runner: Callable[[], StepExecutor]
 
 
 class AttemptOwner(Protocol):
@@ -49,20 +88,42 @@ class AttemptOwner(Protocol):
     @property
     def step_access(self) -> StepAccess | None: ...
 
+    @property
+    def interrupt(self) -> type[Interrupted] | None:
+        """Why the worker interrupts this attempt; None: it does not, and a CancelledError is the code's."""
+        ...
+
+    @property
+    def undoes(self) -> str | None:
+        """The reason why this run only undoes the stored steps of its flow; None: it runs as usual."""
+        ...
+
     def store_now(self) -> int:
         """The store's clock (ms)."""
         ...
 
 
+@in_process("send attempt.job, which has all facts")
 class Attempt:
     """One attempt of a job, as its function sees it through `current_job()`."""
 
-    __slots__ = ("_cancelled", "_ends", "_logged", "_report", "flow", "job", "owner", "stopping")
+    __slots__ = (
+        "_awaited",
+        "_cancelled",
+        "_ends",
+        "_logged",
+        "_report",
+        "flow",
+        "job",
+        "noticed",
+        "owner",
+        "stopping",
+    )
 
     def __init__(
         self,
         job: Job,
-        report: Callable[[Job, Progress | LogLine], None] | None = None,
+        report: Callable[[Job, Reported], None] | None = None,
         ends: float | None = None,
         owner: AttemptOwner | None = None,
     ) -> None:
@@ -72,10 +133,14 @@ class Attempt:
         self.flow: Any = None
         #: Whether the worker drains: a long loop of a flow suspends itself and goes on elsewhere.
         self.stopping = False
+        #: `time.monotonic()` at which the function noticed that it is to stop; 0: not yet. From then on it
+        #: has `cleanup_grace` to clean up.
+        self.noticed = 0.0
         self._report = report
         self._ends = ends  # time.monotonic() at which this attempt times out
         self._cancelled = False
         self._logged = 0  # lines of the log
+        self._awaited: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -121,17 +186,39 @@ class Attempt:
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt was asked to stop; check it regularly in long loops."""
+        """Whether this attempt was asked to stop; check it regularly in long loops.
+
+        Once this was true, the function has the time `cleanup_grace` to clean up before it is interrupted.
+        """
+        if self._cancelled:
+            self.notice()
         return self._cancelled
 
     def raise_if_cancelled(self) -> None:
         """Raise AttemptCancelled if this attempt was asked to stop."""
-        if self._cancelled:
+        if self.cancelled:
             raise AttemptCancelled("the job was cancelled")
 
     def ask_to_stop(self) -> None:
         """Set `cancelled`. For the worker."""
         self._cancelled = True
+
+    def wait(self, queues: tuple[str, ...], over: bool = False) -> None:
+        """Tell the worker that the attempt waits, or no longer, for jobs of these queues. Thread-safe."""
+        with _waits:  # `asyncio.to_thread(handle.result)`, several times
+            rest = list(self._awaited)
+            for queue in queues:
+                if over:
+                    rest.remove(queue)
+                else:
+                    rest.append(queue)
+            self._awaited = tuple(rest)
+            if self._report is not None:
+                self._report(self.job, Awaited(self._awaited))
+
+    def notice(self) -> None:
+        """Note that the function knows that it is to stop. For the worker."""
+        self.noticed = self.noticed or time.monotonic()
 
     def remaining(self) -> float | None:
         """Seconds until this attempt times out; None without a timeout or deadline."""

@@ -14,8 +14,6 @@ from penstock.app.task import Task
 from penstock.core.errors import ArgumentError, Undecodable
 from penstock.core.job import Job, NewJob
 
-__all__ = ["edited_call", "task_named", "task_of"]
-
 _ENCODE = msgspec.json.Encoder().encode
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 

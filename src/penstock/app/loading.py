@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from types import ModuleType
@@ -11,7 +12,7 @@ from penstock.app.app import App
 from penstock.app.user_modules import AppBroken, import_module
 from penstock.core.errors import ConfigError, did_you_mean
 
-__all__ = ["AppBroken", "load_app"]
+__all__ = ["AppBroken", "enable_own_loggers", "load_app"]
 
 
 def load_app(spec: str, *, tasks: bool = True) -> App:
@@ -35,7 +36,18 @@ def load_app(spec: str, *, tasks: bool = True) -> App:
     app.spec = spec
     if tasks:
         app.import_tasks()
+    enable_own_loggers()
     return app
+
+
+def enable_own_loggers() -> None:
+    """Let Penstock's loggers log: `logging.config` disables all loggers that exist, unless it is told not to.
+
+    An app that configures its own log rarely means to silence the worker.
+    """
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if name.partition(".")[0] == "penstock" and isinstance(logger, logging.Logger):
+            logger.disabled = False
 
 
 # ── private ──────────────────────────────────────────────────────────────────────────────────────

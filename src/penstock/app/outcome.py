@@ -1,28 +1,17 @@
-"""Finds the outcome of an attempt from its exception and its task's rules."""
+"""The outcome of an attempt: from its exception and its task's rules, or from what its function returned."""
 
 from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Callable
 from typing import Any
 
+from penstock.client.flows.canvas import Canvas
+from penstock.client.job_call import JobCall
 from penstock.client.options import Options
-from penstock.core.duration import milliseconds
-from penstock.core.errors import (
-    AttemptTimeout,
-    Cancel,
-    ConfigError,
-    Discard,
-    FlowError,
-    FlowSuspended,
-    FlowVersionMismatch,
-    RateLimited,
-    Retry,
-    SignatureMismatch,
-    Snooze,
-    Steering,
-    Undecodable,
-)
+from penstock.core import errors, lazy
+from penstock.core.formats import milliseconds
 from penstock.core.job import AttemptError, Job
 from penstock.core.limits import bounded_throttle
 from penstock.core.outcomes import (
@@ -38,8 +27,6 @@ from penstock.core.outcomes import (
 )
 from penstock.core.text import text_of
 
-__all__ = ["error_of", "kind_of", "outcome_of", "timed_out", "undetermined"]
-
 _log = logging.getLogger("penstock")
 
 #: Innermost frames kept of a deep traceback.
@@ -50,6 +37,15 @@ _name_of: Any = type.__dict__["__qualname__"].__get__
 
 #: For tasks without options.
 _ANY = Options()
+
+
+def returned_by(job: Job, error: BaseException | None) -> bool:
+    """Whether the job's function has done its work, and returned what cannot be its result.
+
+    Another attempt would do the work again and return the same, so the job is dead at once. Its steps are not
+    undone: they did what they should.
+    """
+    return isinstance(error, errors.ResultError) and error.job == job.id
 
 
 def error_of(job: Job, now: int, error: BaseException, more: str = "") -> AttemptError:
@@ -92,36 +88,40 @@ def undetermined(job: Job, now: int, error: BaseException, wrong: BaseException)
 def _outcome(job: Job, now: int, error: BaseException, options: Options) -> Outcome:
     try:
         match error:
-            case FlowSuspended():
+            case errors.FlowSuspended():
                 return Suspended(error.delay)
-            case FlowVersionMismatch():
+            case errors.FlowVersionMismatch() | errors.FlowMismatch():
                 return Unknown(text_of(error))
-            case FlowError():
+            case errors.FlowError():
                 return Raised(error_of(job, now, error), final=True)
-            case Snooze():
+            case errors.Snooze():
                 return Snoozed(milliseconds(error.delay, what="Snooze(delay)"))
-            case RateLimited():
+            case errors.RateLimited():
                 return Throttled(
                     error_of(job, now, error),
                     bounded_throttle(milliseconds(error.retry_after, what="RateLimited(retry_after)")),
                     bool(error.key),
                 )
-            case Cancel():
+            case errors.Cancel():
                 reason: Any = error.reason
-                return Cancelled(Cancel.reason if reason is None else text_of(reason, Cancel.reason))
-            case Discard():
+                return Cancelled(
+                    errors.Cancel.reason if reason is None else text_of(reason, errors.Cancel.reason)
+                )
+            case errors.Discard():
                 return Raised(error_of(job, now, error), final=True)
             # of this job, not of another job that the task has read
-            case SignatureMismatch() if error.job == job.id:
+            case errors.SignatureMismatch() if error.job == job.id:
                 return Unknown(f"of another release: {text_of(error)}")
-            case Undecodable():
+            case errors.ResultError() if returned_by(job, error):
+                return Raised(error_of(job, now, error), final=True)
+            case errors.Undecodable():
                 return DecodingFailed(AttemptError.bounded(job.attempt, now, "Undecodable", text_of(error)))
-            case Retry() if error.delay is not None:
+            case errors.Retry() if error.delay is not None:
                 return Raised(error_of(job, now, error), milliseconds(error.delay, what="Retry(delay)"))
-    except ConfigError as wrong:  # Snooze("soon"): the task's own mistake is the attempt's failure
+    except errors.ConfigError as wrong:  # Snooze("soon"): the task's own mistake is the attempt's failure
         error = wrong
     fact = error_of(job, now, error)
-    if isinstance(error, Steering):
+    if isinstance(error, errors.Steering):
         return Raised(fact, _own_delay(job, error, options))
     why = _not_again(type(error).__mro__, options)
     if why is not None:
@@ -135,10 +135,10 @@ def timed_out(job: Job, fact: AttemptError, options: Options = _ANY) -> TimedOut
     A task's rules see an AttemptTimeout that is also a TimeoutError: a rule that lists Python's class matches
     too.
     """
-    why = _not_again((*AttemptTimeout.__mro__[:-2], *TimeoutError.__mro__), options)
+    why = _not_again((*errors.AttemptTimeout.__mro__[:-2], *TimeoutError.__mro__), options)
     if why is not None:
         return TimedOut(fact, final=True, why=why)
-    return TimedOut(fact, failure=_is_failure(job, AttemptTimeout(fact.message), options))
+    return TimedOut(fact, failure=_is_failure(job, errors.AttemptTimeout(fact.message), options))
 
 
 def _not_again(kinds: tuple[type, ...], options: Options) -> str | None:
@@ -178,3 +178,47 @@ def _own_delay(job: Job, error: BaseException, options: Options) -> int | None:
             "job %s: the retry function of %s failed; the default policy applies", job.id, job.task
         )
         return None
+
+
+# ── what a function has returned ─────────────────────────────────────────────────────────────────
+
+# The gate in every executor: one check, and one outcome. A value that stands for work not done yet (a
+# coroutine, a generator), or that cannot be stored, fails the job for good: the function would return it
+# again, after doing its work again.
+
+
+def checked(value: Any, job: Job) -> Any:
+    """The value that a function of this job has returned. Raises ResultError if it is lazy."""
+    if type(value) in lazy.DONE:  # most are
+        return value
+    why = lazy.refused(value)
+    if why is None and issubclass(type(lazy.first_of(value)), (JobCall, Canvas)):
+        why = f"it returned {value!r:.100}, which was not enqueued: enqueue it in the function"
+    if why is not None:
+        raise _of(job, errors.ResultError(f"{job.task}: {why}"))
+    return value
+
+
+def result_of(value: Any, encode: Callable[[Any], bytes] | None, job: Job) -> bytes | None:
+    """The encoded result of a job; None: none is kept. Raises ResultError if there can be none."""
+    checked(value, job)
+    if encode is None:
+        return None
+    try:
+        return encode(value)
+    except errors.ResultError as error:
+        raise _of(job, error) from None
+    except MemoryError:  # may pass
+        raise
+    except (Exception, SystemExit) as error:  # boundary: the value's own methods run in here
+        why = text_of(error, type(error).__name__)
+        kind = type(value).__name__
+        raise _of(
+            job, errors.ResultError(f"{job.task}: the result, of type {kind}, cannot be stored: {why}")
+        ) from error
+
+
+def _of(job: Job, error: errors.ResultError) -> errors.ResultError:
+    """The error as this job's own: errors of other jobs' results, which a task may read, are retried."""
+    error.job = job.id
+    return error

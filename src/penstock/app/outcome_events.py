@@ -22,8 +22,6 @@ from penstock.core.job import Job, State
 from penstock.core.lifecycle import UNKNOWN_TASK, Transition
 from penstock.stores.contract import SetAside
 
-__all__ = ["emit_outcome", "emit_set_aside", "event_of", "log_set_aside"]
-
 _log = logging.getLogger("penstock.maintenance")
 
 

@@ -13,24 +13,12 @@ from msgspec.structs import replace
 
 from penstock.app.task import Task, Using
 from penstock.client.job_checks import check_storable
-from penstock.core.duration import Duration, milliseconds
 from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.formats import Duration, milliseconds
 from penstock.core.ids import check_id
 from penstock.core.job import NewJob
 from penstock.core.schedule import Entry, Misfire, NewEntry, Overlap, Schedule, id_at
 from penstock.stores.contract import Tick
-
-__all__ = [
-    "AHEAD",
-    "LATE",
-    "PeriodicOptions",
-    "check_name",
-    "job_at",
-    "new_entry",
-    "next_tick",
-    "of_task",
-    "wait_ms",
-]
 
 #: A job is enqueued this long before its instant (ms), so that another worker can take over from one that
 #: dies just then. With an `Overlap` rule it is enqueued at the instant, because the previous job must be
@@ -89,7 +77,8 @@ def of_task(
             f"id={call.given_id!r}: the ids of a periodic entry's jobs are its name and their instants: "
             "give it a name="
         )
-    job = call.new()
+    # all releases write the same entry, and any of them runs its jobs: they carry the oldest name
+    job = replace(call.new(), task=call.template.identity)
     return new_entry(job.task if name is None else name, job, schedule, **policies)
 
 

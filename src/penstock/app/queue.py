@@ -7,15 +7,12 @@ from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from penstock.core.duration import Duration
 from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.formats import Duration
 from penstock.core.ids import check_queue
-from penstock.core.limit_layers import LIMIT_NAMES, limits_by_code, limits_reset
-from penstock.core.limits import LimitChange, Rate
+from penstock.core.limits import LIMIT_NAMES, LimitChange, Rate, limits_by_code, limits_reset
+from penstock.core.portable import in_process
 from penstock.stores.contract import QueueInfo, Store
-
-__all__ = ["QueueDefaults", "QueueSettings", "StoredQueue", "check_defaults"]
-
 
 T = TypeVar("T")
 
@@ -84,6 +81,7 @@ class QueueSettings(TypedDict, total=False):
     throttle: Duration | None
 
 
+@in_process("send queue.name, and use app.queue() there")
 class StoredQueue:
     """`app.queue("mail")`: the settings of a queue. Making it does not ask the store."""
 

@@ -9,23 +9,29 @@ from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, get_args, overload
 import msgspec
 
 from penstock.app.periodic import PeriodicOptions, of_task
+from penstock.app.store_support import check_support
 from penstock.app.task import AsyncBatchTask, AsyncTask, Handler, Limits, SyncBatchTask, SyncTask, Task, Using
 from penstock.app.task_factory import make_handler, make_task
-from penstock.client.callbacks import Callbacks, Moment, OnError, OnSuccess
 from penstock.client.client import Client
-from penstock.client.middleware import AroundAttempt, AroundEnqueue, MiddlewareStack
+from penstock.client.middleware import (
+    AroundAttempt,
+    AroundEnqueue,
+    Callbacks,
+    MiddlewareStack,
+    Moment,
+    OnError,
+    OnSuccess,
+)
 from penstock.client.option_readers import check_function, shown_name
 from penstock.client.options import HandlerOptions, Options, TaskOptions, refuse_unknown
-from penstock.core.batch import Batch
-from penstock.core.duration import Duration, milliseconds
+from penstock.core import lazy
 from penstock.core.errors import ConfigError
-from penstock.core.events import Event, EventBus
-from penstock.core.health import Health
+from penstock.core.events import Event, EventBus, Health
+from penstock.core.formats import Duration, milliseconds
 from penstock.core.ids import check_queue
 from penstock.core.job import RawJob, Ref
+from penstock.core.relations import Batch
 from penstock.core.schedule import NewEntry, Schedule
-
-__all__ = ["Hooks", "Registry"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -125,7 +131,10 @@ class Registry:
             task = make_task(function, self._client, self._defaults, self._limits, options, batch)
             calls = _callbacks_in(options, f"the task {task.name!r}")
             self._refuse_taken(task)
+            check_support(self._client.made_store, tasks=[task])
             self.tasks.update(dict.fromkeys([task.name, *task.aliases], task))
+            self.middleware.rename(task.aliases, task.name)
+            self.callbacks.rename(task.aliases, task.name)
             for moment, call in calls.items():
                 self.callbacks.add(moment, call, task=task.name)
             return task
@@ -156,6 +165,7 @@ class Registry:
             handler = make_handler(function, self._defaults, self._limits, options)
             if handler.queue in self.handlers:
                 raise ConfigError(f"the queue {handler.queue!r} has a handler already: a queue has one")
+            check_support(self._client.made_store, handlers=[handler])
             calls = _callbacks_in(options, f"the handler of the queue {handler.queue!r}")
             self.handlers[handler.queue] = handler
             for moment, call in calls.items():
@@ -199,12 +209,14 @@ class Registry:
         def register(task: Any) -> Any:
             if not isinstance(task, (Task, Using)):
                 raise ConfigError(f"{who}: {task!r} is not a task: write @app.periodic(...) above @app.task")
+            task._template.refuse_unless(task._client is self._client)
             entry = of_task(task, when, by_code=True, **given)
             if entry.ref in self.periodic_entries:
                 raise ConfigError(
                     f"{who}: the queue {entry.ref.queue!r} has an entry {entry.name!r} already: "
                     "give one of the two another name="
                 )
+            check_support(self._client.made_store, entries=[entry])
             self.periodic_entries[entry.ref] = entry
             return entry
 
@@ -213,6 +225,11 @@ class Registry:
             return task
 
         return decorate if task is None else register(task)
+
+    @property
+    def identities(self) -> dict[str, str]:
+        """The oldest name of each renamed task, by its other names: keys, entries and counts go by it."""
+        return {name: task.identity for name, task in self.tasks.items() if name != task.identity}
 
     def queues(self) -> list[str]:
         """The queues of the registered tasks, handlers and periodic entries, in that order."""
@@ -237,9 +254,7 @@ class Registry:
         """Add middleware around attempts of all tasks or one queue or task: `async def timing(job, call)`."""
 
         def register(call: AroundAttempt) -> AroundAttempt:
-            if not inspect.iscoroutinefunction(call) and not inspect.iscoroutinefunction(
-                getattr(call, "__call__", None)  # noqa: B004 (its `__call__` is inspected, not called)
-            ):
+            if lazy.returned_by(call) != lazy.ASYNC:
                 raise ConfigError(f"{call!r}: middleware around an attempt is an `async def` of (job, call)")
             _check_arguments(call, 2, "middleware around an attempt takes (job, call)")
             self.middleware.add_attempt(call, queue=_queue(queue), task=_task_name(task))
@@ -264,7 +279,7 @@ class Registry:
         """Add middleware around enqueues of all tasks or one queue or task: `def stamp(new): return new`."""
 
         def register(call: AroundEnqueue) -> AroundEnqueue:
-            if inspect.iscoroutinefunction(call):
+            if lazy.returned_by(call):
                 raise ConfigError(f"{call!r}: middleware around an enqueue is a plain `def` of (new)")
             _check_arguments(call, 1, "middleware around an enqueue takes (new), the NewJob")
             self.middleware.add_enqueue(call, queue=_queue(queue), task=_task_name(task))
@@ -402,7 +417,7 @@ def _check_callback(moment: Moment, call: Any, what: str) -> None:
 
 def _check_listener(listener: Any, what: str) -> None:
     check_function(listener, 1, what, "takes (event)")
-    if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
+    if lazy.returned_by(listener):
         raise ConfigError(
             f"{what}={shown_name(listener)}: a listener is a plain `def`, called in a thread of its own; "
             "an `async def` may be a callback: @app.on_success, @app.on_failure or @app.on_dead"
@@ -412,6 +427,8 @@ def _check_listener(listener: Any, what: str) -> None:
 def _add_hook(hooks: list[Callable[..., Any]], hook: F, what: str) -> F:
     if not callable(hook):
         raise ConfigError(f"{what}({hook!r:.100}) is not a function: a hook takes nothing, or the app")
+    if (why := lazy.refuse_generator(hook)) is not None:
+        raise ConfigError(f"{what}({shown_name(hook)}) is a generator function: {why}")
     if inspect.signature(hook).parameters:
         _check_arguments(hook, 1, "a hook takes nothing, or the app")
     hooks.append(hook)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -13,14 +12,12 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from penstock.app.block_middleware import BlockMiddleware
-from penstock.app.block_watch import BlockWatch
+from penstock.app.deciding import Loss, decided, settle_reclaimed
 from penstock.app.outcome import outcome_of, timed_out
 from penstock.app.outcome_events import log_set_aside
-from penstock.app.reclaimed_jobs import settle_reclaimed
-from penstock.app.taken import INTERRUPTED_BECAUSE, Taken
+from penstock.app.taken import INTERRUPTED_BECAUSE, BlockMiddleware, BlockWatch, Taken
 from penstock.app.task import Task
-from penstock.client.flows.inputs import InputUnreadable, with_inputs
+from penstock.client.flows.values import InputUnreadable, with_inputs
 from penstock.client.middleware import AroundAttempt
 from penstock.client.options import Options
 from penstock.core import clock
@@ -35,19 +32,10 @@ from penstock.core.errors import (
 )
 from penstock.core.ids import mint, mint_token
 from penstock.core.job import DEAD_KEPT, AttemptError, Job
-from penstock.core.lifecycle import (
-    CANNOT_BE_READ,
-    QueuePosition,
-    Transition,
-    decide,
-    starts_on_record,
-    too_late,
-)
-from penstock.core.outcomes import Cancelled, Outcome, Released, Returned, Unknown
+from penstock.core.lifecycle import CANNOT_BE_READ, Transition, starts_on_record, too_late
+from penstock.core.outcomes import Cancelled, Outcome, QueuePosition, Released, Returned, Unknown
 from penstock.stores.contract import Fetched, SetAside, Settled, Settlement, Share, Store
 from penstock.stores.encrypted import unreadable_check
-
-__all__ = ["Take"]
 
 _log = logging.getLogger("penstock.take")
 
@@ -118,8 +106,11 @@ class Take(AbstractAsyncContextManager[Some]):
         ends = float("inf") if self._wait is None else time.monotonic() + self._wait / 1000
         while (job := await self._next(ends)) is not None:
             task = self._tasks.get(job.task)
-            taken = Taken(job, self._store, self._lease, self._end_of(job), task)
+            taken = Taken(job, self._store, self._lease, self._limit_of(job), task)
             await self._record_start(taken)
+            if late := self._too_late(job):  # the store was slow
+                await self._apply(job, late)
+                continue
             self._taken, self._watch = taken, BlockWatch(taken, self._lease / 3000)
             # a block that is never left must not hold its job for ever
             weakref.finalize(self, self._watch.abandon).atexit = False
@@ -216,7 +207,7 @@ class Take(AbstractAsyncContextManager[Some]):
             left = ends - time.monotonic()
             if left <= 0:
                 return None
-            instants = [instant for instant in (fetched.due, fetched.opens) if instant is not None]
+            instants = [instant for instant in (fetched.due, fetched.opens_at) if instant is not None]
             until_due = max(1, min(instants) - fetched.now) if instants else _MAX_WAIT
             await self._store.wait([self._queue], timeout=int(min(left * 1000 + 1, _MAX_WAIT, until_due)))
 
@@ -284,9 +275,8 @@ class Take(AbstractAsyncContextManager[Some]):
         )
         self._set_aside(found.set_aside)
         cause = "its holder did not extend the lease"
-        await settle_reclaimed(
-            self._store, found, "LeaseLost", cause, keep_dead=self._keep_dead, on_decided=self._on_settled
-        )
+        loss = Loss("LeaseLost", cause, keep_dead=self._keep_dead, on_decided=self._on_settled)
+        await settle_reclaimed(self._store, found, loss)
         return bool(found.jobs)
 
     async def _record_start(self, taken: Taken) -> None:
@@ -337,7 +327,7 @@ class Take(AbstractAsyncContextManager[Some]):
         return Settled.STALE
 
     async def _apply(self, job: Job, outcome: Outcome, result: bytes | None = None) -> Settled:
-        move = decide(job, outcome, self._now(), random.random(), keep_dead=self._keep_dead)  # noqa: S311 (jitter, no secret)
+        move = decided(job, outcome, self._now(), self._keep_dead, store=self._store)
         (answer,) = await self._store.settle([Settlement(job.lease, move, result)])
         if answer is Settled.UNKNOWN:
             raise StoreUnavailable(f"job {job.id}: the part of the store that holds its queue is unreachable")
@@ -350,12 +340,12 @@ class Take(AbstractAsyncContextManager[Some]):
         now, at = self._clock
         return now + int((clock.lease_seconds() - at) * 1000)
 
-    def _end_of(self, job: Job) -> float | None:
-        """The monotonic time at which the attempt times out; None: never."""
+    def _limit_of(self, job: Job) -> float | None:
+        """The seconds after which the attempt times out; None: never."""
         spans = [] if job.spec.timeout is None else [job.spec.timeout]
         if job.spec.deadline is not None:
             spans.append(max(0, job.spec.deadline - self._now()))
-        return time.monotonic() + min(spans) / 1000 if spans else None
+        return min(spans) / 1000 if spans else None
 
 
 async def _uncancelled(work: Coroutine[Any, Any, T]) -> T:

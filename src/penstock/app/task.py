@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 import msgspec
 
 from penstock.client.client import Client
-from penstock.client.flows.canvas import Group, chunks_of
 from penstock.client.handle import Handle
 from penstock.client.job_call import JobCall, Template
 from penstock.client.key_functions import KeyFunctions
@@ -21,24 +20,15 @@ from penstock.client.options import (
     override_call,
 )
 from penstock.codec import ArgsCodec, ResultCodec
-from penstock.core.batch import Batch
 from penstock.core.errors import ConfigError
+from penstock.core.portable import in_process
+from penstock.core.relations import Batch
 from penstock.core.retry import RetryPolicy
 from penstock.core.text import plain
 from penstock.core.unique import Unique
 
-__all__ = [
-    "AsyncBatchTask",
-    "AsyncTask",
-    "Handler",
-    "Limits",
-    "SyncBatchTask",
-    "SyncTask",
-    "Task",
-    "Using",
-    "check_unique",
-    "check_unique_batch",
-]
+if TYPE_CHECKING:
+    from penstock.client.flows.canvas import Group
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,14 +71,21 @@ class _Enqueueable(Generic[P, R]):
 
     def map(self, items: Iterable[Any]) -> Group[R]:
         """A group of one job per item, with the item as its argument."""
-        return Group([JobCall(self._template, self._encode((item,), {})) for item in items])
+        from penstock.client.flows.canvas import Group  # for flows alone
+
+        return Group.of([JobCall(self._template, self._encode((item,), {})) for item in items], self._client)
 
     def starmap(self, items: Iterable[Iterable[Any]]) -> Group[R]:
         """A group of one job per item, with the elements of the item as its arguments."""
-        return Group([JobCall(self._template, self._encode(tuple(item), {})) for item in items])
+        from penstock.client.flows.canvas import Group  # for flows alone
+
+        calls: list[JobCall[R]] = [JobCall(self._template, self._encode(tuple(item), {})) for item in items]
+        return Group.of(calls, self._client)
 
     def chunks(self, items: Iterable[Any], n: int) -> Group[R]:
         """A group of one job per `n` items, with a list of them as its argument."""
+        from penstock.client.flows.canvas import chunks_of  # for flows alone
+
         return self.map(chunks_of(items, n))
 
     if not TYPE_CHECKING:  # type checkers know the attributes, and refuse all others
@@ -106,6 +103,7 @@ class Limits(msgspec.Struct, frozen=True):
     result: int
 
 
+@in_process("give it a name in its module, by which pickle finds it, or send task.name")
 class Task(_Enqueueable[P, R]):
     """A function with a name and options. Calling it calls the function; `enqueue` lets a worker call it.
 
@@ -124,18 +122,22 @@ class Task(_Enqueueable[P, R]):
         key_functions: KeyFunctions | None = None,
         carried: ArgsCodec | None = None,
     ) -> None:
-        functools.update_wrapper(self, function)
+        # attributes of an object that can be called are its own: one named `enqueue`, say
+        of_function = inspect.isroutine(function)
+        functools.update_wrapper(self, function, updated=("__dict__",) if of_function else ())
         self.function = function
         self.name = name
-        #: Former names.
+        #: Former names, the oldest first.
         self.aliases = aliases
+        #: The oldest name: keys, entries and counts go by it, whatever the task is called now.
+        self.identity = aliases[0] if aliases else name
         self.options = options
         self.run_in: RunIn = run_in
         self.args, self.result = codecs
         self._key_functions = key_functions
         #: The codec of one job's payload: the arguments, or for a batch task one element of its list.
         self.carried = carried or self.args
-        template = Template(name, options, self.result, self.carried, key_functions)
+        template = Template(name, options, self.result, self.carried, key_functions, self.identity)
         super().__init__(client, template, self.carried)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -148,7 +150,7 @@ class Task(_Enqueueable[P, R]):
         if "unique" in options:
             check_unique(chosen, self.function, who)
             check_unique_batch(chosen, who)
-        template = Template(self.name, chosen, self.result, self.carried, self._key_functions)
+        template = Template(self.name, chosen, self.result, self.carried, self._key_functions, self.identity)
         return Using(self._client, template, self.carried, plain(options.get("id", "")))
 
     @property
@@ -231,6 +233,7 @@ class AsyncBatchTask(Task[[T], None], Generic[T, R]):
         return coroutine
 
 
+@in_process("send the options, and use task.using() there")
 class Using(_Enqueueable[P, R]):
     """A task with the options of one call; it can be kept and used again."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,10 @@ from penstock.client.key_functions import key_functions_of
 from penstock.client.option_readers import RunIn, check_function, shown_name
 from penstock.client.options import HandlerOptions, Options, TaskOptions, override, refuse_unknown
 from penstock.codec import ArgsCodec, ElementCodec, ResultCodec, UpgradingCodec, result_codec_of
-from penstock.core.batch import Batch
+from penstock.core import lazy
 from penstock.core.errors import ConfigError
 from penstock.core.ids import check_task_name
-
-__all__ = ["make_handler", "make_task"]
+from penstock.core.relations import Batch
 
 
 def make_task(
@@ -42,7 +41,7 @@ def make_task(
     batch: Batch | None = None,
 ) -> Task[..., Any]:
     """Make the task of a function. Raises ConfigError if function and options do not fit."""
-    _check_function(function, "@app.task")
+    _check_function(function, "@app.task", given)
     name = check_task_name(given["name"] if "name" in given else _name_of(function))
     who = f"the task {name!r}"
     refuse_unknown(given, TaskOptions.__optional_keys__ | {"batch"}, who=who)
@@ -87,7 +86,7 @@ def make_handler(
     function: Callable[..., Any], defaults: Options, limits: Limits, given: HandlerOptions
 ) -> Handler:
     """Make the handler of a function. Raises ConfigError if function and options do not fit."""
-    _check_function(function, "@app.handler")
+    _check_function(function, "@app.handler", given)
     if "queue" not in given:
         raise ConfigError("@app.handler needs the queue whose jobs it takes: @app.handler(queue='legacy')")
     who = f"the handler of the queue {given['queue']!r}"
@@ -131,22 +130,48 @@ def _args_codec(
     if upgrade is None:
         return ArgsCodec(function, name=name, max_bytes=max_bytes)
     check_function(upgrade, 1, f"{who}: upgrade", "takes the old arguments, a dict, and returns the new ones")
-    if inspect.iscoroutinefunction(upgrade):
+    if lazy.returned_by(upgrade) == lazy.ASYNC:
         raise ConfigError(f"{who}: upgrade={shown_name(upgrade)} is a plain `def`, not `async def`")
     return UpgradingCodec(function, upgrade, name=name, max_bytes=max_bytes)
 
 
-def _check_function(function: Any, decorator: str) -> None:
-    if isinstance(function, (staticmethod, classmethod)):
-        raise ConfigError(f"{decorator} belongs below @{type(function).__name__}, next to the function")
+def _check_function(function: Any, decorator: str, given: Mapping[str, Any]) -> None:
+    if isinstance(function, classmethod):
+        raise ConfigError(
+            f"{decorator} does not go with @classmethod: use @staticmethod above the task, or a function"
+        )
+    if isinstance(function, staticmethod):
+        raise ConfigError(f"{decorator} belongs below @staticmethod, next to the function")
     if isinstance(function, Task):
         raise ConfigError(f"{function.name} is a task already")
     if not callable(function) or isinstance(function, type):
         raise ConfigError(
             f"{decorator} decorates a function, not {function!r}; its options go by keyword: {decorator}(…=…)"
         )
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError(f"{function.__qualname__} is a generator: a worker needs a function that returns")
+    if (why := lazy.refuse_generator(function)) is not None:
+        raise ConfigError(f"{shown_name(function)} is a generator function: {why}")
+    if "run_in" not in given and not lazy.returned_by(function) and (inner := lazy.wrapped_by(function)):
+        raise ConfigError(
+            f"{shown_name(function)} wraps a function that returns {inner}, which nobody would await: "
+            "make the wrapper `async def`, and await the function in it. If it runs the function itself, as "
+            "by asyncio.run(), say so with run_in='thread'"
+        )
+    if _is_method(function):
+        raise ConfigError(
+            f"{shown_name(function)} is a method, and no worker has the object that it belongs to: write a "
+            "function at the top of the module that takes what identifies the object, or a @staticmethod "
+            "above the task; a method of an object that each process has, as in app.task(mailer.send), may "
+            "be a task"
+        )
+
+
+def _is_method(function: Any) -> bool:
+    """Whether it is a function of a class body that takes the object, or the class, as its first argument."""
+    qualname = getattr(function, "__qualname__", "").rpartition("<locals>.")[2]
+    if "." not in qualname or inspect.ismethod(function):  # a bound method has its object
+        return False
+    code = getattr(function, "__code__", None)
+    return code is not None and code.co_argcount > 0 and code.co_varnames[0] in ("self", "cls")
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -159,7 +184,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 def _module_of(function: Callable[..., Any]) -> str:
     """The function's module; for a script (`__main__`) the name under which its file would be imported."""
-    module = function.__module__
+    module: str = function.__module__
     if module not in ("__main__", "__mp_main__"):
         return module
     main = sys.modules.get(module)
@@ -178,9 +203,7 @@ def _module_of(function: Callable[..., Any]) -> str:
 
 
 def _run_in(function: Callable[..., Any], given: HandlerOptions, who: str) -> RunIn:
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 (its `__call__` is inspected, not called)
-    )
+    is_async = lazy.returned_by(function) == lazy.ASYNC
     chosen = given.get("run_in", "async" if is_async else "thread")
     if chosen not in ("async", "thread", "process"):
         raise ConfigError(f"{who}: run_in={chosen!r} is not one of 'async', 'thread', 'process'")

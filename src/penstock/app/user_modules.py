@@ -12,8 +12,6 @@ from typing import Any
 
 from penstock.core.errors import ConfigError, PenstockError, did_you_mean
 
-__all__ = ["AppBroken", "check_include", "import_module"]
-
 
 class AppBroken(PenstockError):
     """A module of the app exists but fails while it is imported; `__cause__` is its error."""

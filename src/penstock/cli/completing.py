@@ -19,9 +19,6 @@ if TYPE_CHECKING:  # click imports it to complete
 
     Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem | str]]
 
-__all__ = ["complete_bulk", "complete_entry", "complete_flow", "complete_queue", "complete_worker"]
-
-
 #: Seconds that a key may take: a shell does nothing else meanwhile.
 _PATIENCE = 1.0
 

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.session import Session, require_web
+from penstock.cli.session import Session
 from penstock.cli.show import emit, note
+from penstock.core.installation import DASHBOARD_SERVER, require_extra
 
 if TYPE_CHECKING:
     from penstock.app.app import App
     from penstock.stores.contract import Store
 
-__all__ = ["run_dashboard"]
-
 _PORT = 8080
-_PACKAGES = ("httptools", "starlette", "jinja2", "uvicorn")
 
 
 def run_dashboard(app: str | None, options: dict[str, Any]) -> int:
     """Serve the dashboard until SIGTERM or SIGINT."""
-    require_web("the dashboard needs", _PACKAGES)
-    from penstock.core.loopback import is_loopback
+    require_extra("web", DASHBOARD_SERVER, "the dashboard")
+    from penstock.app.app import App
+    from penstock.core.security import is_loopback
+    from penstock.stores.connect import shown_store
     from penstock.web.dashboard import Dashboard
     from penstock.web.dashboard.server import DashboardListener, serve_dashboard
     from penstock.web.dashboard.settings import REDACTED
@@ -59,11 +59,13 @@ def run_dashboard(app: str | None, options: dict[str, Any]) -> int:
             access_log=options["access_log"],
         )
 
+        shown = shown_store(what.store if isinstance(what, App) else what)
+
         def show(address: str, port: int) -> None:
             if session.json:
                 emit({"url": dashboard.url, "port": port, "dashboard": address})
             else:
-                note(f"dashboard of {dashboard.url} at {address}")
+                note(f"dashboard of {shown} at {address}")
 
         with loop_runner() as runner:
             return runner.run(serve_dashboard(dashboard, listener, grace=options["grace"], on_ready=show))

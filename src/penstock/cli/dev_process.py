@@ -19,7 +19,7 @@ from penstock.app.loading import load_app
 from penstock.cli.show import note, say_lines
 from penstock.config import Config
 from penstock.core.errors import PenstockError
-from penstock.core.loopback import is_loopback
+from penstock.core.security import is_loopback
 from penstock.web.dashboard import Dashboard
 from penstock.web.dashboard.security import Guard
 from penstock.web.dashboard.server import DashboardListener, new_server
@@ -29,8 +29,6 @@ from penstock.worker.logs import configure_logs
 from penstock.worker.queues import Queue
 from penstock.worker.signals import DRAIN, listen
 from penstock.worker.worker import Worker
-
-__all__ = ["serve_dev"]
 
 #: Seconds for requests in flight when the process stops: event streams are ended before.
 _GRACE = 1.0

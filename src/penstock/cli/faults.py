@@ -13,9 +13,6 @@ import click
 from penstock.cli.show import emit, note, say_lines
 from penstock.core.errors import ArgumentError, ConfigError, JobNotFound, PenstockError, StoreUnavailable
 
-__all__ = ["INTERRUPTED", "CommandError", "Exit", "code_of", "complain", "not_found"]
-
-
 #: The exit code of a listing that Ctrl-C stopped midway, as shells have it.
 INTERRUPTED = 130
 

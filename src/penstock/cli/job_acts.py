@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from penstock.cli.audited_acts import AuditedAct, acting_user
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import CommandError, Exit
-from penstock.cli.job_addresses import ambiguous
 from penstock.cli.job_search import filter_options, read_search
-from penstock.cli.session import Command, Session
+from penstock.cli.one_job import ambiguous
+from penstock.cli.session import AuditedAct, Command, Session, acting_user
 from penstock.cli.show import ask, emit, note, say, status
-from penstock.core.duration import milliseconds
-from penstock.core.job import QUEUED, TERMINAL, State
+from penstock.core.formats import milliseconds
 from penstock.core.text import counted
 
 if TYPE_CHECKING:
@@ -26,51 +24,57 @@ if TYPE_CHECKING:
     from penstock.inspector import BulkAct, Change, Inspector
     from penstock.stores.contract import JobFilter
 
-__all__ = ["add_acts", "bulk_line", "bulk_row", "bulk_steps"]
-
 _AT_ONCE = 500
-_UNFINISHED = tuple(state for state in State if state not in TERMINAL)
 
 
 class _Act(NamedTuple):
-    """A command: the states it is for if no --state is given, in words, and what it has done, in a word."""
+    """A command: the jobs that it is for if no --state is given, and what it has done, in words."""
 
     name: str
     says: str
-    states: tuple[State, ...]
     which: str
     done: str
 
 
 _ACTS = (
-    _Act("retry", "Make jobs available again, with all attempts restored.", (State.DEAD,), "dead", "retried"),
-    _Act("run-now", "Make scheduled and retryable jobs available now.",
-         (State.SCHEDULED, State.RETRYABLE), "delayed", "made available"),
-    _Act("reschedule", "Give queued jobs another due time.",
-         tuple(sorted(QUEUED - {State.PARKED})), "queued", "rescheduled"),
-    _Act("cancel", "Cancel queued jobs, and ask running ones to stop.",
-         _UNFINISHED, "unfinished", "cancelled"),
-    _Act("delete", "Delete jobs that are not running.",
-         tuple(state for state in State if state is not State.RUNNING), "queued and ended", "deleted"),
+    _Act("retry", "Make jobs available again, with all attempts restored.", "dead", "retried"),
+    _Act("run-now", "Make scheduled and retryable jobs available now.", "delayed", "made available"),
+    _Act("reschedule", "Give queued jobs another due time.", "queued", "rescheduled"),
+    _Act("cancel", "Cancel queued jobs, and ask running ones to stop.", "unfinished", "cancelled"),
+    _Act("delete", "Delete jobs that are not running.", "queued and ended", "deleted"),
     _Act("duplicate", "Enqueue a copy of each job under a new id. A copy has no unique key and no flow.",
-         (), "selected", "duplicated"),
+         "", "duplicated"),
     _Act("discard", "Make queued or suspended jobs dead. Running ones are refused: cancel them.",
-         tuple(sorted(QUEUED | {State.SUSPENDED})), "queued or suspended", "discarded"),
+         "queued or suspended", "discarded"),
+    _Act("complete", "Complete jobs that are not running, as if their function had returned.",
+         "queued, suspended and failed", "completed"),
     _Act("move", "Move queued jobs to another queue. Their due times and attempts do not change.",
-         tuple(sorted(QUEUED)), "queued", "moved"),
+         "queued", "moved"),
 )  # fmt: skip
 
 
 #: Acts that cannot be undone by another act on the same jobs.
-_NEED_A_FILTER = ("cancel", "delete", "discard", "duplicate", "move")
+_NEED_A_FILTER = ("cancel", "complete", "delete", "discard", "duplicate", "move")
+#: Acts after which at-most-once jobs start again, and the option that leaves them out.
+_START_AGAIN = ("retry", "duplicate")
+_SPARE = "--spare-at-most-once"
+_REASON = click.Option(["--reason"], metavar="TEXT", default="", help="Reason that is kept with the jobs.")
 _OPTIONS: dict[str, list[click.Parameter]] = {
+    **{
+        name: [click.Option([_SPARE], is_flag=True, help="Leave out at-most-once jobs that have started.")]
+        for name in _START_AGAIN
+    },
     "reschedule": [
         click.Option(
             ["--delay"], metavar="DURATION", default="0s", help="Time until the jobs are due, e.g. 5m."
         )
     ],
-    "discard": [
-        click.Option(["--reason"], metavar="TEXT", default="", help="Reason that is kept with the jobs.")
+    "discard": [_REASON],
+    "complete": [
+        click.Option(
+            ["--result"], metavar="JSON", default="", help="Result of the jobs, as JSON.  [default: none]"
+        ),
+        _REASON,
     ],
     "move": [
         click.Option(
@@ -91,7 +95,7 @@ def add_acts(group: click.Group) -> None:
 
 
 def _add(group: click.Group, act: _Act) -> None:
-    states = f"without --state: {act.which} jobs" if act.states else "--state or another filter is needed"
+    states = f"without --state: {act.which} jobs" if act.which else "--state or another filter is needed"
 
     @group.command(
         act.name,
@@ -129,6 +133,8 @@ def _add(group: click.Group, act: _Act) -> None:
         delay: str = "0s",
         to: str = "",
         reason: str = "",
+        result: str = "",
+        spare_at_most_once: bool = False,
         **filters: Any,
     ) -> Exit:
         of_all = any(filters.values()) or limit or pace or dry_run or detach
@@ -138,6 +144,11 @@ def _add(group: click.Group, act: _Act) -> None:
             problem = "ids and --all exclude each other" if all_ else "no jobs given"
             raise click.UsageError(f"{problem}: name jobs by id, or select them with --all and filters")
         arguments = {"delay": milliseconds(delay, what="--delay"), "to": to, "reason": reason}
+        arguments |= {"result": result, "spare_at_most_once": spare_at_most_once}
+        if result:
+            from penstock.inspector.job_acts import result_of
+
+            result_of(result)  # before jobs are counted, and before anybody is asked
         if not all_:
             return _some(act, addresses, arguments)
         if act.name in _NEED_A_FILTER and not any(filters.values()):
@@ -198,10 +209,19 @@ def _all(
     session = Session.current()
     filter = _filter(act, filters)
     if dry_run or not yes:
-        count = session.run(lambda inspector: _count(inspector, filter, limit))
+        count, again = session.run(lambda inspector: _count(inspector, filter, limit))
+        again = again if act.name in _START_AGAIN else 0
         if dry_run or not count:
             says = f"{counted(count, 'job')} {'matches' if count == 1 else 'match'}"
-            emit({"jobs": count}) if session.json else say(says)
+            more = {"at_most_once": again} if act.name in _START_AGAIN else {}
+            emit({"jobs": count, **more}) if session.json else say(says)
+        if again and not session.json:
+            spared = arguments["spare_at_most_once"]
+            note(
+                f"{again:,} of them at-most-once and started: "
+                + ("left out" if spared else f"each starts again; {_SPARE} leaves them out")
+            )
+        if dry_run or not count:
             return Exit.OK
         to = f" to {arguments['to']}" if arguments["to"] else ""
         ask(f"{act.name} {count:,} {_in_words(act, filters, count)}{to}?")
@@ -225,6 +245,8 @@ def _all(
         asked = f", {bulk.asked:,} asked to stop" if bulk.asked else ""
         refused = f", {bulk.refused:,} refused" if bulk.refused else ""
         say(f"{bulk.done:,} {act.done}{asked}{refused}")
+        if bulk.again:
+            note(f"{bulk.again:,} of them are at-most-once and start again")
         if bulk.error or bulk.state.value == "aborted":
             note(bulk.error or "aborted: not all jobs were reached")
         elif bulk_row(bulk)["limited"]:
@@ -235,23 +257,28 @@ def _all(
 def _filter(act: _Act, filters: dict[str, Any]) -> JobFilter:
     from msgspec.structs import replace
 
+    from penstock.inspector.job_acts import JobAct, usual_states
+
     filter = read_search(**filters, by="enqueued", reverse=False).filter
-    return filter if filter.states else replace(filter, states=act.states)
+    if filter.states or not act.which:
+        return filter
+    return replace(filter, states=usual_states(JobAct(act.name)))
 
 
-async def _count(inspector: Inspector, filter: JobFilter, limit: int | None) -> int:
-    found = 0
-    async for found in inspector.bulk.dry_run(filter, limit=limit):
+async def _count(inspector: Inspector, filter: JobFilter, limit: int | None) -> tuple[int, int]:
+    """The number of jobs, and of those that are at-most-once and have started."""
+    selected = 0, 0
+    async for selected in inspector.bulk.selected(filter, limit=limit):
         if sys.stderr is not None and sys.stderr.isatty():
-            status(f"counting: {counted(found, 'job')} so far")
-    if found and sys.stderr is not None and sys.stderr.isatty():
+            status(f"counting: {counted(selected[0], 'job')} so far")
+    if selected[0] and sys.stderr is not None and sys.stderr.isatty():
         status("")
-    return found
+    return selected
 
 
 async def bulk_steps(inspector: Inspector, started: BulkAct) -> AsyncGenerator[BulkAct, None]:
     """Run a bulk act here until it has ended; yields its progress. Workers may take part in it."""
-    from penstock.inspector.bulk_pace import PacedSteps
+    from penstock.inspector.bulk_acts import PacedSteps
 
     steps, bulk = PacedSteps(inspector.bulk, started.id, f"{acting_user()} {started.id}"), started
     while bulk.state.value == "running":
@@ -282,15 +309,15 @@ async def _run(inspector: Inspector, started: BulkAct) -> BulkAct:
 
 
 def _in_words(act: _Act, filters: dict[str, Any], count: int) -> str:
-    which = " or ".join(filters["states"]) or act.which
+    which = " or ".join(filters["state"]) or act.which or "selected"
     of = f" of the task {filters['task']}" if filters["task"] else ""
-    queues = filters["queues"]
+    queues = filters["queue"]
     where = (
         f" in the {'queue' if len(queues) == 1 else 'queues'} {', '.join(queues)}"
         if queues
         else " in all queues"
     )
-    more = [name for name in ("text", "headers", "flow", "worker", "since", "until") if filters[name]]
+    more = [name for name in ("text", "header", "flow", "worker", "since", "until") if filters[name]]
     matching = f" that match --{', --'.join(more)}" if more else ""
     return f"{which} {'job' if count == 1 else 'jobs'}{of}{where}{matching}"
 

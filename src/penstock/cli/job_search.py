@@ -1,30 +1,34 @@
-"""The options of searches for jobs, and a search with its progress at the terminal."""
+"""Options of job searches, a search with its progress in the terminal, and `--follow` for new jobs."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from msgspec.structs import replace
 
 from penstock.cli.completing import complete_queue, complete_worker
-from penstock.cli.options import limit_option
-from penstock.cli.show import status
-from penstock.core.duration import instant_ms, milliseconds
+from penstock.cli.formats import last_error
+from penstock.cli.session import Session, limit_option
+from penstock.cli.show import emit, say, status
+from penstock.cli.watching import follow
 from penstock.core.errors import ConfigError
-from penstock.core.job import State
+from penstock.core.formats import iso, shown_text
+from penstock.core.job import TERMINAL, State
 from penstock.core.text import counted
 
 if TYPE_CHECKING:
-    from penstock.inspector import Inspector, JobRow, JobSearch
-    from penstock.stores.contract import TimeRange
+    from penstock.core.job import Job
+    from penstock.inspector import Inspector, JobSearch
+    from penstock.stores.contract import Store
 
-__all__ = ["Found", "filter_options", "read_search", "run_search", "search_options"]
+
+# ── options ──────────────────────────────────────────────────────────────────────────────────────
 
 _STATES = [state.value for state in State]
 #: Without --reverse, jobs of this order come latest first.
@@ -38,7 +42,6 @@ _FILTERS = (
     click.option(
         "--queue",
         "-q",
-        "queues",
         metavar="QUEUE",
         multiple=True,
         shell_complete=complete_queue,
@@ -47,7 +50,6 @@ _FILTERS = (
     click.option(
         "--state",
         "-s",
-        "states",
         type=click.Choice(_STATES, case_sensitive=False),
         metavar="STATE",
         multiple=True,
@@ -58,12 +60,9 @@ _FILTERS = (
         "--text",
         "-x",
         metavar="TEXT",
-        default="",
         help="Filter by text in the arguments, errors, reason or id.",
     ),
-    click.option(
-        "--header", "headers", metavar="NAME=VALUE", multiple=True, help="Filter by header; may be repeated."
-    ),
+    click.option("--header", metavar="NAME=VALUE", multiple=True, help="Filter by header; may be repeated."),
     click.option("--flow", metavar="QUEUE/ID", help="Filter by the flow that the job is a node of."),
     click.option(
         "--worker",
@@ -115,71 +114,24 @@ def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def read_search(
-    *,
-    queues: Sequence[str],
-    states: Sequence[str],
-    task: str | None,
-    text: str,
-    headers: Sequence[str],
-    flow: str | None,
-    worker: str | None,
-    since: str | None,
-    until: str | None,
-    by: str,
-    reverse: bool,
-) -> JobSearch:
-    """What the options ask for."""
-    from penstock.core.job import Ref
-    from penstock.inspector import JobSearch, parse_address, parse_state
-    from penstock.stores.contract import JobFilter, JobOrder, TimeRange
+def read_search(*, by: str, reverse: bool, **filters: str | tuple[str, ...] | None) -> JobSearch:
+    """The search that the options ask for; `filters`: the options that filter, by name."""
+    from penstock.inspector import JobSearch, read_filter
+    from penstock.stores.contract import JobOrder
 
-    ref = None if flow is None else parse_address(flow)
-    if ref is not None and not isinstance(ref, Ref):
-        raise click.UsageError(f"--flow {flow!r} names no queue: write QUEUE/ID")
-    filter = JobFilter(
-        tuple(queues), tuple(map(parse_state, states)), task, worker, ref, _headers(headers), text
-    )
-    if since is not None or until is not None:
-        range = TimeRange(_instant("--since", since), _instant("--until", until))
-        if range.since is not None and range.until is not None and range.since >= range.until:
-            raise click.UsageError(f"--since {since!r} is not before --until {until!r}: no job can match")
-        filter = _with_range(filter, by, range)
+    given = {name: (value,) if isinstance(value, str) else value or () for name, value in filters.items()}
+    try:
+        filter = read_filter(
+            {**given, "time": (by,)},
+            now=time.time_ns() // 1_000_000,
+            written=lambda name, text: f"--{name} {text!r}",
+        )
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None  # which points to the help of the command
     return JobSearch(filter, JobOrder(by), _LATEST_FIRST[by] is not reverse)
 
 
-def _with_range(filter: Any, by: str, range: TimeRange) -> Any:
-    from msgspec.structs import replace
-
-    return replace(filter, **{by: range})
-
-
-def _headers(given: Sequence[str]) -> dict[str, str]:
-    pairs = [header.partition("=") for header in given]
-    for header, (name, equals, _) in zip(given, pairs, strict=True):
-        if not name or not equals:
-            raise click.UsageError(f"--header {header!r} is not NAME=VALUE")
-    return {name: value for name, _, value in pairs}
-
-
-def _instant(option: str, text: str | None) -> int | None:
-    """An instant in ms: `2h` before now, `+2h` from now, or a timestamp."""
-    if text is None:
-        return None
-    if "T" in text or "-" in text.strip("+-"):
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise click.UsageError(f"{option} {text!r} is not a time: write 2026-11-20T08:30:00Z") from None
-        if moment.tzinfo is None:
-            raise click.UsageError(f"{option} {text!r} has no time zone: write {moment.isoformat()}Z for UTC")
-        return instant_ms(moment, what=option)
-    try:
-        offset = milliseconds(text.removeprefix("+"), what=option)
-    except ConfigError:
-        raise click.UsageError(f"{option} {text!r} is not a time: write {_FORMS}") from None
-    now = time.time_ns() // 1_000_000
-    return now + offset if text.startswith("+") else now - offset
+# ── a search with its progress ───────────────────────────────────────────────────────────────────
 
 
 class Found(NamedTuple):
@@ -188,7 +140,7 @@ class Found(NamedTuple):
     `next`: where it continues; `stopped`: it was interrupted; `away`: queues that it could not search.
     """
 
-    jobs: list[JobRow]
+    jobs: list[Job]
     next: str | None
     stopped: bool
     away: tuple[str, ...]
@@ -196,7 +148,7 @@ class Found(NamedTuple):
 
 async def run_search(inspector: Inspector, search: JobSearch, after: str | None, limit: int) -> Found:
     """Search until `limit` jobs are found, with progress at a terminal. Ctrl-C ends it early."""
-    jobs: list[JobRow] = []
+    jobs: list[Job] = []
     away: tuple[str, ...] = ()
     progress = _Progress()
     try:
@@ -230,3 +182,89 @@ class _Progress:
         """Remove the line."""
         if self._shown:
             status("")
+
+
+# ── new jobs: --follow ───────────────────────────────────────────────────────────────────────────
+
+#: How far (ms) each search reaches back before the previous one, for jobs that were being stored then.
+_OVERLAP = 2_000
+#: The options that have no meaning for jobs that are still to come, by name of the parameter.
+_REFUSED = {"after": "--after", "until": "--until", "reverse": "--reverse", "limit": "-n"}
+
+
+def follow_jobs(search: JobSearch) -> None:
+    """Print the jobs of the search that come from now on, or from its start on."""
+    followed = _check(search)
+    json = Session.current().json
+    follow(lambda store: _NewJobs(store, followed, json=json).look)
+
+
+class _NewJobs:
+    """Prints the jobs of a search that have come since the last look; in the beginning, since now."""
+
+    def __init__(self, store: Store, search: JobSearch, *, json: bool) -> None:
+        self._store = store
+        self._search = search
+        self._json = json
+        self._by_end = search.order.value == "ended"
+        self._since: int | None = None
+        self._shown: set[tuple[str, str, int | None]] = set()
+
+    async def look(self) -> bool:
+        """Print them; returns True, because more may come."""
+        from penstock.inspector import Inspector
+
+        now = await self._store.now()
+        since = self._began(now) if self._since is None else self._since
+        shown: set[tuple[str, str, int | None]] = set()
+        async with aclosing(Inspector(self._store).search(self._from(since))) as steps:
+            async for step in steps:
+                for job in step.jobs:
+                    key = (job.queue, job.id, job.ended_at if self._by_end else job.enqueued_at)
+                    if key not in self._shown:
+                        self._print(job)
+                    shown.add(key)
+        self._shown, self._since = shown, max(since, now - _OVERLAP)
+        return True
+
+    def _began(self, now: int) -> int:
+        """The start of the first search: --since, or now."""
+        given = getattr(self._search.filter, self._search.order.value).since
+        return now if given is None else given
+
+    def _from(self, since: int) -> JobSearch:
+        from penstock.stores.contract import TimeRange
+
+        by = {self._search.order.value: TimeRange(since)}
+        return replace(self._search, filter=replace(self._search.filter, **by))
+
+    def _print(self, job: Job) -> None:
+        if self._json:
+            emit(job, on_one_line=True)
+            return
+        at = job.ended_at if self._by_end else job.enqueued_at
+        why = last_error(job) or (job.reason and shown_text(job.reason))
+        says = f"{iso(at)}  {job.state:<9}  {job.queue}/{job.id}  {job.task}"
+        say(f"{says}  {why}" if why else says)
+
+
+def _check(search: JobSearch) -> JobSearch:
+    """The search for jobs to come: ordered by end if only ended states are chosen. Raises UsageError."""
+    from penstock.stores.contract import JobOrder
+
+    context = click.get_current_context()
+    for name, option in _REFUSED.items():
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            raise click.UsageError(f"--follow shows jobs that are still to come: it cannot have {option}")
+    states = set(search.filter.states)
+    if search.order is JobOrder.DUE:
+        raise click.UsageError("--follow shows jobs as they are enqueued or as they end: give no other --by")
+    if states and not states <= TERMINAL:
+        raise click.UsageError(
+            "--follow shows jobs as they are enqueued, or with --state completed, cancelled or dead as they "
+            "end: give no other --state"
+        )
+    if states and search.order is JobOrder.ENQUEUED:
+        since, filter = search.filter.enqueued, replace(search.filter, enqueued=search.filter.ended)
+        search = replace(search, filter=replace(filter, ended=since), order=JobOrder.ENDED)
+    return replace(search, descending=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,17 +12,22 @@ import click
 import msgspec
 
 from penstock.cli.session import Session
-from penstock.core.loopback import is_loopback
-from penstock.dialects.lmstfy.config_file import LmstfyConfig, PoolConfig, read_config
-from penstock.dialects.lmstfy.defaults import LmstfySettings
+from penstock.core.errors import ConfigError, StoreError
+from penstock.core.security import is_loopback
+from penstock.dialects.lmstfy.names import DEFAULT_POOL
 from penstock.dialects.lmstfy.service import LmstfyService, PoolMigration
-from penstock.dialects.lmstfy.tokens import DEFAULT_POOL
+from penstock.dialects.lmstfy.settings import LmstfyConfig, LmstfySettings, PoolConfig, read_config
+from penstock.stores.connect import shown_store
+from penstock.stores.contract import Finding, Level
 from penstock.web.hosts import HostRule
 
 if TYPE_CHECKING:
     from penstock.stores.contract import Store
 
-__all__ = ["Pools", "make_service", "open_pools", "read_file", "read_settings"]
+_log = logging.getLogger("penstock.lmstfy")
+
+#: Stores without a server, which have no settings to check.
+_ON_THIS_MACHINE = ("memory:", "sqlite:")
 
 #: Options that a file may give, and the fields of its settings.
 _FROM_FILE = {
@@ -44,6 +51,11 @@ class Pools(NamedTuple):
     def urls(self) -> str:
         """The stores for a message, without secrets."""
         return ", ".join(dict.fromkeys(store.url for store in self.stores.values()))
+
+    @property
+    def shown(self) -> str:
+        """The same, with files that do not exist yet."""
+        return ", ".join(dict.fromkeys(map(shown_store, self.stores.values())))
 
 
 def read_file(options: dict[str, Any]) -> LmstfyConfig | None:
@@ -96,6 +108,48 @@ def open_pools(config: LmstfyConfig | None) -> Iterator[Pools]:
         default = stores.get(DEFAULT_POOL) or stores[config.pools[DEFAULT_POOL].migrate_to]
         admin = open_one(config.admin_url) if config.admin_url else default
         yield Pools(stores, migrations, admin)
+
+
+def check_stores(pools: Pools, config: LmstfyConfig | None) -> None:
+    """Log what puts jobs of a Redis at risk. Raises ConfigError for a Redis that lmstfy would refuse.
+
+    That is one without an append-only file or with eviction, if the file gives it as lmstfy's files do.
+    """
+    stores = {f"Pool.{name}": store for name, store in pools.stores.items()}
+    stores["AdminRedis"] = pools.admin_store
+    found = asyncio.run(
+        _checkups({one for one in stores.values() if not one.url.startswith(_ON_THIS_MACHINE)})
+    )
+    for store, findings in found.items():
+        for one in findings:
+            if one.level is not Level.FINE:
+                _log.log(
+                    logging.ERROR if one.level is Level.ERROR else logging.WARNING, "%s: %s", store.url, one
+                )
+    addresses = frozenset[str]() if config is None else config.addresses
+    problems = [
+        f"{name}: {one}"
+        for name, store in stores.items()
+        for one in found.get(store, ())
+        if one.loses_jobs and name in addresses
+    ]
+    if problems:
+        way_out = "or write Addr as a URL, redis://HOST:PORT, which is served with a warning"
+        raise ConfigError("\n".join([*problems, way_out]))
+
+
+async def _checkups(stores: Collection[Store]) -> dict[Store, list[Finding]]:
+    """What the stores find about themselves; those that do not answer are left out."""
+    answers = await asyncio.gather(*(store.checkup() for store in stores), return_exceptions=True)
+    found: dict[Store, list[Finding]] = {}
+    for store, answer in zip(stores, answers, strict=True):
+        if isinstance(answer, StoreError):
+            _log.warning("%s: its settings are unknown: %s", store.url, answer)
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            found[store] = answer
+    return found
 
 
 def _connected(session: Session, url: str) -> Store:

@@ -16,8 +16,6 @@ import msgspec
 if TYPE_CHECKING:
     from penstock.config import Loaded
 
-__all__ = ["DoctorFinding", "durability", "event_loop", "free_space", "open_settings", "python", "writable"]
-
 #: Bytes: two write-ahead logs of their usual size.
 _NO_ROOM = 32 * 2**20
 #: What `penstock config` shows of a secret.

@@ -13,9 +13,7 @@ import click
 
 from penstock.cli.faults import Exit, complain
 from penstock.cli.session import Session, shared_options
-from penstock.cli.streams import close_streams, prepare_streams
-
-__all__ = ["cli", "main"]
+from penstock.core.text import print_anything
 
 #: Commands in the order of the help. Each module has its command under the name `command`.
 COMMANDS = (
@@ -26,14 +24,18 @@ COMMANDS = (
 )
 
 
+def _is_there(name: str) -> bool:
+    return importlib.util.find_spec(f"penstock.cli.commands.{name}") is not None
+
+
 class Root(click.Group):
     """Imports a command only when it is used: `penstock --version` imports none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name in COMMANDS if importlib.util.find_spec(f"penstock.cli.commands.{name}")]
+        return [name for name in COMMANDS if _is_there(name)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.list_commands(ctx):
+        if cmd_name not in COMMANDS or not _is_there(cmd_name):
             return None
         command: click.Command = importlib.import_module(f"penstock.cli.commands.{cmd_name}").command
         return command
@@ -95,3 +97,35 @@ cli.params.extend(shared_options())
 def main() -> None:
     """The entry point of the command `penstock`."""
     cli()
+
+
+# ── the standard streams ─────────────────────────────────────────────────────────────────────────
+
+
+def prepare_streams() -> None:
+    """Make stdout and stderr accept all characters, and open closed streams on the null device."""
+    _open_closed_ones()
+    print_anything()
+
+
+def _open_closed_ones() -> None:
+    """Open closed standard streams, so that no other file or socket gets the number of a stream."""
+    for stream in (0, 1, 2):
+        try:
+            os.fstat(stream)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            os.set_inheritable(nowhere, True)
+
+
+def close_streams() -> None:
+    """Flush stdout and stderr. After an error, discard the rest, or Python would try again at exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:
+            continue
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)

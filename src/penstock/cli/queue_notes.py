@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from penstock.cli.session import Session
     from penstock.inspector import QueueView
 
-__all__ = ["note_away", "why_empty"]
-
 
 def why_empty(session: Session, queues: Sequence[str], otherwise: str) -> str:
     """The line for an empty table: that one of these queues does not exist, or `otherwise`."""

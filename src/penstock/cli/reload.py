@@ -15,8 +15,6 @@ from pathlib import Path
 from penstock.config import Config
 from penstock.worker.logs import configure_logs
 
-__all__ = ["WatchedFiles", "run_reloading"]
-
 _log = logging.getLogger("penstock.reload")
 #: Interval of file checks in seconds. Checking a thousand files takes a few ms.
 _EVERY = 0.5

@@ -1,19 +1,21 @@
-"""Runs `penstock serve` in one process, or in several under a supervisor."""
+"""Servers of the command line: their sockets, and what runs until a signal."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli.faults import CommandError
 from penstock.core.errors import ConfigError, PenstockError
 from penstock.web.process_link import ProcessLink, Siblings
 from penstock.web.processes import ServerProcesses
@@ -23,7 +25,6 @@ from penstock.web.tls import Tls
 if TYPE_CHECKING:
     from penstock.dialects.lmstfy.service import LmstfyService
 
-__all__ = ["ADMIN", "DATA", "ListenAddress", "Listening", "check_processes", "serve", "supervise"]
 
 _log = logging.getLogger("penstock.web")
 
@@ -192,3 +193,45 @@ def _allow_open_files() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # macOS refuses an unlimited number
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+#: Without --port: the first of these that is free.
+_PORTS = range(8080, 8090)
+
+
+def listen_somewhere(host: str, port: int | None) -> list[socket.socket]:
+    """Listen on this port, or without one on the first of some that is free. Raises CommandError."""
+    from penstock.web.sockets import bind_tcp
+
+    ports = [port] if port is not None else [*_PORTS]
+    why: str | None = None
+    for one in ports:
+        try:
+            (sockets,) = bind_tcp(host, one)
+            return sockets
+        except OSError as error:
+            why = error.strerror
+            if error.errno != errno.EADDRINUSE:
+                break
+    tried = f"{host}:{ports[0]}" if len(ports) == 1 else f"{host}, ports {ports[0]} to {ports[-1]}"
+    raise CommandError(f"cannot listen on {tried}: {why}; name another port, or --port 0 for a free one")
+
+
+def address_of(host: str, listener: socket.socket) -> str:
+    """The URL of what listens."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{listener.getsockname()[1]}/"
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Treat TERM like Ctrl-C: what was started ends."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,30 +1,26 @@
-"""Options of all commands, and the store, app and settings that they select."""
+"""Options of all commands, the store, app and settings that they select, and entries of the audit log."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from penstock.cli.faults import CommandError, code_of
-from penstock.core.errors import ArgumentError, ConfigError, MissingExtra
+from penstock.core.errors import ArgumentError, ConfigError
 
 if TYPE_CHECKING:  # not imported to print a help text
     from collections.abc import Iterator
 
     from penstock.app.app import App
-    from penstock.cli.audited_acts import AuditedAct
     from penstock.config import Loaded
     from penstock.inspector import Inspector
     from penstock.stores.contract import Store
-
-__all__ = ["Command", "Session", "require_web"]
 
 T = TypeVar("T")
 
@@ -198,6 +194,9 @@ def _with_option_names(message: str, ctx: click.Context) -> str:
     return _PARAMETER.sub(named, _CALL.sub("", message))
 
 
+# ── options ───────────────────────────────────────────────────────────────────────────────────────
+
+
 def shared_options() -> list[click.Parameter]:
     """--url, --app, --namespace, --json and --traceback, given before or after the name of the command."""
     return [
@@ -241,10 +240,60 @@ def _switch(option: str, name: str, says: str) -> click.Option:
     )
 
 
-def require_web(what: str, packages: Sequence[str] = ("httptools",)) -> None:
-    """Raise MissingExtra without these packages of the extra `web`."""
-    for name in packages:
-        if find_spec(name) is None:
-            raise MissingExtra(
-                f"{what} the package {name!r}, which is not installed: pip install 'penstock[web]'"
-            )
+def limit_option(what: str, *, most: int = 1_000) -> Callable[[Any], Any]:
+    """`--limit N` of a command that lists: at most `most`, 50 by default. `what`: the listed things."""
+    return click.option(
+        "--limit",
+        "-n",
+        metavar="N",
+        type=click.IntRange(1, most),
+        default=50,
+        show_default=True,
+        help=f"Maximum number of {what} to show.",
+    )
+
+
+class DefaultGroup(click.Group):
+    """A group that runs its `default` command if no command is named."""
+
+    def __init__(self, *args: Any, default: str, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "invoke_without_command": True})
+        self.default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the default command before arguments that begin with no command."""
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
+# ── entries of the audit log ─────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class AuditedAct:
+    """What a command does as an operator, e.g. `AuditedAct("queue.purge", ["mail"])`."""
+
+    act: str
+    to: Sequence[str]
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+    async def write(self, store: Store, **more: str) -> None:
+        """Write the entry, with more facts; several if it names many."""
+        from penstock.inspector.audit import AuditLog
+
+        facts = {name: "none" if value is None else str(value) for name, value in self.facts.items()} | more
+        await AuditLog(store).write(acting_user(), self.act, self.to, facts=facts)
+
+
+def acting_user() -> str:
+    """`cli:USER@HOST`; the user's number where it has no name."""
+    import getpass
+    import os
+    import platform
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"cli:{user}@{platform.node()}"

@@ -1,24 +1,27 @@
-"""`--watch`: a listing that is shown again at an interval, until Ctrl-C."""
+"""`--watch` shows a listing again at an interval, `--follow` prints what is new; both until Ctrl-C."""
 
 from __future__ import annotations
 
+import asyncio
 import io
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import nullcontext, redirect_stderr, redirect_stdout
-from typing import Any
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, redirect_stderr, redirect_stdout, suppress
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from penstock.cli.faults import INTERRUPTED, Exit, complain
 from penstock.cli.session import Command, Session
 from penstock.cli.show import at_terminal, note, repaint
-from penstock.core.duration import milliseconds
 from penstock.core.errors import ConfigError, StoreUnavailable
+from penstock.core.formats import milliseconds
 
-__all__ = ["Listing", "watch_option", "watched"]
+if TYPE_CHECKING:
+    from penstock.stores.contract import Store
+
 
 _DEFAULT = "2s"
 _SHORTEST = 0.1
@@ -137,3 +140,38 @@ class _Notes(io.StringIO):
 
 def _is_number(text: str) -> bool:
     return text.replace(".", "", 1).isdecimal()
+
+
+#: Seconds between two looks at the store.
+_SECONDS = 0.5
+
+
+def follow(looking: Callable[[Store], Callable[[], Awaitable[bool]]]) -> None:
+    """Call the function that `looking(store)` returns, again and again, until it returns False, or Ctrl-C.
+
+    Errors of its first call are raised. After that, a store that does not answer is reported once, and asked
+    again.
+    """
+    session = Session.current()
+    if session.watch is not None:
+        raise click.UsageError(
+            "--follow prints what is new, and --watch the whole list again: give one of them"
+        )
+    with suppress(KeyboardInterrupt):
+        session.run_on_store(lambda store: _follow(looking(store), json=session.json))
+
+
+async def _follow(look: Callable[[], Awaitable[bool]], *, json: bool) -> None:
+    more, away = await look(), False
+    while more:
+        await _rest()
+        try:
+            more, away = await look(), False
+        except StoreUnavailable as error:
+            if not away:
+                complain(error, json=json)
+            away = True
+
+
+async def _rest() -> None:
+    await asyncio.sleep(_SECONDS)

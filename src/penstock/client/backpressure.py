@@ -12,16 +12,6 @@ from penstock.core.errors import BlockingCallWarning, EnqueueError, EnqueueUnkno
 from penstock.core.job import NewJob
 from penstock.stores.contract import Enqueued, EnqueueStatus
 
-__all__ = [
-    "FULL_TIMEOUT",
-    "Backpressure",
-    "aretry_while_full",
-    "in_loop",
-    "retry_while_full",
-    "running_loop",
-    "warn_in_loop",
-]
-
 #: Default time for which a producer waits for room in a full queue (ms).
 FULL_TIMEOUT = 30_000
 
@@ -35,6 +25,22 @@ _warned = False
 Answers = Sequence[Enqueued | None]
 
 
+class Patience:
+    """How long one call waits for room in full queues."""
+
+    def __init__(self, timeout: float) -> None:
+        self._ends = time.monotonic() + timeout
+
+    def pause(self, retry_after: float | None) -> float | None:
+        """Seconds until the next attempt; None if the time is over. `retry_after`: the queue's estimate."""
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            return None
+        wait = 1.0 if retry_after is None else retry_after
+        # jitter: several producers may wait for the same room
+        return min(left, max(_SHORTEST, min(_LONGEST, wait * random.uniform(0.75, 1.25))))  # noqa: S311 (jitter, no secret)
+
+
 class Backpressure:
     """The jobs of one call that a full queue refused, until the call's timeout.
 
@@ -43,9 +49,9 @@ class Backpressure:
 
     def __init__(self, jobs: Sequence[NewJob], answers: Answers, timeout: float) -> None:
         self._jobs = jobs
-        self._ends = time.monotonic() + timeout
+        self._patience = Patience(timeout)
         self.answers = list(answers)
-        self._waiting = self._found(range(len(jobs)))
+        self._waiting = self._refused(range(len(jobs)))
 
     @property
     def jobs(self) -> list[NewJob]:
@@ -54,19 +60,17 @@ class Backpressure:
 
     def pause(self) -> float | None:
         """Seconds until the next attempt; None if no job waits or the time is over."""
-        left = self._ends - time.monotonic()
-        if not self._waiting or left <= 0:
+        if not self._waiting:
             return None
         first = self.answers[self._waiting[0]]
-        wait = (first.retry_after if first is not None and first.retry_after is not None else 1_000) / 1000
-        # jitter: several producers may wait for the same room
-        return min(left, max(_SHORTEST, min(_LONGEST, wait * random.uniform(0.75, 1.25))))  # noqa: S311 (jitter, no secret)
+        retry_after = None if first is None else first.retry_after
+        return self._patience.pause(None if retry_after is None else retry_after / 1000)
 
     def tried(self, answers: Answers) -> None:
         """Record the answers for `jobs`."""
         for place, answer in zip(self._waiting, answers, strict=True):
             self.answers[place] = answer
-        self._waiting = self._found(self._waiting)
+        self._waiting = self._refused(self._waiting)
 
     def failed(self, error: PenstockError) -> None:
         """Record that the store did not answer for `jobs`; earlier answers for the other jobs stay."""
@@ -75,7 +79,7 @@ class Backpressure:
         status = EnqueueStatus.UNKNOWN if lost else EnqueueStatus.FAILED
         self.tried([Enqueued(status, job.id, cause=cause) for job in self.jobs])
 
-    def _found(self, places: Sequence[int]) -> list[int]:
+    def _refused(self, places: Sequence[int]) -> list[int]:
         return [place for place in places if _waits(self.answers[place])]
 
 

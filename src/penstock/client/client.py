@@ -17,37 +17,19 @@ from penstock.client.backpressure import (
     warn_in_loop,
 )
 from penstock.client.handle import Handle
-from penstock.client.inherited_headers import with_inherited_headers
 from penstock.client.job_call import JobCall
+from penstock.client.job_checks import with_inherited_headers
 from penstock.client.middleware import MiddlewareStack
 from penstock.client.outbox import Outbox
 from penstock.client.timeouts import WaitLimit, acall_through_outage, call_through_outage, refuse_in_loop
 from penstock.codec import ResultCodec
-from penstock.core.batcher import Batcher
-from penstock.core.duration import Duration, milliseconds
-from penstock.core.errors import (
-    ConfigError,
-    DuplicateJob,
-    EnqueueError,
-    EnqueueManyError,
-    EnqueueUnknown,
-    JobExists,
-    JobNotFound,
-    NotReplicated,
-    OutboxFull,
-    PenstockError,
-    QueueClosed,
-    QueueFull,
-    StoreError,
-    StoreUnavailable,
-)
+from penstock.core import errors
 from penstock.core.events import EventBus, JobEnqueued
+from penstock.core.formats import Duration, milliseconds
 from penstock.core.ids import check_id, check_queue, mint_many
 from penstock.core.job import QUEUED, Job, NewJob, State
-from penstock.core.per_loop import PerLoop
-from penstock.stores.contract import Enqueued, EnqueueStatus, QueueInfo, Store
-
-__all__ = ["CHUNK", "Client", "Handle"]
+from penstock.core.loops import Batcher, PerLoop
+from penstock.stores.contract import Enqueued, EnqueueStatus, JobFilter, QueueInfo, Store
 
 R = TypeVar("R")
 
@@ -79,7 +61,7 @@ class Client:
         self.outbox = Outbox(outbox, lambda: self.store, events)
         self._make_store = make_store
         #: Maximum wait (s) for room in a full queue whose rule is to wait.
-        self._full_timeout = full_timeout / 1000
+        self.full_timeout = full_timeout / 1000
         self._made: dict[str, Store] = {}
         self._middleware = middleware
         self._events = events
@@ -94,6 +76,11 @@ class Client:
         """
         store = self._made.get("store")
         return self._made.setdefault("store", self._make_store()) if store is None else store
+
+    @property
+    def made_store(self) -> Store | None:
+        """The store if it was created already."""
+        return self._made.get("store")
 
     def use_store(self, store: Store) -> None:
         """Enqueue into this store from now on. Existing handles keep their store."""
@@ -113,19 +100,19 @@ class Client:
         """Store one job. Raises EnqueueError or StoreError."""
         if running_loop() is not None:
             self._warn("enqueue()", "await ….aenqueue()")
-        new = self.rewritten(call.new())
+        new = self.job_of(call)
         (answer,) = self._answers([new])
         if answer is not None and answer.status is EnqueueStatus.FULL:
-            (answer,) = retry_while_full([new], [answer], self._full_timeout, self._answers)
+            (answer,) = retry_while_full([new], [answer], self.full_timeout, self._answers)
         return self._handle(new, answer, call)
 
     async def aenqueue(self, call: JobCall[R]) -> Handle[R]:
         """Store one job without blocking; calls made while a write is in flight share the next write."""
-        new = self.rewritten(call.new())
+        new = self.job_of(call)
         answer = await self._batcher(new.queue).put(new)
         # the batcher continues with other jobs
         if answer is not None and answer.status is EnqueueStatus.FULL:
-            (answer,) = await aretry_while_full([new], [answer], self._full_timeout, self._put_again)
+            (answer,) = await aretry_while_full([new], [answer], self.full_timeout, self._put_again)
         return self._handle(new, answer, call)
 
     def enqueue_many(self, calls: Iterable[JobCall[R]]) -> list[Handle[R]]:
@@ -135,15 +122,15 @@ class Client:
         """
         if running_loop() is not None:
             self._warn("enqueue_many()", "await ….aenqueue_many()")
-        bulk = _BulkEnqueue(calls, self.rewritten, self._handle, self._handle_of)
-        left = self._full_timeout  # for the whole call, over all chunks
+        bulk = _BulkEnqueue(calls, self.job_of, self._handle, self._handle_of)
+        left = self.full_timeout  # for the whole call, over all chunks
         for chunk in bulk.chunks():
             try:
                 answers = self._answers(chunk)
                 began = time.monotonic()
                 bulk.add_answers(retry_while_full(chunk, answers, left, self._answers))
                 left -= time.monotonic() - began
-            except (EnqueueError, StoreError) as error:
+            except (errors.EnqueueError, errors.StoreError) as error:
                 bulk.fail_rest(error)
         return bulk.handles()
 
@@ -153,15 +140,15 @@ class Client:
 
     async def aenqueue_many(self, calls: Iterable[JobCall[R]]) -> list[Handle[R]]:
         """Like `enqueue_many`, without blocking the event loop."""
-        bulk = _BulkEnqueue(calls, self.rewritten, self._handle, self._handle_of)
-        left = self._full_timeout
+        bulk = _BulkEnqueue(calls, self.job_of, self._handle, self._handle_of)
+        left = self.full_timeout
         for chunk in bulk.chunks():
             try:
                 answers = await self._aanswers(chunk)
                 began = time.monotonic()
                 bulk.add_answers(await aretry_while_full(chunk, answers, left, self._aanswers))
                 left -= time.monotonic() - began
-            except (EnqueueError, StoreError) as error:
+            except (errors.EnqueueError, errors.StoreError) as error:
                 bulk.fail_rest(error)
         return bulk.handles()
 
@@ -173,7 +160,7 @@ class Client:
         """Find the job with this id in all queues. Raises JobNotFound, or ConfigError for several."""
         if running_loop() is not None:
             self._warn("app.handle(id), which searches all queues,", "await app.ahandle(id)")
-        return _only_job(id, self.store.sync.find(_sought_id(id)))
+        return _only_job(id, self.store.sync.search(JobFilter(id=_sought_id(id))).jobs)
 
     async def afind(self, id: str) -> Job:
         """Like `find`, without blocking the event loop."""
@@ -229,9 +216,10 @@ class Client:
         outbox = self.outbox
         if outbox.pending:  # keep the order: jobs in the outbox are older
             return outbox.keep(jobs)
+        store = self.store  # an error here is none of a call: without a store there is no handle
         try:
-            answers = self.store.sync.enqueue(jobs)
-        except StoreUnavailable as error:
+            answers = store.sync.enqueue(jobs)
+        except (errors.StoreUnavailable, errors.StoreReentered) as error:
             if not outbox.limit:
                 raise
             return outbox.keep(jobs, error)
@@ -241,9 +229,10 @@ class Client:
         outbox = self.outbox
         if outbox.pending:
             return outbox.keep(jobs)
+        store = self.store  # an error here is none of a call: without a store there is no handle
         try:
-            answers = await self.store.enqueue(jobs)
-        except StoreUnavailable as error:
+            answers = await store.enqueue(jobs)
+        except (errors.StoreUnavailable, errors.StoreReentered) as error:
             if not outbox.limit:
                 raise
             return outbox.keep(jobs, error)
@@ -264,17 +253,22 @@ class Client:
     async def _send(self, jobs: list[NewJob]) -> Sequence[Enqueued | BaseException | None]:
         try:
             return await self._aanswers(jobs)
-        except EnqueueUnknown as error:  # each caller gets an error for its own job only
-            return [EnqueueUnknown([job.id], error.cause) for job in jobs]
-        except OutboxFull:  # not all have room: keep as many as fit
+        except errors.EnqueueUnknown as error:  # each caller gets an error for its own job only
+            return [errors.EnqueueUnknown([job.id], error.cause) for job in jobs]
+        except errors.OutboxFull:  # not all have room: keep as many as fit
             return [self._kept_alone(job) for job in jobs]
 
-    def _kept_alone(self, new: NewJob) -> OutboxFull | None:
+    def _kept_alone(self, new: NewJob) -> errors.OutboxFull | None:
         try:
             self.outbox.keep([new])
-        except OutboxFull as error:
+        except errors.OutboxFull as error:
             return error
         return None
+
+    def job_of(self, call: JobCall[Any]) -> NewJob:
+        """The job of a call, as it is stored. Raises ConfigError for a call of another app."""
+        call.template.refuse_unless(call.template.client is self)
+        return self.rewritten(call.new())
 
     def rewritten(self, new: NewJob) -> NewJob:
         """The job with the headers of the running job, and as the app's enqueue middleware makes it."""
@@ -285,17 +279,22 @@ class Client:
             return msgspec.structs.replace(self._handle_of(new, call), _unsent=True)
         status = answer.status
         if status is _NEW or status is _UNREPLICATED:
-            if self._events.active:
-                at = time.time_ns() // 1_000_000
-                self._events.emit(JobEnqueued(at, new.id, new.queue, new.task, 0))
+            self.emit_enqueued([new])
             if status is _UNREPLICATED:
-                raise NotReplicated([answer.id], answer.cause)
+                raise errors.NotReplicated([answer.id], answer.cause)
             return self._handle_of(new, call)
         if status is EnqueueStatus.DUPLICATE and new.unique is not None and new.unique.reject:
-            raise DuplicateJob(new.queue, answer.id, new.task)
+            raise errors.DuplicateJob(new.queue, answer.id, new.task)
         if status is EnqueueStatus.DUPLICATE or status is _REPLACED:  # the existing job has its own retention
             return Handle(self.store, new.queue, answer.id, new.task, call.template.codec, None, True)
         raise _refusal(new, answer)
+
+    def emit_enqueued(self, jobs: Sequence[NewJob]) -> None:
+        """Tell listeners of jobs that the store has taken."""
+        if self._events.active:
+            at = time.time_ns() // 1_000_000
+            for new in jobs:
+                self._events.emit(JobEnqueued(at, new.id, new.queue, new.task, 0))
 
     def _handle_of(self, new: NewJob, call: JobCall[R]) -> Handle[R]:
         return Handle(self.store, new.queue, new.id, new.task, call.template.codec, new.retention)
@@ -307,18 +306,18 @@ class _BulkEnqueue(Generic[R]):
     def __init__(
         self,
         calls: Iterable[JobCall[R]],
-        rewritten: Callable[[NewJob], NewJob],
+        job_of: Callable[[JobCall[Any]], NewJob],
         handle: Callable[[NewJob, Enqueued | None, JobCall[R]], Handle[R]],
         handle_of: Callable[[NewJob, JobCall[R]], Handle[R]],
     ) -> None:
         self._calls = _with_ids(calls)
-        self._jobs = [rewritten(call.new()) for call in self._calls]
+        self._jobs = [job_of(call) for call in self._calls]
         self._handle = handle
         self._handle_of = handle_of
         self._handles: list[Handle[R] | None] = []
-        self._errors: dict[int, PenstockError] = {}
-        self._late: dict[int, NotReplicated] = {}  # stored, on fewer replicas than wanted
-        self._broken: PenstockError | None = None
+        self._errors: dict[int, errors.PenstockError] = {}
+        self._late: dict[int, errors.NotReplicated] = {}  # stored, on fewer replicas than wanted
+        self._broken: errors.PenstockError | None = None
 
     def chunks(self) -> Iterator[list[NewJob]]:
         for start in range(0, len(self._jobs), CHUNK):
@@ -332,15 +331,15 @@ class _BulkEnqueue(Generic[R]):
         for new, answer, call in zip(self._jobs[span], answers, self._calls[span], strict=True):
             try:
                 handles.append(handle(new, answer, call))
-            except NotReplicated as late:  # the job is stored
+            except errors.NotReplicated as late:  # the job is stored
                 self._late[len(handles)] = late
                 (id,) = late.ids  # the id of the existing job, if that was replaced
                 handles.append(msgspec.structs.replace(self._handle_of(new, call), id=id))
-            except (EnqueueError, StoreError) as refusal:
+            except (errors.EnqueueError, errors.StoreError) as refusal:
                 self._errors[len(handles)] = refusal
                 handles.append(None)
 
-    def fail_rest(self, error: PenstockError) -> None:
+    def fail_rest(self, error: errors.PenstockError) -> None:
         """Record that the store failed: this chunk was not stored, and the remaining ones are not sent."""
         self._broken = error
         if not any(self._handles) and not self._errors:
@@ -352,22 +351,22 @@ class _BulkEnqueue(Generic[R]):
     def handles(self) -> list[Handle[R]]:
         """All handles. Raises the error that lists which jobs were stored, if some were not."""
         if self._errors:
-            raise EnqueueManyError(self._handles, {**self._errors, **self._late})
+            raise errors.EnqueueManyError(self._handles, {**self._errors, **self._late})
         if self._late:
             causes = {late.cause for late in self._late.values()}
             ids = [id for late in self._late.values() for id in late.ids]
-            raise NotReplicated(ids, "; ".join(sorted(causes)))
+            raise errors.NotReplicated(ids, "; ".join(sorted(causes)))
         return [handle for handle in self._handles if handle is not None]
 
 
 def _with_ids(calls: Iterable[JobCall[R]]) -> list[JobCall[R]]:
     """All calls with their ids, checked before any is stored."""
     if not isinstance(calls, Iterable):
-        raise ConfigError(f"enqueue_many takes a list of task.job(...), not one: {calls!r:.100}")
+        raise errors.ConfigError(f"enqueue_many takes a list of task.job(...), not one: {calls!r:.100}")
     calls = list(calls)
     for call in calls:
         if not isinstance(call, JobCall):
-            raise ConfigError(f"enqueue_many takes task.job(...), not {call!r:.100}")
+            raise errors.ConfigError(f"enqueue_many takes task.job(...), not {call!r:.100}")
     blank = [call for call in calls if not call.given_id]
     for call, id in zip(blank, mint_many(len(blank)), strict=True):
         call.given_id = call.given_id or id  # a call may be in the list twice
@@ -381,31 +380,31 @@ def _sought_id(id: str) -> str:
     """
     try:
         return check_id(id)
-    except ConfigError as error:
+    except errors.ConfigError as error:
         if not isinstance(id, str):
             raise
-        raise JobNotFound(f"no job has this id: {error}") from None
+        raise errors.JobNotFound(f"no job has this id: {error}") from None
 
 
 def _only_job(id: str, found: list[Job]) -> Job:
     if not found:
-        raise JobNotFound(
+        raise errors.JobNotFound(
             f"job {id} is in no queue: it has ended and was not kept, is not stored yet, or never was"
         )
     if len(found) > 1:
-        queues = ", ".join(repr(job.queue) for job in found)
-        raise ConfigError(
+        queues = ", ".join(sorted(repr(job.queue) for job in found))
+        raise errors.ConfigError(
             f"several queues have a job {id}: name one of {queues}, as in app.handle(id, queue)"
         )
     return found[0]
 
 
-def _refusal(new: NewJob, answer: Enqueued) -> PenstockError:
+def _refusal(new: NewJob, answer: Enqueued) -> errors.PenstockError:
     match answer.status:
         case EnqueueStatus.EXISTS:
-            return JobExists(new.queue, new.id)
+            return errors.JobExists(new.queue, new.id)
         case EnqueueStatus.CLOSED:
-            return QueueClosed(new.queue)
+            return errors.QueueClosed(new.queue)
         case EnqueueStatus.FULL:
             wait = None if answer.retry_after is None else answer.retry_after / 1000
             way_out = (
@@ -413,12 +412,12 @@ def _refusal(new: NewJob, answer: Enqueued) -> PenstockError:
                 if answer.waits and in_loop()
                 else ""
             )
-            return QueueFull(new.queue, wait, answer.size, way_out)
+            return errors.QueueFull(new.queue, wait, answer.size, way_out)
         case EnqueueStatus.UNKNOWN:
-            return EnqueueUnknown([new.id], answer.cause)
+            return errors.EnqueueUnknown([new.id], answer.cause)
         case EnqueueStatus.FAILED:
-            return StoreUnavailable(f"the job {new.id} was not stored: {answer.cause}")
-    return EnqueueError(f"the store answered {answer.status} for the job {new.id}")
+            return errors.StoreUnavailable(f"the job {new.id} was not stored: {answer.cause}")
+    return errors.EnqueueError(f"the store answered {answer.status} for the job {new.id}")
 
 
 def _has_unfinished(queue: str, queues: Sequence[QueueInfo]) -> bool:

@@ -2,41 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Generator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from penstock.client.progress_stream import ProgressStream
-from penstock.client.timeouts import WaitLimit, acall_through_outage, call_through_outage, refuse_in_loop
-from penstock.codec import ANY_RESULT, ResultCodec
-from penstock.core.duration import Duration, instant_ms, milliseconds
-from penstock.core.errors import (
-    ConfigError,
-    JobDead,
-    JobNotFound,
-    ResultCancelled,
-    ResultNotKept,
-    ResultTimeout,
+from penstock.client.timeouts import (
+    WaitLimit,
+    acall_through_outage,
+    await_end,
+    call_through_outage,
+    refuse_in_loop,
+    wait_for_end,
 )
-from penstock.core.formats import shown_text
-from penstock.core.job import Job, Ref, State, Unkept
-from penstock.stores.contract import Store
-
-__all__ = [
-    "Handle",
-    "belongs_to",
-    "keeps_result",
-    "name_of",
-    "outcome_of",
-    "refuse_unkept",
-    "with_end",
-]
+from penstock.codec import ANY_RESULT, ResultCodec
+from penstock.core import errors
+from penstock.core.formats import Duration, instant_ms, milliseconds, shown_text
+from penstock.core.job import QUEUED, Job, Progress, Ref, State, Unkept
+from penstock.core.portable import in_process
+from penstock.stores.contract import Store, WorkerInfo
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
+@in_process("send handle.queue and handle.id, and use app.handle(id, queue) there")
 class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
     """The address of a stored job and the operations on it. Handles of the same job are equal.
 
@@ -96,11 +87,11 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         if not keeps_result(self):
             refuse_unkept(self, call_through_outage(wait_limit, self.job))
         while True:
-            (job,) = call_through_outage(
-                wait_limit, lambda: self._store.sync.wait_for_end([self.ref], timeout=wait_limit.left)
-            )
-            if job is None or job.ended or wait_limit.over:
-                return outcome_of(self, job, wait_limit)
+            job = wait_for_end(self._store, self.ref, wait_limit)
+            if job is None or job.ended:
+                return outcome_of(self, job)
+            if wait_limit.over:
+                raise late(self, job, wait_limit, _workers_now(self._store))
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
         """Like `result`, in an event loop: other tasks run while it waits."""
@@ -110,11 +101,11 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         if not keeps_result(self):
             refuse_unkept(self, await acall_through_outage(wait_limit, self.ajob))
         while True:
-            (job,) = await acall_through_outage(
-                wait_limit, lambda: self._store.wait_for_end([self.ref], timeout=wait_limit.left)
-            )
-            if job is None or job.ended or wait_limit.over:
-                return outcome_of(self, job, wait_limit)
+            job = await await_end(self._store, self.ref, wait_limit)
+            if job is None or job.ended:
+                return outcome_of(self, job)
+            if wait_limit.over:
+                raise late(self, job, wait_limit, await _aworkers_now(self._store))
 
     def follow_progress(self, every: Duration = "1s", timeout: Duration | None = None) -> ProgressStream:
         """Iterate over the job's progress until it ends: `for` in a thread, `async for` in an event loop.
@@ -180,7 +171,7 @@ class Handle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         (job,) = self._end or (None,)
         if not keeps_result(self):
             refuse_unkept(self, job)
-        return outcome_of(self, job, None)
+        return outcome_of(self, job)
 
 
 # ── for functions that wait for several handles ──────────────────────────────────────────────────
@@ -216,9 +207,9 @@ def refuse_unkept(handle: Handle[Any], job: Job | None) -> None:
         raise _not_kept(handle)
 
 
-def outcome_of(handle: Handle[R], job: Job | None, wait_limit: WaitLimit | None) -> R:
-    """The job's result. Raises the error that says why there is none."""
-    job = _found(handle, job)
+def outcome_of(handle: Handle[R], job: Job | None) -> R:
+    """The result of a job that has ended. Raises the error that says why there is none."""
+    job = _existing(handle, job)
     if job.state is State.COMPLETED:
         result: R = None if job.result is None else handle._codec.decode(job.result)  # type: ignore[assignment]
         return result
@@ -227,31 +218,59 @@ def outcome_of(handle: Handle[R], job: Job | None, wait_limit: WaitLimit | None)
         why = f"{last.kind}: {last.message}" if last else job.reason or "no reason recorded"
         note = f" ({job.reason})" if last and job.reason and job.reason != why else ""
         note += f" with its batch {job.batch}" if job.batch else ""
-        raise JobDead(shown_text(f"{name_of(handle)} failed for good{note}: {why}"), job.errors)
-    if job.state is State.CANCELLED:
-        why = shown_text(job.reason or "no reason given")
-        raise ResultCancelled(f"{name_of(handle)} was cancelled: {why}")
-    raise ResultTimeout(f"{name_of(handle)} has not ended within {wait_limit}: it is {job.state.value}")
+        raise errors.JobDead(shown_text(f"{name_of(handle)} failed for good{note}: {why}"), job.errors)
+    why = shown_text(job.reason or "no reason given")
+    raise errors.ResultCancelled(f"{name_of(handle)} was cancelled: {why}")
+
+
+def late(
+    handle: Handle[Any], job: Job, wait_limit: WaitLimit, workers: Sequence[WorkerInfo] | None
+) -> errors.ResultTimeout:
+    """The error of a job that has not ended in time; it says so if no live worker would start the job."""
+    note = ""
+    if workers is not None and job.state in QUEUED:
+        serving = [worker for worker in workers if job.queue in worker.queues]
+        if not serving:
+            note = f"; no live worker serves the queue {job.queue!r}"
+        elif not any(job.task in worker.tasks or job.queue in worker.handled for worker in serving):
+            note = f"; no live worker of the queue {job.queue!r} knows the task {job.task!r}"
+    return errors.ResultTimeout(
+        f"{name_of(handle)} has not ended within {wait_limit}: it is {job.state.value}{note}"
+    )
+
+
+def _workers_now(store: Store) -> list[WorkerInfo] | None:
+    try:
+        return store.sync.workers()
+    except errors.StoreError:  # they are only for the message
+        return None
+
+
+async def _aworkers_now(store: Store) -> list[WorkerInfo] | None:
+    try:
+        return await store.workers()
+    except errors.StoreError:
+        return None
 
 
 def _status(handle: Handle[Any], job: Job | None) -> State | Unkept:
     if job is None and handle._retention == 0 and not handle._unsent:
         return Unkept.ENDED
-    return _found(handle, job).state
+    return _existing(handle, job).state
 
 
-def _found(handle: Handle[Any], job: Job | None) -> Job:
+def _existing(handle: Handle[Any], job: Job | None) -> Job:
     if job is None:
         raise _gone(handle)
     return job
 
 
-def _gone(handle: Handle[Any]) -> JobNotFound:
-    return JobNotFound(f"{name_of(handle)} is not there: it has ended and was not kept, or never was")
+def _gone(handle: Handle[Any]) -> errors.JobNotFound:
+    return errors.JobNotFound(f"{name_of(handle)} is not there: it has ended and was not kept, or never was")
 
 
-def _not_kept(handle: Handle[Any]) -> ResultNotKept:
-    return ResultNotKept(
+def _not_kept(handle: Handle[Any]) -> errors.ResultNotKept:
+    return errors.ResultNotKept(
         f"{name_of(handle)} keeps no result: its task is annotated `-> None` or its retention is 0; "
         "set retention= on the task or the call to keep finished jobs"
     )
@@ -266,7 +285,77 @@ def _because(reason: str | None) -> dict[str, Any]:
 
 def _when(run_at: datetime | None, delay: Duration | None) -> dict[str, Any]:
     if (run_at is None) == (delay is None):
-        raise ConfigError("reschedule() takes either run_at= (an aware datetime) or delay= (a duration)")
+        raise errors.ConfigError(
+            "reschedule() takes either run_at= (an aware datetime) or delay= (a duration)"
+        )
     if run_at is not None:
         return {"run_at": instant_ms(run_at)}
     return {"delay": milliseconds(delay or 0, what="delay")}
+
+
+# ── progress until the job ends ──────────────────────────────────────────────────────────────────
+
+
+#: Minimum interval of questions to the store (ms); workers store progress less often.
+_MIN_INTERVAL = 50
+
+
+class ProgressStream:
+    """A job's progress: `for` in a thread, `async for` in an event loop. Ends when the job ends."""
+
+    def __init__(
+        self,
+        store: Store,
+        ref: Ref,
+        name: str,
+        missing: errors.JobNotFound | None,
+        every: Duration,
+        timeout: Duration | None,
+    ) -> None:
+        self._store = store
+        self._ref = ref
+        self._name = name
+        self._missing = missing  # the error to raise if the job does not exist at the start
+        self._every = milliseconds(every, what="every")
+        self._wait_limit = WaitLimit(timeout)
+        if self._every < _MIN_INTERVAL:
+            raise errors.ConfigError(
+                f"follow_progress(every={every!r}) asks the store too often: use {_MIN_INTERVAL}ms or more"
+            )
+
+    def __iter__(self) -> Generator[Progress, None, None]:
+        refuse_in_loop("for … in handle.follow_progress()", "async for … in handle.follow_progress()")
+        wait_limit, last_shown = self._wait_limit.restarted(), None
+        (job,) = call_through_outage(wait_limit, lambda: self._store.sync.get([self._ref]))
+        self._refuse_missing(job)
+        while job is not None:
+            if job.progress not in (None, last_shown):
+                yield job.progress
+            last_shown = job.progress  # None: a new attempt has started without progress
+            if job.ended:
+                return
+            self._refuse_late(job, wait_limit)
+            job = wait_for_end(self._store, self._ref, wait_limit, self._every)
+
+    async def __aiter__(self) -> AsyncGenerator[Progress, None]:
+        wait_limit, last_shown = self._wait_limit.restarted(), None
+        (job,) = await acall_through_outage(wait_limit, lambda: self._store.get([self._ref]))
+        self._refuse_missing(job)
+        while job is not None:
+            if job.progress not in (None, last_shown):
+                yield job.progress
+            last_shown = job.progress
+            if job.ended:
+                return
+            self._refuse_late(job, wait_limit)
+            job = await await_end(self._store, self._ref, wait_limit, self._every)
+
+    def _refuse_missing(self, job: Job | None) -> None:
+        if job is None and self._missing is not None:
+            raise self._missing
+
+    def _refuse_late(self, job: Job, wait_limit: WaitLimit) -> None:
+        if wait_limit.over:
+            raise errors.ResultTimeout(
+                f"{self._name} has not ended within {wait_limit}: it is {job.state.value}"
+            )

@@ -10,13 +10,12 @@ import msgspec
 from penstock.client.key_functions import KeyFunctions
 from penstock.client.options import Options
 from penstock.codec import ArgsCodec, ResultCodec
-from penstock.core.errors import ArgumentError
+from penstock.core.errors import ArgumentError, ConfigError
 from penstock.core.ids import mint
 from penstock.core.job import FINISHED_KEPT, NewJob
+from penstock.core.portable import in_process
 from penstock.core.text import plain, whole
 from penstock.core.unique import Unique, UniqueKey, key_digest
-
-__all__ = ["JobCall", "Template"]
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -24,10 +23,25 @@ R_co = TypeVar("R_co", covariant=True)
 class Template:
     """The part that all jobs of one task with the same options share, prepared so that a job costs little.
 
-    `args` decodes the arguments for a unique key; without it, the key is made from the payload.
+    `args` decodes the arguments for a unique key; without it, the key is made from the payload. `identity`
+    is the oldest name of a renamed task: keys, entries and counts go by it, so that releases with different
+    names share them.
     """
 
-    __slots__ = ("_key_functions", "_key_of", "_rest", "args", "client", "codec", "retention", "task")
+    __slots__ = (
+        "_key_of",
+        "_rest",
+        "_unique",
+        "args",
+        "batches",
+        "client",
+        "codec",
+        "identity",
+        "key_functions",
+        "queue",
+        "retention",
+        "task",
+    )
 
     def __init__(
         self,
@@ -36,16 +50,37 @@ class Template:
         codec: ResultCodec,
         args: ArgsCodec | None = None,
         key_functions: KeyFunctions | None = None,
+        identity: str = "",
     ) -> None:
-        self.task = task
+        self.identity = identity or task
+        # a batch collects jobs of one name: all releases enqueue its members under the oldest
+        self.task = task if options.batch is None else self.identity
         self.codec = codec
         self.args = args
-        #: The client that enqueues its jobs, as flows use it (`client.flows`).
+        #: The client of the app whose task it is.
         self.client: Any = None
-        self._key_of = None if options.unique is None else _key_of(options.unique, task, args)
-        self._key_functions = key_functions
+        self._unique = None if options.unique is None else options.unique.terms()
+        self._key_of = None if options.unique is None else _key_of(options.unique, self.identity, args)
+        self.key_functions = key_functions
         self.retention = FINISHED_KEPT if options.retention is None else options.retention
+        self.queue = options.queue
+        #: Whether its jobs collect batches.
+        self.batches = options.batch is not None
         self._rest = _fields_after_payload(options, self.retention)
+
+    @property
+    def sample(self) -> NewJob:
+        """A job with the options of this template and with empty keys, to be checked and never stored."""
+        job = msgspec.structs.replace(NewJob("", self.task, b"", *self._rest), unique=self._unique)
+        return job if self.key_functions is None else self.key_functions.sample(job)
+
+    def refuse_unless(self, own: bool) -> None:
+        """Raise ConfigError for a call of another app, whose jobs belong into that app's store."""
+        if not own:
+            raise ConfigError(
+                f"{self.task or 'a raw job'} is a call of another app, and its jobs go to the store of that "
+                "app: enqueue it there, or make the task one of this app; nothing was stored"
+            )
 
     @property
     def has_key(self) -> bool:
@@ -55,7 +90,12 @@ class Template:
     def new(self, id: str, payload: bytes) -> NewJob:
         """Make the job with this id and payload."""
         job = self._new(id, payload)
-        return job if self._key_functions is None else self._key_functions.apply(job)
+        return job if self.key_functions is None else self.key_functions.apply(job)
+
+    def node(self, id: str, payload: bytes) -> NewJob:
+        """Make the job of a node of a flow, whose payload may lack arguments that results will fill."""
+        job = self._new(id, payload)
+        return job if self.key_functions is None else self.key_functions.apply(job, partial=True)
 
     def _new(self, id: str, payload: bytes) -> NewJob:
         if self._key_of is None:
@@ -64,6 +104,7 @@ class Template:
         return msgspec.structs.replace(NewJob(id, self.task, payload, *self._rest), unique=key)
 
 
+@in_process("send the arguments, and use task.job() there")
 class JobCall(msgspec.Struct, Generic[R_co]):
     """The result of `task.job(...)`, for `app.enqueue_many`.
 

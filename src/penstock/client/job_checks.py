@@ -9,19 +9,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from penstock.core.batch import MAX_SIZE, BatchTerms
-from penstock.core.duration import INSTANTS, LONGEST
 from penstock.core.errors import ConfigError
+from penstock.core.formats import INSTANTS, LONGEST
 from penstock.core.ids import check_task_name
 from penstock.core.job import MOST_ATTEMPTS, PRIORITIES, NewJob
 from penstock.core.limits import Rate
-from penstock.core.partition import MOST_AT_ONCE, MOST_KEY, MOST_WEIGHT, Partition, Tenant
+from penstock.core.relations import (
+    MAX_BATCH,
+    MOST_AT_ONCE,
+    MOST_PARTITION_KEY,
+    MOST_WEIGHT,
+    BatchTerms,
+    Partition,
+    Tenant,
+)
 from penstock.core.retry import checked
+from penstock.core.running import running_attempt
 from penstock.core.text import plain
 from penstock.core.unique import ALL_STATES, UniqueKey
-
-__all__ = ["check_headers", "check_storable"]
 
 _write_job = msgspec.msgpack.Encoder().encode
 _read_job = msgspec.msgpack.Decoder(NewJob).decode
@@ -104,23 +111,23 @@ def _numbers(job: NewJob) -> Iterator[_Number]:
 
 
 def _of_unique(unique_key: UniqueKey) -> Iterator[_Number]:
-    yield "len(unique.key)", len(unique_key.key.encode()), 1, MOST_KEY
+    yield "len(unique.key)", len(unique_key.key.encode()), 1, MOST_PARTITION_KEY
     yield "unique.period", unique_key.period, 1, LONGEST
     yield "unique.states", unique_key.states, 1, ALL_STATES
 
 
 def _of_partition(partition: Partition) -> Iterator[_Number]:
-    yield "len(partition.key)", len(partition.key.encode()), 1, MOST_KEY
+    yield "len(partition.key)", len(partition.key.encode()), 1, MOST_PARTITION_KEY
     yield "partition.most", partition.most, 1, MOST_AT_ONCE
 
 
 def _of_tenant(tenant: Tenant) -> Iterator[_Number]:
-    yield "len(tenant.key)", len(tenant.key.encode()), 1, MOST_KEY
+    yield "len(tenant.key)", len(tenant.key.encode()), 1, MOST_PARTITION_KEY
     yield "tenant.weight", tenant.weight, 1, MOST_WEIGHT
 
 
 def _of_batch(terms: BatchTerms) -> Iterator[_Number]:
-    yield "batch_terms.size", terms.size, 1, MAX_SIZE
+    yield "batch_terms.size", terms.size, 1, MAX_BATCH
     yield "batch_terms.wait", terms.wait, 1, LONGEST
     yield "batch_terms.grace", terms.grace, 1, LONGEST
 
@@ -138,3 +145,22 @@ def _check_words(job: NewJob) -> None:
         raise ConfigError(
             "batch_terms has neither wait nor grace: a batch that is never full would wait for ever"
         )
+
+
+# ── inherited headers ────────────────────────────────────────────────────────────────────────────
+
+# Headers that jobs inherit from the job that enqueues them, such as a tenant or a trace context.
+
+
+def with_inherited_headers(new: NewJob) -> NewJob:
+    """The job with the headers of the running job added to its own, which win.
+
+    Raises ConfigError if they are too large together.
+    """
+    attempt = running_attempt.get(None)
+    inherited = None if attempt is None else attempt.inherited_headers
+    if not inherited or inherited == new.headers:
+        return new
+    if not new.headers:
+        return replace(new, headers=inherited)
+    return replace(new, headers=check_headers({**inherited, **new.headers}))

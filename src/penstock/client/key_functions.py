@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -13,13 +13,12 @@ from penstock.client.option_readers import shown_name
 from penstock.client.options import TaskOptions
 from penstock.codec import ArgsCodec
 from penstock.codec.shape import spell
+from penstock.core import lazy
 from penstock.core.errors import ArgumentError, ConfigError, did_you_mean
 from penstock.core.job import NewJob
 from penstock.core.limits import Rate
-from penstock.core.partition import MOST_AT_ONCE, MOST_KEY, MOST_WEIGHT, Partition, Tenant
+from penstock.core.relations import MOST_AT_ONCE, MOST_PARTITION_KEY, MOST_WEIGHT, Partition, Tenant
 from penstock.core.text import plain, whole
-
-__all__ = ["KeyFunctions", "key_functions_of"]
 
 _TERMS = ("max_running_per_key", "ordered", "rate_per_key", "burst_per_key")
 _encode = msgspec.json.Encoder(enc_hook=spell).encode
@@ -56,9 +55,19 @@ class KeyFunctions:
         self._partition = partition
         self._tenant = tenant
 
-    def apply(self, job: NewJob) -> NewJob:
-        """Return the job with its partition and its tenant."""
-        arguments = self._arguments(job.payload)
+    def sample(self, job: NewJob) -> NewJob:
+        """The job with the terms of its partition and tenant, and empty keys."""
+        partition = None if self._partition is None else self._partition[1]
+        return msgspec.structs.replace(
+            job, partition=partition, tenant=None if self._tenant is None else Tenant("")
+        )
+
+    def apply(self, job: NewJob, *, partial: bool = False) -> NewJob:
+        """Return the job with its partition and its tenant.
+
+        `partial`: the payload lacks arguments; `refuse_results` has checked that no key depends on them.
+        """
+        arguments = self._known(job.payload) if partial else self._arguments(job.payload)
         partition, tenant = None, None
         if self._partition is not None:
             rule, terms = self._partition
@@ -69,6 +78,26 @@ class KeyFunctions:
             key = self._key(rule, arguments)
             tenant = None if key is None else Tenant(key, self._weight(weight_of, key))
         return msgspec.structs.replace(job, partition=partition, tenant=tenant)
+
+    def refuse_results(self, names: Iterable[str]) -> None:
+        """Raise ConfigError if a key depends on one of these arguments, which are results of other nodes."""
+        for rule in self._rules():
+            for name in names:
+                if name in rule.names:
+                    raise ConfigError(
+                        f"{self._who}: {rule} depends on the argument {name!r}, which is the result "
+                        "of another node, and keys are fixed at the enqueue: pass the argument in the "
+                        f"call, as in task.partial({name}=...), or let the node before enqueue the job; "
+                        "nothing was stored"
+                    )
+
+    def _rules(self) -> list[_KeyRule]:
+        return [one[0] for one in (self._partition, self._tenant) if one is not None]
+
+    def _known(self, payload: bytes) -> dict[str, Any]:
+        """The arguments that the keys depend on."""
+        names = {name for rule in self._rules() for name in rule.names}
+        return self._args.known(payload, [name for name in self._signature.parameters if name in names])
 
     def _arguments(self, payload: bytes) -> dict[str, Any]:
         args, kwargs = self._args.decode(payload)
@@ -113,10 +142,10 @@ class _KeyRule:
     def __init__(self, option: str, value: Any, parameters: Mapping[str, inspect.Parameter]) -> None:
         self._option = option
         self._function: Callable[..., Any] | None = None
-        self._names: tuple[str, ...]
+        self.names: tuple[str, ...]
         if callable(value):
             self._function = value
-            self._names = _arguments_of(option, value, parameters)
+            self.names = _arguments_of(option, value, parameters)
             return
         names = (value,) if isinstance(value, str) else value
         if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
@@ -127,14 +156,14 @@ class _KeyRule:
             if name not in parameters:
                 near = did_you_mean(name, parameters) or f"; it takes {', '.join(parameters) or 'none'}"
                 raise ConfigError(f"{option}={value!r}: the task has no argument {name!r}{near}")
-        self._names = tuple(names)
+        self.names = tuple(names)
 
     def of(self, arguments: Mapping[str, Any]) -> Any:
         if self._function is not None:
-            return self._function(**{name: arguments[name] for name in self._names})
-        first, *others = self._names
+            return self._function(**{name: arguments[name] for name in self.names})
+        first, *others = self.names
         if others:
-            return _encode([arguments[name] for name in self._names]).decode()
+            return _encode([arguments[name] for name in self.names]).decode()
         value = arguments[first]
         plain = value is None or (isinstance(value, (str, int)) and not isinstance(value, bool))
         return value if plain else _encode(value).decode()
@@ -142,13 +171,13 @@ class _KeyRule:
     def __str__(self) -> str:
         if self._function is not None:
             return f"the key function of {self._option}="
-        return f"{self._option}={self._names[0] if len(self._names) == 1 else self._names!r}"
+        return f"{self._option}={self.names[0] if len(self.names) == 1 else self.names!r}"
 
 
 def _arguments_of(option: str, function: Any, parameters: Mapping[str, inspect.Parameter]) -> tuple[str, ...]:
     """The names of the arguments that a key function takes; all of them for `**others`."""
     name = shown_name(function)
-    if inspect.iscoroutinefunction(function):
+    if lazy.returned_by(function):
         raise ConfigError(f"{option}={name}: a key function is a plain `def`, not `async def`")
     try:
         wanted = inspect.signature(function).parameters.values()
@@ -229,7 +258,7 @@ def _key_text(key: Any) -> str:
 def _bounded(key: str) -> str:
     """The key, or its hash if it is too long or is not valid Unicode."""
     try:
-        if len(key.encode()) <= MOST_KEY:
+        if len(key.encode()) <= MOST_PARTITION_KEY:
             return key
     except UnicodeEncodeError:  # unpaired surrogates
         pass

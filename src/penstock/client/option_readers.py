@@ -8,28 +8,16 @@ from datetime import datetime
 from typing import Any, Literal
 
 from penstock.client.job_checks import check_headers
+from penstock.core import lazy
 from penstock.core import retry as _retry
-from penstock.core.batch import check_batch_key
-from penstock.core.duration import Duration, instant_ms, milliseconds
 from penstock.core.errors import AttemptTimeout, ConfigError, Interrupted, Steering, Undecodable, did_you_mean
+from penstock.core.formats import Duration, instant_ms, milliseconds
 from penstock.core.ids import check_id, check_queue
 from penstock.core.job import MOST_ATTEMPTS, PRIORITIES, Job
+from penstock.core.relations import check_batch_key
 from penstock.core.retry import Custom, RetryPolicy
 from penstock.core.text import whole
 from penstock.core.unique import Unique
-
-__all__ = [
-    "READERS",
-    "Delivery",
-    "ErrorClasses",
-    "IsFailure",
-    "RetryData",
-    "RetryFunction",
-    "RetryRule",
-    "RunIn",
-    "check_function",
-    "shown_name",
-]
 
 RunIn = Literal["async", "thread", "process"]
 Delivery = Literal["at-least-once", "at-most-once"]
@@ -158,7 +146,7 @@ def _checked_function(function: Any) -> RetryFunction:
     name = getattr(function, "__name__", repr(function))
     if getattr(function, "__module__", "") == _retry.__name__:
         raise ConfigError(f"retry={name} is the function that makes a policy: call it, as in retry={name}(…)")
-    if inspect.iscoroutinefunction(function):
+    if lazy.returned_by(function):
         raise ConfigError(f"retry={name}: a retry function is a plain `def`, not `async def`")
     try:
         inspect.signature(function).bind(1, ValueError(), None)
@@ -202,7 +190,7 @@ def _error_classes(value: Any, what: str) -> tuple[type[BaseException], ...]:
 def _is_failure(value: Any) -> dict[str, Any]:
     if value is not None:
         check_function(value, 1, "is_failure", "takes (error) and returns whether it is a failure")
-        if inspect.iscoroutinefunction(value):
+        if lazy.returned_by(value):
             raise ConfigError(f"is_failure={shown_name(value)} is a plain `def`, not `async def`")
     return {"is_failure": value}
 
@@ -211,6 +199,8 @@ def check_function(function: Any, count: int, what: str, rule: str) -> None:
     """Raise ConfigError unless the function accepts `count` positional arguments."""
     if not callable(function) or (isinstance(function, type) and issubclass(function, BaseException)):
         raise ConfigError(f"{what}={function!r} is not a function: it {rule}")
+    if (why := lazy.refuse_generator(function)) is not None:
+        raise ConfigError(f"{what}={shown_name(function)} is a generator function: {why}")
     try:
         inspect.signature(function).bind(*[None] * count)
     except TypeError:

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from penstock.client.callbacks import OnError, OnSuccess
+from penstock.client.middleware import OnError, OnSuccess
 from penstock.client.option_readers import (
     READERS,
     Delivery,
@@ -25,27 +25,14 @@ from penstock.client.option_readers import (
     RunIn,
 )
 from penstock.codec import Upgrade
-from penstock.core.batch import Batch
-from penstock.core.duration import Duration
 from penstock.core.errors import ConfigError
+from penstock.core.formats import Duration
 from penstock.core.job import DEFAULT_TIMEOUT, MAX_ATTEMPTS
 from penstock.core.limits import Rate
 from penstock.core.peer_words import WordPlace, hint
+from penstock.core.relations import Batch
 from penstock.core.retry import RetryPolicy
 from penstock.core.unique import Unique
-
-__all__ = [
-    "CallOptions",
-    "DefaultOptions",
-    "HandlerOptions",
-    "KeyRule",
-    "Options",
-    "RawOptions",
-    "TaskOptions",
-    "override",
-    "override_call",
-    "refuse_unknown",
-]
 
 #: The key of a call: the name of an argument, several names, or a function of some arguments.
 KeyRule = str | Sequence[str] | Callable[..., str | int | None]
@@ -229,6 +216,12 @@ def _refuse_contradictions(options: Options, given: Mapping[str, Any]) -> None:
         raise ConfigError("its deadline= is not after its run_at=: no attempt could ever succeed")
     if options.at_most_once and given.get("max_attempts", 1) != 1:
         raise ConfigError("delivery='at-most-once' allows a single attempt: leave max_attempts= out")
+    for name in ("retry", "retry_on"):
+        if options.at_most_once and given.get(name) is not None:
+            raise ConfigError(
+                f"delivery='at-most-once' is never retried: leave {name}= out. A function that has done "
+                "nothing yet may raise Snooze or RateLimited to start again later"
+            )
     both = [one.__name__ for one in options.retry_on or () if one in options.discard_on]
     if both:
         raise ConfigError(f"retry_on= and discard_on= both name {', '.join(both)}: use one of them")

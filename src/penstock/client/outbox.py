@@ -25,8 +25,6 @@ from penstock.core.forks import reset_after_fork
 from penstock.core.job import NewJob
 from penstock.stores.contract import Enqueued, EnqueueStatus, Store
 
-__all__ = ["Outbox"]
-
 _log = logging.getLogger("penstock.outbox")
 
 #: Number of jobs sent at once: within one atomic step of any store.

@@ -23,12 +23,10 @@ from penstock.client.timeouts import (
     refuse_in_loop,
     stream_ends,
 )
-from penstock.core.duration import Duration
 from penstock.core.errors import ConfigError, PenstockError, ResultTimeout
+from penstock.core.formats import Duration
 from penstock.core.job import Job, Ref
 from penstock.stores.contract import Store
-
-__all__ = ["AsCompleted", "aresults", "results"]
 
 R = TypeVar("R")
 
@@ -111,13 +109,13 @@ class _Results(Generic[R]):
     def __init__(self, handles: list[Handle[R]], return_errors: bool) -> None:
         self._handles = handles
         self._return_errors = return_errors
-        self._found: list[R | PenstockError | None] = [None] * len(handles)
+        self._outcomes: list[R | PenstockError | None] = [None] * len(handles)
         #: The jobs whose end is not known yet, with their positions.
         self.open: dict[Ref, list[int]] = {}
 
     @property
     def all(self) -> list[R | PenstockError]:
-        return cast("list[R | PenstockError]", self._found)
+        return cast("list[R | PenstockError]", self._outcomes)
 
     def begin(self) -> list[Ref]:
         """Refuse handles that keep no result; returns the jobs whose retention only the store knows."""
@@ -162,19 +160,19 @@ class _Results(Generic[R]):
                     raise ResultTimeout(
                         f"{len(self.open)} of {all} jobs are late, the first of them: {error}"
                     )
-                self._found[place] = error
+                self._outcomes[place] = error
         self.open.clear()
 
     def _put(self, place: int, job: Job | None) -> None:
         try:
-            self._found[place] = outcome_of(self._handles[place], job, None)
+            self._outcomes[place] = outcome_of(self._handles[place], job)
         except PenstockError as error:
             self._fail(place, error)
 
     def _fail(self, place: int, error: PenstockError) -> None:
         if not self._return_errors:
             raise error
-        self._found[place] = error
+        self._outcomes[place] = error
 
 
 def _checked(store: Store, handles: Iterable[Handle[R]], who: str) -> list[Handle[R]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.codec import ANY_RESULT
-from penstock.core.duration import Duration, milliseconds
 from penstock.core.errors import ArgumentError, ConfigError, ResultError, TooManySignals
+from penstock.core.formats import Duration, milliseconds
 from penstock.core.ids import check_id
 from penstock.core.text import plain, shown, whole
 from penstock.stores.contract import (
@@ -18,14 +18,19 @@ from penstock.stores.contract import (
     SignalStatus,
 )
 
-__all__ = ["key_of", "sent", "signal_of"]
-
 #: The largest `most`.
 _MOST = 10_000_000
 
 
 def signal_of(
-    name: str, key: str | int | None, data: Any, flow: str | None, keep: Duration | None, most: int | None
+    name: str,
+    key: str | int | None,
+    data: Any,
+    flow: str | None,
+    keep: Duration | None,
+    most: int | None,
+    *,
+    replace: bool = False,
 ) -> Signal:
     """The signal for the store. Raises ArgumentError; then nothing is sent."""
     try:
@@ -36,7 +41,7 @@ def signal_of(
         limit = MOST_SIGNALS if most is None else most
         if type(limit) is not int or not 1 <= limit <= _MOST:
             raise ConfigError(f"most={shown(most)} is no number of signals: use 1 to {_MOST:,}")
-        return Signal(name, key, _payload(data), flow and check_id(flow), kept, limit)
+        return Signal(name, key, _payload(data), flow and check_id(flow), kept, limit, replace)
     except ConfigError as error:
         raise ArgumentError(f"signal {shown(name)}: {error}; nothing was sent") from None
 

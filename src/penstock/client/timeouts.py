@@ -8,19 +8,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Gen
 from contextlib import aclosing, closing
 from typing import TypeVar
 
-from penstock.core.duration import Duration, format_ms, milliseconds
 from penstock.core.errors import ConfigError, StoreUnavailable
+from penstock.core.formats import Duration, format_ms, milliseconds
 from penstock.core.job import Job, Ref
+from penstock.core.running import waits_for
 from penstock.stores.contract import Store
-
-__all__ = [
-    "WaitLimit",
-    "acall_through_outage",
-    "astream_ends",
-    "call_through_outage",
-    "refuse_in_loop",
-    "stream_ends",
-]
 
 R = TypeVar("R")
 
@@ -85,13 +77,39 @@ async def acall_through_outage(wait_limit: WaitLimit, call: Callable[[], Awaitab
             await asyncio.sleep(wait_limit.pause(error))
 
 
+def wait_for_end(store: Store, ref: Ref, wait_limit: WaitLimit, most: int | None = None) -> Job | None:
+    """Wait until the job has ended, for at most `most` ms or the rest of the timeout."""
+    with waits_for([ref.queue]):
+        jobs = call_through_outage(
+            wait_limit, lambda: store.sync.wait_for_end([ref], timeout=_at_most(most, wait_limit))
+        )
+    return jobs[0]
+
+
+async def await_end(store: Store, ref: Ref, wait_limit: WaitLimit, most: int | None = None) -> Job | None:
+    """Like `wait_for_end`, without blocking the event loop."""
+    with waits_for([ref.queue]):
+        jobs = await acall_through_outage(
+            wait_limit, lambda: store.wait_for_end([ref], timeout=_at_most(most, wait_limit))
+        )
+    return jobs[0]
+
+
+def _at_most(most: int | None, wait_limit: WaitLimit) -> int:
+    return wait_limit.left if most is None else min(most, wait_limit.left)
+
+
 def stream_ends(
     store: Store, open: Collection[Ref], wait_limit: WaitLimit
 ) -> Generator[dict[Ref, Job | None], None, None]:
     """Yield the jobs of `open` that end, until `open` is empty or the timeout. The caller removes them."""
     while open:
         try:
-            with closing(store.sync.stream_ends(list(open), timeout=wait_limit.left)) as ended_jobs:
+            refs = list(open)
+            with (
+                waits_for({ref.queue for ref in refs}),
+                closing(store.sync.stream_ends(refs, timeout=wait_limit.left)) as ended_jobs,
+            ):
                 yield from ended_jobs
         except StoreUnavailable as error:
             time.sleep(wait_limit.pause(error))
@@ -103,12 +121,13 @@ def stream_ends(
 async def astream_ends(
     store: Store, open: Collection[Ref], wait_limit: WaitLimit
 ) -> AsyncGenerator[dict[Ref, Job | None], None]:
-    """Like `ends`, without blocking the event loop."""
+    """Like `stream_ends`, without blocking the event loop."""
     while open:
         try:
-            async with aclosing(store.stream_ends(list(open), timeout=wait_limit.left)) as ended_jobs:
-                async for some in ended_jobs:
-                    yield some
+            with waits_for({ref.queue for ref in open}):
+                async with aclosing(store.stream_ends(list(open), timeout=wait_limit.left)) as ended_jobs:
+                    async for some in ended_jobs:
+                        yield some
         except StoreUnavailable as error:
             await asyncio.sleep(wait_limit.pause(error))
             continue

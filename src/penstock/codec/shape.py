@@ -9,12 +9,14 @@ from __future__ import annotations
 import collections.abc
 import reprlib
 import typing
-from collections.abc import Iterable, Sequence
-from datetime import date, datetime, time, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property
 from inspect import formatannotation
+from math import isfinite
 from pathlib import PurePath
 from types import UnionType
 from typing import Annotated, Any, LiteralString, TypeVar, Union, get_args, get_origin
@@ -23,11 +25,8 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET
 
-from penstock.codec.alike import alike, holds_nonfinite
+from penstock.codec.collisions import guarded, may_collide
 from penstock.codec.tags import Misfit, may_hold_tags, pack, unpack
-
-__all__ = ["MAX_BYTES", "Mode", "Shape", "revive", "rewritten", "shown", "spell"]
-
 
 #: Default maximum size of arguments and of a result (bytes).
 MAX_BYTES = 1_000_000
@@ -42,8 +41,13 @@ class Shape:
         tagged = rewritten(annotation, Mode.TAGGED)
         #: Whether a value may contain tags.
         self.open = tagged != self.plain
-        self._plain = msgspec.json.Decoder(self.plain, dec_hook=revive)
-        self._tagged = msgspec.json.Decoder(tagged, dec_hook=revive) if self.open else self._plain
+        decoder = msgspec.json.Decoder(self.plain, dec_hook=revive)
+        #: Whether a value may be a dict or a set of numbers.
+        self.collides = may_collide(self.plain)
+        self._plain = guarded(decoder.decode, self.collides)
+        self._tagged = self._plain
+        if self.open:  # a tag may make a set of anything
+            self._tagged = guarded(msgspec.json.Decoder(tagged, dec_hook=revive).decode, True)
 
     def __str__(self) -> str:
         return formatannotation(self.annotation)
@@ -65,8 +69,8 @@ class Shape:
     def read(self, payload: bytes | msgspec.Raw) -> Any:
         """Decode the value. Raises the errors of msgspec and of the type's own validation."""
         if self.open and may_hold_tags(bytes(payload)):
-            return self._tagged.decode(payload)
-        return self._plain.decode(payload)
+            return self._tagged(payload)
+        return self._plain(payload)
 
     def _with_tags(self, value: Any) -> bytes:
         # convert walks the value along the annotation and calls back at each Any
@@ -193,6 +197,7 @@ def shown(value: Any) -> str:
 
 _WAY_OUT = "make it a dataclass, a msgspec.Struct or a pydantic model, or pass an id or a path instead"
 _ENCODER = msgspec.json.Encoder(enc_hook=spell)
+encoded = _ENCODER.encode
 _UNCHANGED_TYPES = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
 
 # subclasses of types that msgspec encodes only in their exact type
@@ -296,3 +301,44 @@ def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it contains itself, or is nested too deeply"
     return " ".join(str(error).split()) or type(error).__name__
+
+
+# ── comparison after a round trip ───────────────────────────────────────────────────────────────────
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two values are equal, also for classes that define no equality."""
+    if one == other:
+        return True
+    if isinstance(one, datetime) and isinstance(other, datetime):
+        # Python treats instants in a repeated hour (fold) as unequal between zones
+        aware = one.tzinfo is not None and other.tzinfo is not None
+        return aware and one.astimezone(UTC) == other.astimezone(UTC)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    fields = fields_of(type(one))
+    return bool(fields) and all(alike(getattr(one, f), getattr(other, f)) for f in fields)
+
+
+def holds_nonfinite(value: Any) -> bool:
+    """Whether the value contains NaN or an infinity."""
+    if isinstance(value, float):
+        return not isfinite(value)
+    if isinstance(value, Mapping):
+        return any(map(holds_nonfinite, value.values()))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(map(holds_nonfinite, value))
+    return any(holds_nonfinite(getattr(value, field)) for field in fields_of(type(value)))
+
+
+def fields_of(kind: type) -> Sequence[str]:
+    """The fields of a struct, dataclass or attrs class; none of any other."""
+    if issubclass(kind, msgspec.Struct):
+        return kind.__struct_fields__
+    if is_dataclass(kind):
+        return [field.name for field in fields(kind)]
+    return [field.name for field in getattr(kind, "__attrs_attrs__", ())]

@@ -12,11 +12,10 @@ from typing import Any, Union, Unpack, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from penstock.codec.collisions import guarded
 from penstock.codec.shape import Mode, Shape, revive, rewritten, spell
 from penstock.codec.tags import Misfit
 from penstock.core.errors import ConfigError
-
-__all__ = ["CallSignature", "resolved", "resolved_signature", "scope_of", "signature_of"]
 
 
 class CallSignature:
@@ -35,7 +34,8 @@ class CallSignature:
         # parameters, and names with two underscores are mangled in a class
         self._plain = not any(p.kind in _BEYOND_A_STRUCT or p.name.startswith("__") for p in self.parameters)
         struct = self._struct({name: shape.plain for name, shape in self.shapes.items()})
-        self.read = msgspec.json.Decoder(struct, dec_hook=revive).decode
+        self.collides = any(shape.collides for shape in self.shapes.values())
+        self.read = guarded(msgspec.json.Decoder(struct, dec_hook=revive).decode, self.collides)
         self.bind = struct if self._plain else self._bound_to(struct)
 
     def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,14 +76,17 @@ class CallSignature:
 
     def by_parameter(self, stored: dict[str, Raw] | list[Raw]) -> dict[str, Raw]:
         """Each stored argument by its parameter's name. Raises Misfit."""
-        found = stored if isinstance(stored, dict) else self._by_position(stored)
-        unknown = found.keys() - self.shapes.keys()
-        if unknown:
-            found = self._with_options(found, unknown)
+        found = self.sorted_by_parameter(stored)
         for parameter in self.parameters:
             if _is_required(parameter) and parameter.name not in found:
                 raise Misfit(f"the argument {parameter.name!r} is missing")
         return found
+
+    def sorted_by_parameter(self, stored: dict[str, Raw] | list[Raw]) -> dict[str, Raw]:
+        """As `by_parameter`, of a call that may lack arguments."""
+        found = stored if isinstance(stored, dict) else self._by_position(stored)
+        unknown = found.keys() - self.shapes.keys()
+        return self._with_options(found, unknown) if unknown else found
 
     @cached_property
     def defaults(self) -> dict[str, Raw]:
@@ -100,7 +103,7 @@ class CallSignature:
     @cached_property
     def read_bare(self) -> Callable[[bytes], Any]:
         types = {p.name: rewritten(_annotation_of(p), Mode.BARE) for p in self.parameters}
-        return msgspec.json.Decoder(self._struct(types), dec_hook=revive).decode
+        return guarded(msgspec.json.Decoder(self._struct(types), dec_hook=revive).decode, self.collides)
 
     def _struct(self, types: Mapping[str, Any]) -> Any:
         """Make a struct with one field per parameter, in order; optional fields are UNSET by default."""

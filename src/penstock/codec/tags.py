@@ -17,8 +17,6 @@ from uuid import UUID
 
 import msgspec
 
-__all__ = ["TAGS", "Misfit", "may_hold_tags", "pack", "unpack"]
-
 
 class Misfit(ValueError):
     """A value cannot be encoded or decoded as required; the message says why."""

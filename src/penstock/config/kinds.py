@@ -10,29 +10,13 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.duration import milliseconds
 from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.formats import milliseconds
 from penstock.core.ids import check_queue
 from penstock.encryption import read_keys
 
-__all__ = [
-    "CPUS",
-    "DURATION",
-    "DURATION_OR_NONE",
-    "FLAG",
-    "KEYS",
-    "NAMESPACE",
-    "QUEUE",
-    "SIZE",
-    "SLOTS",
-    "TEXT",
-    "URL",
-    "Kind",
-    "choice",
-    "count",
-    "duration",
-    "mask_url",
-]
+#: The largest arguments, or result, of one job (bytes): a Redis server takes no value above 512 MiB.
+_LARGEST_VALUE = 256_000_000
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -190,6 +174,13 @@ _SIZES = {
 }
 
 
+def _value_size(name: str, value: Any) -> int:
+    size = _size(name, value)
+    if size > _LARGEST_VALUE:
+        raise ConfigError(f"{name}={value!r} is more than every store can hold: use at most 256MB")
+    return size
+
+
 def _size(name: str, value: Any) -> int:
     text = value if isinstance(value, str) else str(value) if _whole(value) is not None else ""
     match = re.fullmatch(r"(\d{1,30}(?:_\d{1,30}){0,9}) ?([a-z]*)", text.strip().lower())
@@ -241,6 +232,7 @@ QUEUE = Kind("queue name", _queue)
 DURATION = Kind("duration", _duration, _show_duration)
 DURATION_OR_NONE = Kind("duration or none", _duration_or_none, _show_duration)
 SIZE = Kind("size", _size, _show_size)
+VALUE_SIZE = Kind("size", _value_size, _show_size)
 SLOTS = Kind("whole number or auto", _slots)
 FLAG = Kind("true or false", _flag, lambda on: "true" if on else "false")
 KEYS = Kind("key, or several", _encryption_keys, lambda keys: "***" if keys else "")

@@ -11,10 +11,8 @@ from typing import Any
 import msgspec
 
 from penstock.config.knobs import GIVES_UP_AFTER, KNOBS, Config, Knob
-from penstock.core.duration import format_ms
 from penstock.core.errors import ConfigError, did_you_mean
-
-__all__ = ["FILE", "Loaded", "Setting", "load"]
+from penstock.core.formats import format_ms
 
 #: The file of settings, read from the working directory if it exists.
 FILE = Path("penstock.toml")

@@ -1,7 +1,7 @@
 """Clocks.
 
 Every instant in Penstock is an integer of **milliseconds since the epoch**, and every duration is an integer
-of milliseconds; seconds, strings and datetimes exist only at the edge (`duration.py`). A store owns the clock
+of milliseconds; seconds, strings and datetimes exist only at the edge (`formats.py`). A store owns the clock
 for its jobs; tests pass in a clock and control it.
 """
 
@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
-
-__all__ = ["Clock", "ManualClock", "SystemClock", "lease_seconds"]
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)

@@ -19,15 +19,18 @@ PenstockError
 │   │   └── StoreBusy        the store was locked for too long
 │   ├── StoreFull            the store's disk or memory is used up
 │   ├── StoreReadOnly        the store can be read but not written
+│   ├── StoreReentered       a call in the middle of another call of the same thread; nothing was done
 │   ├── StoreCorrupt         the URL leads to no Penstock store, or to a damaged one
 │   ├── StoreTooNew          the store was written by a later Penstock
 │   ├── StoreTooOld          the store was written by an earlier Penstock, and cannot be upgraded
-│   └── Unsupported          a dialect's protocol lacks this feature
+│   └── Unsupported          the store, or a dialect's protocol, lacks this feature
 ├── FlowError                durable steps are used in a way that no retry cures; the job is dead
 │   ├── FlowVersionMismatch  the flow began with another version; the job is parked
+│   ├── FlowMismatch         the code no longer asks for what is stored; the job is parked
 │   └── MemberFailed         jobs of a gather did not complete; has ids
+├── StepFailed               a step failed in an earlier run, with an error whose class is not loaded
 ├── TooManySignals           no flow waits for the signal, and no more of them are stored
-├── ResultError              a result is not available
+├── ResultError              a result is not available, or cannot be one
 │   ├── ResultNotKept        the job's retention keeps no result
 │   ├── ResultTimeout        (TimeoutError) the job has not ended yet
 │   ├── JobNotFound          the job does not exist, or no longer
@@ -59,6 +62,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from penstock.core.portable import PortableError, made_again
 from penstock.core.text import counted, number, short_line, short_lines
 
 __all__ = [
@@ -75,6 +79,7 @@ __all__ = [
     "EnqueueManyError",
     "EnqueueUnknown",
     "FlowError",
+    "FlowMismatch",
     "FlowSuspended",
     "FlowVersionMismatch",
     "Interrupted",
@@ -97,11 +102,13 @@ __all__ = [
     "SignatureMismatch",
     "Snooze",
     "Steering",
+    "StepFailed",
     "StoreBusy",
     "StoreCorrupt",
     "StoreError",
     "StoreFull",
     "StoreReadOnly",
+    "StoreReentered",
     "StoreTooNew",
     "StoreTooOld",
     "StoreUnavailable",
@@ -113,7 +120,7 @@ __all__ = [
 ]
 
 
-class PenstockError(Exception):
+class PenstockError(PortableError, Exception):
     """Base class of Penstock's errors.
 
     The message is one line of bounded length without control characters, also if it quotes such text.
@@ -137,7 +144,7 @@ class UnknownScheme(ConfigError):
     """A store URL has an unknown scheme."""
 
 
-class MissingExtra(ConfigError):
+class MissingExtra(ConfigError, ImportError):
     """A package that this feature needs is not installed; the message has the pip command."""
 
 
@@ -193,18 +200,34 @@ class QueueFull(EnqueueError):
 
     `retry_after` is the expected wait in seconds, from the queue's recent throughput, or None if unknown.
     `size` is the queue's limit, if one was set with the queue.
+    `needs` is the number of jobs that must fit together: those with which a flow starts in this queue.
+    `waits`: by the queue's rule, the producer waits for room.
     """
 
     def __init__(
-        self, queue: str, retry_after: float | None = None, size: int | None = None, way_out: str = ""
+        self,
+        queue: str,
+        retry_after: float | None = None,
+        size: int | None = None,
+        way_out: str = "",
+        needs: int = 1,
+        waits: bool = False,
     ) -> None:
         wait = "waits" if size == 1 else "wait"
         most = "" if size is None else f": {counted(size, 'job')} {wait} in it (its max_size)"
         when = "" if retry_after is None else f"; try again in {number(retry_after)} s"
-        super().__init__(f"the queue {queue!r} is full{most}{when}{way_out}")
+        what = f"the queue {queue!r} is full{most}"
+        if needs > 1:
+            what = (
+                f"the queue {queue!r} has no room for the {needs} jobs with which the flow starts in it: "
+                f"at most {size} may wait there (its max_size); nothing was stored"
+            )
+        super().__init__(f"{what}{when}{way_out}")
         self.queue = queue
         self.retry_after = retry_after
         self.size = size
+        self.needs = needs
+        self.waits = waits
 
 
 class EnqueueUnknown(EnqueueError):
@@ -221,7 +244,7 @@ class EnqueueManyError(EnqueueError):
 
     `handles` has one entry per job in the order of the call: None for a job that was not stored, or whose
     error is EnqueueUnknown. `errors` has the error of a job by its index. A job whose error is NotReplicated
-    is stored.
+    is stored. In another process the handles are their refs: `app.handle(ref.id, ref.queue)`.
     """
 
     def __init__(self, handles: Sequence[Any], errors: Mapping[int, PenstockError]) -> None:
@@ -233,6 +256,16 @@ class EnqueueManyError(EnqueueError):
         )
         self.handles = tuple(handles)
         self.errors = dict(errors)
+
+    def __reduce__(self) -> Any:
+        refs = tuple(getattr(handle, "ref", handle) for handle in self.handles)
+        return made_again, (type(self), self.args, {**self.__dict__, "handles": refs})
+
+    def __copy__(self) -> EnqueueManyError:
+        return self
+
+    def __deepcopy__(self, _: dict[int, Any]) -> EnqueueManyError:
+        return self
 
 
 class NotReplicated(EnqueueError):
@@ -283,6 +316,22 @@ class StoreReadOnly(StoreError):
     """The store can be read but not written."""
 
 
+class StoreReentered(StoreError):
+    """A call of the store was made in the middle of another one, by the same thread; nothing of it was done.
+
+    A signal handler, a `__del__`, a logging handler, a trace function or a callback of the garbage collector
+    can run at such a moment. The outer call goes on undisturbed.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(
+            f"{url}: this thread is in the middle of another call of this store (in a signal handler, a "
+            "__del__, a logging handler or a trace function?): let another thread make this call, or set a "
+            "flag and make it later; App(outbox=N) keeps such jobs until then"
+        )
+        self.url = url
+
+
 class StoreCorrupt(StoreError):
     """The URL leads to no Penstock store, or to a damaged one."""
 
@@ -296,11 +345,14 @@ class StoreTooOld(StoreError):
 
 
 class Unsupported(StoreError):
-    """A dialect's protocol lacks this feature."""
+    """The store, or a dialect's protocol, lacks this feature."""
 
 
 class ResultError(PenstockError):
-    """A result is not available."""
+    """A result is not available; or a task's function has returned what cannot be its result."""
+
+    #: The id of the job whose function returned that: it is dead at once. Else empty.
+    job: str = ""
 
 
 class ResultNotKept(ResultError):
@@ -341,7 +393,7 @@ class SignatureMismatch(Undecodable):
     job: str = ""
 
 
-class Steering(Exception):
+class Steering(PortableError, Exception):
     """Base class of the exceptions that a task raises to choose the attempt's outcome."""
 
 
@@ -410,7 +462,7 @@ class Cancel(Steering):
         self.reason = reason
 
 
-class Interrupted(BaseException):
+class Interrupted(PortableError):
     """Base class of the exceptions that Penstock raises into a running attempt."""
 
 
@@ -426,7 +478,7 @@ class AttemptLost(Interrupted):
     """The attempt's lease is lost, or its worker stops: the attempt's outcome is not recorded."""
 
 
-class FlowSuspended(BaseException):
+class FlowSuspended(PortableError):
     """The flow of this job waits for a timer or a signal; its attempt ends here, and costs nothing.
 
     Let it pass. `delay` (ms): when the flow looks again at the latest.
@@ -443,6 +495,14 @@ class FlowError(PenstockError):
 
 class FlowVersionMismatch(FlowError):
     """The flow began with another `version=`. The job is parked for a worker that runs that release."""
+
+
+class FlowMismatch(FlowError):
+    """The code no longer asks for what the flow has stored. The job is parked: see docs/durable-steps.md."""
+
+
+class StepFailed(PenstockError):
+    """A step has failed in an earlier run, with an error whose class is not loaded here."""
 
 
 class TooManySignals(PenstockError):

@@ -1,4 +1,4 @@
-"""Events for listeners; a slow or failing listener delays no job.
+"""Events for listeners, and the report for health callbacks; a slow or failing listener delays no job.
 
 Events go through a bounded queue to one thread that calls the listeners, so that no attempt waits for them.
 When the queue is full, the newest event is dropped and counted in `EventBus.dropped`. Without listeners no
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from penstock.core import lazy
 from penstock.core.forks import reset_after_fork
 
 __all__ = [
@@ -179,7 +180,7 @@ class EventBus:
         """Create the state of one process: a fork's child delivers its own events, the parent its own."""
         self._queue: queue.Queue[Event | None] = queue.Queue(self._capacity)
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # re-entrant: a signal handler may emit
 
     def listen(self, kind: type[E], listener: Callable[[E], None]) -> None:
         """Call `listener` with every event of this class or a subclass."""
@@ -210,7 +211,8 @@ class EventBus:
                 if not isinstance(event, kind):
                     continue
                 try:
-                    listener(event)
+                    if (why := lazy.refused(listener(event))) is not None:
+                        raise TypeError(why)
                 except BaseException:  # noqa: BLE001  # boundary: a listener is user code; the next one must still be called
                     _log.exception("the listener %r failed on %s", listener, type(event).__name__)
 
@@ -224,3 +226,29 @@ class EventBus:
         except queue.Full:
             return
         thread.join(timeout)
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The argument of a health callback. `at` is ms since the epoch, by the clock of the worker's host."""
+
+    at: int
+    worker: str
+    #: "running", "quiet" (fetches no more jobs) or "draining".
+    state: str
+    #: Whether the store has just accepted a write of this worker.
+    store_reachable: bool
+    #: The reason why the store is unreachable; None if it is reachable.
+    store_error: str | None
+    #: Number of slots; slots given up because their attempt is stuck; running attempts.
+    concurrency: int
+    lost_slots: int
+    running: int
+    #: Number of fetched jobs that wait for a slot.
+    buffered: int
+    #: Number of outcomes that wait for the store.
+    unsent: int
+    #: Seconds since the last successful fetch and heartbeat. A full worker does not fetch.
+    since_fetch: float
+    since_heartbeat: float
+    #: Number of jobs that this process has parked since its start because it does not know their task.
+    parked: int = 0

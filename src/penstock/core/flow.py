@@ -6,32 +6,14 @@ docs/concepts/flows.md explains nodes, counting and states. Instants are ms sinc
 from __future__ import annotations
 
 import enum
+from collections.abc import Generator
+from typing import Annotated
 
 import msgspec
 
+from penstock.core.errors import ConfigError
 from penstock.core.job import FINISHED_KEPT, NewJob, Ref, State
-
-__all__ = [
-    "BUILDING_KEPT",
-    "CLOSED",
-    "FAILED_KEPT",
-    "FLOW_ABANDONED",
-    "FLOW_CANCELLED",
-    "FLOW_STOPPED",
-    "OPEN",
-    "USED",
-    "FlowInfo",
-    "FlowNode",
-    "FlowPolicy",
-    "FlowState",
-    "NewFlow",
-    "NewNode",
-    "NodeState",
-    "When",
-    "end_of_flow",
-    "flow_with_end",
-    "outcome_of",
-]
+from penstock.core.security import Secret
 
 #: Retention (ms) of a flow that has failed or was cancelled: until then it can be retried.
 FAILED_KEPT = 90 * 86_400_000
@@ -107,6 +89,8 @@ class NewFlow(msgspec.Struct, frozen=True, array_like=True):
     - `retention`: ms for which the completed flow is kept, with the results of its nodes.
     - `wakes`: the id of a job in this queue, which is suspended until the flow has ended. If that job is
       cancelled, dead or removed before, the flow is cancelled.
+    - `starts`: how many jobs it starts with, by queue: these queues must be open and have room for them. Jobs
+      that follow are taken by any queue, as are all jobs of a flow that belongs to a running job (`wakes`).
     """
 
     id: str
@@ -117,6 +101,7 @@ class NewFlow(msgspec.Struct, frozen=True, array_like=True):
     result: int = 0
     retention: int = FINISHED_KEPT
     wakes: str = ""
+    starts: tuple[tuple[str, int], ...] = ()
 
     @property
     def ref(self) -> Ref:
@@ -164,7 +149,7 @@ class FlowNode(msgspec.Struct, frozen=True):
     when: When = When.SUCCESS
     next: tuple[int, ...] = ()
     inputs: tuple[int, ...] = ()
-    result: bytes | None = None
+    result: Annotated[bytes | None, Secret.RESULT] = None
     uses: int = -1
 
 
@@ -210,3 +195,52 @@ _OUTCOMES = {
 def outcome_of(state: State) -> NodeState:
     """The end of a node whose job has ended in this state; GONE if the job was removed before it ended."""
     return _OUTCOMES.get(state, NodeState.GONE)
+
+
+# ── whether a flow can run again from a node ─────────────────────────────────────────────────────
+
+
+#: A plan: yields numbers of nodes to read, at most `_READ_AT_ONCE` at a time, and is sent the nodes.
+Reads = Generator[list[int], list[FlowNode | None], list[FlowNode]]
+_READ_AT_ONCE = 1_000
+#: States of nodes whose jobs have run, and would run again.
+_HAVE_RUN = (NodeState.COMPLETED, NodeState.DEAD, NodeState.CANCELLED)
+
+
+def nodes_to_rerun(first: int) -> Reads:
+    """Read the node and all that follow it; returns those whose jobs have run.
+
+    Raises ConfigError if one of them takes a result that was removed after its use.
+    """
+    found = yield from _read([first])
+    at = [first]
+    while at:
+        nodes = [found[one] for one in at if one in found]
+        at = list(dict.fromkeys(one for node in nodes for one in node.next if one not in found))
+        found |= yield from _read(at)
+    wanted = {one: node.index for node in found.values() for one in node.inputs if one not in found}
+    for index, node in (yield from _read(sorted(wanted))).items():
+        if node.uses == 0:
+            raise ConfigError(
+                f"node {wanted[index]} takes the result of node {index}, which was removed after its use: "
+                f"run the flow again from node {index}, or enqueue flows with keep_nodes="
+            )
+    return [node for node in found.values() if node.job is not None and node.state in _HAVE_RUN]
+
+
+def refuse_gone(nodes: list[FlowNode], gone: set[Ref]) -> None:
+    """Raise ConfigError if the job of one of these nodes is gone."""
+    for node in nodes:
+        if node.job in gone:
+            raise ConfigError(
+                f"node {node.index}, {node.task}, cannot run again: its job is not kept any more. Give its "
+                "task a longer retention=, or enqueue flows with keep_nodes="
+            )
+
+
+def _read(wanted: list[int]) -> Generator[list[int], list[FlowNode | None], dict[int, FlowNode]]:
+    found: dict[int, FlowNode] = {}
+    for at in range(0, len(wanted), _READ_AT_ONCE):
+        part = wanted[at : at + _READ_AT_ONCE]
+        found |= {node.index: node for node in (yield part) if node is not None}
+    return found

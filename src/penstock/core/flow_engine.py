@@ -1,6 +1,16 @@
 """What follows from the end of a node: the rules of flows, for all stores.
 
-docs/concepts/flows.md explains them.
+docs/concepts/flows.md explains them. Why a successor, as the callback of a chord, is enqueued exactly once:
+
+- A node knows how many of its predecessors have not ended (`pending`). The end that makes it 0 starts the
+  node: the node's new state and its job are stored in one write. If the job belongs on another server, that
+  write leaves a note instead, which is delivered once (`stores/redis/verbs/outbox.py`).
+- An end is counted once. SQLite and memory count it in the transaction that ends the job
+  (`stores/sql/verbs/settling.py`). On Redis the script that ends the job counts it or notes it with a number;
+  a node remembers the highest number that was counted (`stores/redis/verbs/flow_store.py`).
+- A flow that has changed since it was read is read again, and the rules are applied to what it is now
+  (`stores/redis/scripts/flow_commit.lua`).
+- The job has the id that the node got when its flow was made. What is repeated after a lost reply finds it.
 """
 
 from __future__ import annotations
@@ -30,18 +40,6 @@ from penstock.core.flow import (
     When,
 )
 from penstock.core.job import NewJob, Ref, State
-
-__all__ = [
-    "Effect",
-    "FlowEngine",
-    "FlowHost",
-    "LiveFlow",
-    "LiveNode",
-    "Sweep",
-    "is_abandoned",
-    "joins_on",
-    "new_flow",
-]
 
 
 class Effect(enum.IntEnum):
@@ -235,7 +233,8 @@ class FlowHost(Protocol):
     def retry(self, ref: Ref) -> bool:
         """Run an ended job again, of a node that has failed. False: it does not exist.
 
-        If the job has completed meanwhile, another process has retried it: it does not run again.
+        If the job has completed meanwhile, it does not run again: another process has retried it, or an
+        operator has completed it.
         """
         ...
 
@@ -577,8 +576,11 @@ class FlowEngine:
         return 1
 
     def _stops(self, node: LiveNode) -> bool:
-        """Whether a flow that stops cancels this node: nodes that wait for a failure or any end still run."""
-        return node.when is When.SUCCESS or self.flow.cancelled
+        """Whether a flow that stops cancels this node.
+
+        A node for any end runs in any case, and one for a failure unless the flow is cancelled.
+        """
+        return node.when is When.SUCCESS or (node.when is When.FAILURE and self.flow.cancelled)
 
     def _stop(self, node: LiveNode) -> None:
         if not self._stops(node):
@@ -637,7 +639,7 @@ def new_flow(spec: NewFlow, now: int) -> LiveFlow:
 def is_abandoned(flow: LiveFlow, parent: State | None) -> bool:
     """Whether the job that waits for a flow has ended without it. `parent`: its state; None: it is gone.
 
-    If it has completed, the flow goes on, unless it was not started: nobody will.
+    If that job has completed, the flow goes on. A flow that was not started never will be: it is abandoned.
     """
     if not flow.spec.wakes or flow.state in CLOSED or flow.abandoned:
         return False

@@ -18,8 +18,6 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["Forked", "Paused", "importing", "lock", "pause_during_fork", "reset_after_fork", "rlock"]
-
 T = TypeVar("T")
 
 
@@ -43,48 +41,7 @@ class Paused(Protocol):
         ...
 
 
-def lock() -> threading.Lock:
-    """A lock that is free in a fork's child, even if another thread of the parent held it."""
-    made = threading.Lock()
-    _locks.add(made)
-    return made
-
-
-def rlock() -> threading.RLock:
-    """A re-entrant lock that is free in a fork's child."""
-    made = threading.RLock()
-    _locks.add(made)
-    return made
-
-
-def reset_after_fork(owner: Forked) -> None:
-    """Call `owner.reset_in_child()` in the child of each fork, while the owner lives."""
-    _forked.add(owner)
-
-
-def pause_during_fork(owner: Paused) -> None:
-    """Pause this object during each fork, while it lives."""
-    _paused.add(owner)
-
-
-@contextlib.contextmanager
-def importing() -> Iterator[None]:
-    """Keep other threads from forking while modules are imported here.
-
-    Python's lock of a half-imported module cannot be freed in a child, so an import there would wait for
-    ever.
-    """
-    with _imports:
-        yield
-
-
-# ── private ──────────────────────────────────────────────────────────────────────────────────────
-
-#: Maximum total time for which a fork waits for objects to pause (s).
-PATIENCE = 5.0
-
-
-class _Register(Generic[T]):
+class Register(Generic[T]):
     """Weak references to objects. Not a WeakSet, which may change while another thread iterates over it."""
 
     def __init__(self) -> None:
@@ -103,11 +60,54 @@ class _Register(Generic[T]):
         return [one for ref in list(self._refs.values()) if (one := ref()) is not None]
 
 
-_locks: _Register[Any] = _Register()
-_forked: _Register[Forked] = _Register()
-_paused: _Register[Paused] = _Register()
+def lock() -> threading.RLock:
+    """A lock that is free in a fork's child, even if another thread of the parent held it.
+
+    Re-entrant, because a signal handler or a `__del__` may run while its thread holds the lock.
+    """
+    made = threading.RLock()
+    _locks.add(made)
+    return made
+
+
+def reset_after_fork(owner: Forked) -> None:
+    """Call `owner.reset_in_child()` in the child of each fork, while the owner lives."""
+    _forked.add(owner)
+
+
+def pause_during_fork(owner: Paused) -> None:
+    """Pause this object during each fork, while it lives."""
+    _paused.add(owner)
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[bool]:
+    """Keep other threads from forking while modules are imported here.
+
+    Python's lock of a half-imported module cannot be freed in a child, so an import there would wait for
+    ever. Yields whether this thread is in the middle of such imports: it may see half-imported modules.
+    """
+    with _imports:
+        _depth.append(True)
+        try:
+            yield len(_depth) > 1
+        finally:
+            _depth.pop()
+
+
+# ── private ──────────────────────────────────────────────────────────────────────────────────────
+
+#: Maximum total time for which a fork waits for objects to pause (s).
+PATIENCE = 5.0
+
+
+_locks: Register[Any] = Register()
+_forked: Register[Forked] = Register()
+_paused: Register[Paused] = Register()
 #: Held while importing and while forking.
 _imports = threading.RLock()
+#: How often its holder is in `importing`.
+_depth: list[bool] = []
 
 
 class _Fork(threading.local):

@@ -9,8 +9,6 @@ import time
 from penstock.core.errors import ConfigError
 from penstock.core.text import plain, shown
 
-__all__ = ["check_id", "check_namespace", "check_queue", "check_task_name", "mint", "mint_many", "mint_token"]
-
 _ID = re.compile(r"[A-Za-z0-9._:@+=~-]{1,128}\Z")
 _QUEUE = re.compile(r"[A-Za-z0-9._:@+=~-]{1,255}\Z")
 
@@ -19,7 +17,7 @@ def mint() -> str:
     """A new UUIDv7 (RFC 9562 §5.7): its first 48 bits are the time in ms, so ids sort by age.
 
     72 of the 74 bits after the time and the version are random. The other two are 0, so that a store has
-    a whole digit less to keep (see `stores/redis/keys.py`).
+    a whole digit less to keep (see `stores/redis/layout.py`).
     """
     time_ms, noise = f"{time.time_ns() // 1_000_000:012x}", os.urandom(9).hex()
     return f"{time_ms[:8]}-{time_ms[8:]}-7{noise[:3]}-8{noise[3:6]}-{noise[6:]}"

@@ -8,44 +8,17 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any, Never
+from typing import Annotated, Any, Never
 
 import msgspec
 
-from penstock.core.batch import BatchTerms
 from penstock.core.errors import Undecodable
-from penstock.core.flow_member import FlowMember
 from penstock.core.formats import instant, iso, json_or_base64, seconds, shown_text
-from penstock.core.partition import Partition, Tenant
+from penstock.core.relations import BatchTerms, FlowMember, Partition, Tenant
 from penstock.core.retry import RetryPolicy
+from penstock.core.security import Secret
 from penstock.core.text import storable
 from penstock.core.unique import UniqueKey
-
-__all__ = [
-    "DEAD_KEPT",
-    "DEFAULT_TIMEOUT",
-    "FINISHED_KEPT",
-    "MAX_ATTEMPTS",
-    "MAX_ERRORS",
-    "MAX_MESSAGE",
-    "MAX_TRACEBACK",
-    "MOST_ATTEMPTS",
-    "PRIORITIES",
-    "QUEUED",
-    "TERMINAL",
-    "UNREADABLE_TASK",
-    "AttemptError",
-    "Job",
-    "Lease",
-    "NewJob",
-    "Progress",
-    "RawJob",
-    "Ref",
-    "State",
-    "Unkept",
-    "read_json",
-    "stand_in",
-]
 
 DEFAULT_TIMEOUT = 30 * 60_000
 MAX_ATTEMPTS = 25
@@ -132,8 +105,8 @@ class AttemptError(msgspec.Struct, frozen=True, array_like=True):
     attempt: int
     at: int
     kind: str
-    message: str
-    traceback: str = ""
+    message: Annotated[str, Secret.ERROR]
+    traceback: Annotated[str, Secret.ERROR] = ""
     worker: str = ""
     fetched_at: int | None = None
 
@@ -147,6 +120,16 @@ class AttemptError(msgspec.Struct, frozen=True, array_like=True):
             traceback = "…" + traceback[1 - MAX_TRACEBACK :]
         return cls(attempt, at, kind, message, traceback)
 
+    @property
+    def in_a_line(self) -> str:
+        """The class and the first line of the message, as people see them."""
+        return f"{self.kind}: {shown_text(self.message)}".partition("\n")[0]
+
+    @property
+    def ran(self) -> float | None:
+        """Seconds from the lease to the failure."""
+        return seconds(self.fetched_at, self.at)
+
     def to_dict(self, *, traceback: bool = False) -> dict[str, Any]:
         """The error as a dict for JSON, with its traceback if wanted."""
         shown = {
@@ -156,7 +139,7 @@ class AttemptError(msgspec.Struct, frozen=True, array_like=True):
             "message": shown_text(self.message),
             "worker": self.worker or None,
             "fetched_at": iso(self.fetched_at),
-            "ran": seconds(self.fetched_at, self.at),
+            "ran": self.ran,
         }
         return {**shown, "traceback": shown_text(self.traceback)} if traceback else shown
 
@@ -166,7 +149,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
     done: int | float  # a whole number stays an int in every store and process
     of: int | float | None = None
-    note: str = ""
+    note: Annotated[str, Secret.NOTE] = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The progress as a dict for JSON."""
@@ -185,7 +168,7 @@ class NewJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     id: str
     task: str
-    payload: bytes = b"{}"
+    payload: Annotated[bytes, Secret.PAYLOAD] = b"{}"
     queue: str = "default"
     priority: int = 0
     delay: int = 0
@@ -245,10 +228,10 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     started: bool = False
     cancel_asked: bool = False
     errors: tuple[AttemptError, ...] = ()
-    result: bytes | None = None
+    result: Annotated[bytes | None, Secret.RESULT] = None
     progress: Progress | None = None
-    checkpoint: bytes | None = None
-    reason: str | None = None
+    checkpoint: Annotated[bytes | None, Secret.CHECKPOINT] = None
+    reason: Annotated[str | None, Secret.REASON] = None
     batch: str | None = None
     members: tuple[str, ...] = ()
 
@@ -327,7 +310,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
             "result": result,
             "result_base64": result_base64,
             "reason": self.reason and shown_text(self.reason),
-            "error": None if last is None else f"{last.kind}: {shown_text(last.message)}".partition("\n")[0],
+            "error": None if last is None else last.in_a_line,
             "errors": [error.to_dict(traceback=tracebacks) for error in self.errors],
             "headers": dict(spec.headers or {}),
             "concurrency_key": None if spec.partition is None else spec.partition.key,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -31,34 +32,8 @@ from penstock.core.outcomes import (
     Unknown,
 )
 from penstock.core.retry import wait_ms
-
-__all__ = [
-    "ASK_CANCELLED",
-    "CANNOT_BE_READ",
-    "DISCARDED",
-    "EXPIRED",
-    "LEGAL",
-    "LOST_BY",
-    "NEW",
-    "NO_FAILURE_FOR",
-    "OPERATOR_CANCELLED",
-    "REPLACED",
-    "SHORTEST_FREE_WAIT",
-    "UNKNOWN_TASK",
-    "UNREADABLE",
-    "QueuePosition",
-    "Transition",
-    "attempts_counted",
-    "batch_of",
-    "completed",
-    "decide",
-    "first_state",
-    "kept",
-    "released",
-    "set_aside",
-    "starts_on_record",
-    "too_late",
-]
+from penstock.core.security import Secret
+from penstock.core.text import number
 
 
 class Transition(msgspec.Struct, frozen=True):
@@ -80,7 +55,7 @@ class Transition(msgspec.Struct, frozen=True):
     lost: bool = False
     keep: int = 0
     error: AttemptError | None = None
-    reason: str | None = None
+    reason: Annotated[str | None, Secret.REASON] = None
     throttle: int = 0
     throttle_partition: int = 0
 
@@ -88,6 +63,7 @@ class Transition(msgspec.Struct, frozen=True):
 EXPIRED = "expired: not started in time"
 DEADLINE_PASSED = "its deadline has passed"
 ASK_CANCELLED = "cancelled before it started"
+RUNNING_CANCELLED = "cancelled while running"
 #: Reasons of parked jobs: followed by the name of a task that the worker does not know, or by the cause why
 #: it cannot read the job. These reasons quote nothing of the job's contents.
 UNKNOWN_TASK = "no worker here knows the task "
@@ -95,6 +71,8 @@ CANNOT_BE_READ = "cannot be read here: "
 OPERATOR_CANCELLED = "cancelled by an operator"
 #: The reason of a job that an operator has made dead, if no other reason is given.
 DISCARDED = "discarded by an operator"
+#: The reason of a job that an operator has completed; further words of the operator follow after a colon.
+COMPLETED_BY_HAND = "completed by an operator"
 #: The reason of a job that its periodic entry has replaced by the next one.
 REPLACED = "replaced by the next one of its periodic entry"
 #: Followed by a worker's id: the reason of a job that was reclaimed from that worker and is not decided yet.
@@ -133,6 +111,9 @@ def decide(
         case Snoozed(delay):
             return Transition(State.SCHEDULED, delay=max(delay, SHORTEST_FREE_WAIT), charge=False)
         case Suspended(delay):
+            if job.spec.deadline is not None:
+                # due just after the deadline: an earlier run would find that it has not passed yet
+                delay = min(delay, max(job.spec.deadline - now, 0) + SHORTEST_FREE_WAIT)
             return Transition(State.SUSPENDED, delay=max(delay, 0), charge=False)
         case Throttled(error, delay, partition):
             move = _throttled(job, error, delay, now, luck)
@@ -183,6 +164,14 @@ def too_late(job: Job, now: int) -> Expired | DeadlinePassed | None:
     if job.spec.deadline is not None and now >= job.spec.deadline:
         return DeadlinePassed()
     return None
+
+
+def limit_passed(job: Job, seconds: float) -> str:
+    """Which limit has ended an attempt, `seconds` after its start: its timeout, or its job's deadline."""
+    timeout, deadline = job.spec.timeout, job.spec.deadline
+    if deadline is not None and (timeout is None or round(seconds * 1000) < timeout):
+        return DEADLINE_PASSED
+    return f"the attempt timed out after {number(seconds)} s"
 
 
 @functools.lru_cache(maxsize=256)
@@ -274,6 +263,11 @@ def _deadline_passed(job: Job, now: int) -> Transition:
     return msgspec.structs.replace(_dead(job, error, DEADLINE_PASSED), charge=False)
 
 
+def asked_to_stop(job: Job) -> Transition:
+    """The transition of a leased job that was asked to stop before its attempt began."""
+    return _cancelled(job, ASK_CANCELLED, charge=False)
+
+
 def _cancelled(job: Job, reason: str, *, charge: bool = True) -> Transition:
     keep = kept(job.spec, State.CANCELLED)
     return Transition(State.CANCELLED, keep=keep, reason=reason[:300], charge=charge)
@@ -333,7 +327,7 @@ _W, _G, _U = State.WAITING, State.COLLECTING, State.SUSPENDED
 LEGAL: dict[tuple[State | None, State | None], str] = {
     (NEW, _S): "enqueue with a delay",
     (NEW, _A): "enqueue; a collecting batch starts",
-    (_S, _A): "promote when due; retry, reschedule to now",
+    (_S, _A): "promote when due; retry, reschedule to now; cancel, to be undone",
     (_S, _S): "reschedule",
     (_S, _X): "cancel; expiry",
     (_S, _D): "discard",
@@ -352,12 +346,12 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_R, _P): "settle: unknown task",
     (_R, _R): "reclaim: leased to the reclaimer",
     (_R, None): "settle with nothing to keep; delete, if running jobs are included",
-    (_T, _A): "promote when due; retry, reschedule to now",
+    (_T, _A): "promote when due; retry, reschedule to now; cancel, to be undone",
     (_T, _S): "reschedule",
     (_T, _X): "cancel; expiry",
     (_T, _D): "discard",
     (_P, _R): "fetch by a worker that knows the task",
-    (_P, _A): "retry by an operator",
+    (_P, _A): "retry by an operator; cancel, to be undone",
     (_P, _S): "enqueue: a unique call sets a later time",
     (_P, _X): "cancel; expiry",
     (_P, _D): "discard",
@@ -365,9 +359,9 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_X, _A): "retry by an operator",
     (_C, _A): "retry by an operator",
     (NEW, _W): "enqueue into a partition that has no room",
-    (_S, _W): "promote when due; retry, reschedule to now: its partition has no room",
-    (_T, _W): "promote when due; retry, reschedule to now: its partition has no room",
-    (_P, _W): "fetch by a worker that knows the task, retry: its partition has no room",
+    (_S, _W): "promote when due; retry, reschedule to now; cancel, to be undone: its partition has no room",
+    (_T, _W): "promote when due; retry, reschedule to now; cancel, to be undone: its partition has no room",
+    (_P, _W): "fetch by a worker that knows the task, retry; cancel, to be undone: its partition has no room",
     (_R, _W): "settle: again as soon as the throttle of its partition ends",
     (_D, _W): "retry by an operator: its partition has no room",
     (_X, _W): "retry by an operator: its partition has no room",
@@ -383,7 +377,7 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_S, _G): "promote when due; retry, reschedule to now",
     (_G, _G): "reschedule to now: joins its batch again; retry: a batch of it alone",
     (_G, _S): "reschedule",
-    (_G, _C): "its batch has completed",
+    (_G, _C): "its batch has completed; complete",
     (_G, _X): "cancel; expiry; its batch is cancelled",
     (_G, _D): "its batch is dead; discard",
     (_D, _G): "retry by an operator",
@@ -391,10 +385,15 @@ LEGAL: dict[tuple[State | None, State | None], str] = {
     (_C, _G): "retry by an operator",
     (_G, None): "its batch has ended with nothing to keep; delete, purge",
     (_R, _U): "settle: a flow waits",
-    (_U, _A): "promote when due; a signal comes; retry by an operator",
-    (_U, _W): "promote when due; a signal comes; retry by an operator: its partition has no room",
+    (_U, _A): "promote when due; a signal comes; retry by an operator; cancel, to be undone",
+    (
+        _U,
+        _W,
+    ): "promote when due; a signal comes; retry by an operator; cancel, to be undone: its partition has "
+    "no room",
     (_U, _X): "cancel",
     (_U, _D): "discard",
+    **{(s, _C): "complete" for s in (_S, _A, _T, _P, _W, _U, _D, _X)},
     **{(s, None): "delete, purge" for s in (_S, _A, _T, _P, _W, _U)},
     **{(s, None): "prune, delete, purge" for s in (_D, _X, _C)},
 }

@@ -1,28 +1,23 @@
-"""Limits of a queue: rate, running jobs, size, and how many ended jobs are kept."""
+"""Limits of a queue: rate, running jobs, size, and how many ended jobs are kept.
+
+An operator's value takes precedence over the code's. The limits in effect are computed here and stored beside
+these layers, so that fetches read no layers.
+"""
 
 from __future__ import annotations
 
 import enum
 import math
 import re
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock.core.duration import milliseconds
 from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.formats import milliseconds
 from penstock.core.text import plain, whole
-
-__all__ = [
-    "LONGEST_THROTTLE",
-    "NO_LIMITS",
-    "LimitChange",
-    "OnFull",
-    "QueueLimits",
-    "Rate",
-    "bounded_throttle",
-]
 
 _RATE = re.compile(
     # bounded and unambiguous: no text takes long to match, no number is infinite
@@ -114,7 +109,9 @@ class OnFull(enum.StrEnum):
 
 
 class QueueLimits(msgspec.Struct, frozen=True):
-    """The limits of one queue as set by an operator; None: no limit, or for `keep_…` the worker's default.
+    """The limits of one queue that are in effect, the operator's or those of the app's code.
+
+    None: no limit, or for `keep_…` the worker's default.
 
     `max_size` counts all jobs that wait to start, in any state. `keep_…` are numbers of ended jobs, and
     `keep_…_for` their maximum age in ms since their end, which can only shorten their retention. `finished`
@@ -147,7 +144,9 @@ NO_LIMITS = QueueLimits()
 
 
 class LimitChange(msgspec.Struct, frozen=True):
-    """Changes of a queue's limits by an operator: UNSET leaves a limit as it is, None means no limit.
+    """Changes of a queue's limits, by an operator or, with `by_code`, by the app's code.
+
+    UNSET leaves a limit as it is, None means no limit.
 
     - `throttle`: the time (ms from now) for which the queue starts no jobs; None ends a throttle.
     - `keep_burst`: the new rate keeps the burst of the old one, if there was one.
@@ -260,3 +259,75 @@ def _parsed(text: str, what: str) -> tuple[float, int]:
     if match is None or not unit:
         raise ConfigError(f"{what}={text!r} is not a rate: write '200/s', '100/min' or '5/2s'")
     return float(match[1]), round(float(match[2] or 1) * unit)
+
+
+# ── whose limit is in effect ─────────────────────────────────────────────────────────────────────
+
+
+LimitSource = Literal["operator", "code", "default"]
+#: The limits that both can set. A throttle is no limit: it ends by itself.
+LIMIT_NAMES = QueueLimits.__struct_fields__
+_UNCHANGED = LimitChange()
+
+
+class LimitLayers(msgspec.Struct, frozen=True):
+    """What an operator and what the app's code have set; UNSET: nothing, None: no limit."""
+
+    operator: LimitChange = _UNCHANGED
+    code: LimitChange = _UNCHANGED
+
+    @classmethod
+    def by_operator(cls, limits: QueueLimits) -> LimitLayers:
+        """The layers of limits that were stored without any: an operator has set what is not the default."""
+        given = {name: value for name, value in _values(limits).items() if value != getattr(NO_LIMITS, name)}
+        return cls(LimitChange(**given))
+
+    def source(self, name: str) -> LimitSource:
+        """The source of the value that is in effect: the operator or the code."""
+        if getattr(self.operator, name) is not UNSET:
+            return "operator"
+        return "default" if getattr(self.code, name) is UNSET else "code"
+
+    def limits(self) -> QueueLimits:
+        """The limits in effect."""
+        return QueueLimits(**{**_set_in(self.code), **_set_in(self.operator)})
+
+    def changed(self, change: LimitChange, now: QueueLimits) -> LimitLayers:
+        """Apply a change. `now`: the limits in effect, of which a new rate may keep the burst."""
+        if change.by_code:
+            return LimitLayers(self.operator, LimitChange(**_set_in(change)))
+        operator = {**_set_in(self.operator), **_set_in(change)}
+        rate = operator.get("rate")
+        if change.keep_burst and change.rate and rate and now.rate is not None:
+            operator["rate"] = msgspec.structs.replace(rate, burst=now.rate.burst)
+        return LimitLayers(
+            LimitChange(**{name: value for name, value in operator.items() if name not in change.reset}),
+            self.code,
+        )
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The layers for a store: the operator's values and the code's, by name."""
+        return [_set_in(self.operator), _set_in(self.code)]
+
+
+NO_LAYERS = LimitLayers()
+
+
+def limits_by_code(**given: Any) -> LimitChange:
+    """Read the limits in an app's code. The change replaces all that the code has set before."""
+    change = LimitChange.of(**given)
+    return msgspec.structs.replace(change, by_code=True, keep_burst=False)
+
+
+def limits_reset(names: Iterable[str] = LIMIT_NAMES) -> LimitChange:
+    """The change that forgets an operator's values, so that the code's are in effect again."""
+    return LimitChange(reset=tuple(names))
+
+
+def _values(limits: QueueLimits) -> dict[str, Any]:
+    return {name: getattr(limits, name) for name in LIMIT_NAMES}
+
+
+def _set_in(change: LimitChange) -> dict[str, Any]:
+    found = {name: getattr(change, name) for name in LIMIT_NAMES}
+    return {name: value for name, value in found.items() if value is not UNSET}

@@ -8,24 +8,6 @@ import msgspec
 
 from penstock.core.job import AttemptError
 
-__all__ = [
-    "Cancelled",
-    "DeadlinePassed",
-    "DecodingFailed",
-    "Expired",
-    "LeaseLost",
-    "Outcome",
-    "QueuePosition",
-    "Raised",
-    "Released",
-    "Returned",
-    "Snoozed",
-    "Suspended",
-    "Throttled",
-    "TimedOut",
-    "Unknown",
-]
-
 
 class QueuePosition(enum.StrEnum):
     """The position of a job that becomes available, among the jobs of its priority in its queue."""
@@ -62,7 +44,10 @@ class Snoozed(msgspec.Struct, frozen=True):
 
 
 class Suspended(msgspec.Struct, frozen=True):
-    """The flow waits for a signal or a timer, at most `delay` ms; the attempt does not count."""
+    """The flow waits for a signal or a timer, at most `delay` ms, and until its deadline at most.
+
+    The attempt does not count.
+    """
 
     delay: int
 

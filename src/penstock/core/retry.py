@@ -10,8 +10,8 @@ from typing import Annotated
 
 import msgspec
 
-from penstock.core.duration import LONGEST, Duration, milliseconds
 from penstock.core.errors import ConfigError
+from penstock.core.formats import LONGEST, Duration, milliseconds
 
 __all__ = [
     "DEFAULT",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _DAY = 86_400_000
-_CANNOT_RECKON = (ArithmeticError, LookupError, TypeError, ValueError)
+_CANNOT_COMPUTE = (ArithmeticError, LookupError, TypeError, ValueError)
 
 
 class _Policy(msgspec.Struct, frozen=True, tag_field="kind", omit_defaults=True):
@@ -94,9 +94,9 @@ class Polynomial(_Policy, frozen=True, tag="polynomial"):
 
 
 class Custom(_Policy, frozen=True, tag="custom"):
-    """A function of the task, called in the worker.
+    """A retry function of the task, called in the worker by `app/outcome.py`.
 
-    Elsewhere, and if it raises, the default policy applies.
+    The default policy applies elsewhere, after a timeout, and if the function raises.
     """
 
 
@@ -181,7 +181,7 @@ def checked(policy: RetryPolicy) -> RetryPolicy:
     try:
         msgspec.convert(msgspec.to_builtins(policy), RetryPolicy)
         waits = [_wait_ms(policy, attempt, luck) for attempt in (1, 2, 100) for luck in (0.0, 1.0)]
-    except (msgspec.ValidationError, *_CANNOT_RECKON) as error:
+    except (msgspec.ValidationError, *_CANNOT_COMPUTE) as error:
         raise ConfigError(f"retry={policy!r} is invalid: {error}; {_MAKERS}") from None
     if min(waits) < 0:
         raise ConfigError(f"retry={policy!r} has a negative wait; {_MAKERS}")
@@ -198,7 +198,7 @@ def wait_ms(policy: RetryPolicy | None, attempt: int, luck: float) -> int:
     """
     try:
         return min(_wait_ms(policy, attempt, luck), LONGEST)
-    except _CANNOT_RECKON:
+    except _CANNOT_COMPUTE:
         return _wait_ms(DEFAULT, attempt, luck)
 
 

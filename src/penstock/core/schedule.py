@@ -1,7 +1,7 @@
 """Schedules and entries of periodic jobs: a cron expression in a time zone, or a fixed interval.
 
-Cron expressions are read and computed by `cronsim`, whose rules are those of Debian's cron, also when clocks
-change and an hour is missing or repeated. A sixth field, in front, is for seconds.
+Cron expressions are read and computed by `cronsim`, with `core/cron.py`. The rules are those of Debian's
+cron, also when clocks change and an hour is missing or repeated. A sixth field, in front, is for seconds.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from itertools import islice, takewhile
 
 import msgspec
 
-from penstock.core.duration import Duration, milliseconds
 from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.formats import Duration, milliseconds
 from penstock.core.job import NewJob, Ref, stand_in
-
-__all__ = ["Entry", "Misfire", "NewEntry", "Overlap", "Schedule", "id_at", "unreadable_entry", "zone"]
 
 _ALIASES = {
     "@yearly": "0 0 1 1 *",
@@ -256,17 +254,17 @@ def _cron(expression: str, tz: str, after: int) -> Iterator[int]:
 
     A seconds field is handled here: with one, cronsim ignores clock changes.
     """
-    from cronsim import CronSim
+    from penstock.core.cron import Cron
 
     fields = expression.split()
     seconds = [0]
     if len(fields) == 6:
-        seconds = sorted(CronSim(expression, datetime.now(UTC)).seconds)
+        seconds = sorted(Cron(expression, datetime.now(UTC)).seconds)
         expression = " ".join(fields[1:])
     # start before the minute of `after`, which may have seconds left
     start = datetime.fromtimestamp(after // _MINUTE * 60 - 1, UTC).astimezone(zone(tz))
     last = after
-    for minute in CronSim(expression, start):
+    for minute in Cron(expression, start):
         begins = round(minute.timestamp()) * 1_000
         for second in seconds:
             instant = begins + second * 1_000

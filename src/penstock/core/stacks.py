@@ -10,8 +10,6 @@ from collections.abc import Callable
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any
 
-__all__ = ["frames_text", "task_frames", "thread_frames"]
-
 #: The innermost frames that are shown of one stack.
 _DEEPEST = 30
 

@@ -6,23 +6,10 @@ no new line, and does not change the writing direction.
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 from typing import Any
-
-__all__ = [
-    "block",
-    "counted",
-    "json_escaped",
-    "number",
-    "one_line",
-    "plain",
-    "short_line",
-    "short_lines",
-    "shown",
-    "storable",
-    "text_of",
-    "whole",
-]
 
 #: C0 and C1 controls, DEL, line and paragraph separators, controls of the writing direction, lone surrogates.
 _BEYOND_ASCII = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
@@ -93,6 +80,13 @@ def block(text: str, most: int | None = None) -> str:
 def json_escaped(text: str, *, ascii: bool = False) -> str:
     r"""Escape as `\u…` in a JSON document the characters that `one_line` escapes, or all non-ASCII ones."""
     return (_NOT_ASCII if ascii else _OF_JSON).sub(_json_escape, text)
+
+
+def print_anything() -> None:
+    """Let stdout and stderr take all characters: with the C locale, to print most of them would fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors != "backslashreplace":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def short_line(text: str, most: int = 1_000) -> str:

@@ -9,29 +9,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from penstock.core.duration import Duration, milliseconds
 from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.formats import Duration, milliseconds
+from penstock.core.lazy import returned_by
+from penstock.core.security import Secret
 from penstock.core.text import plain, shown
-
-__all__ = [
-    "ALL_STATES",
-    "REPLACES_ARGUMENTS",
-    "REPLACES_RUN_AT",
-    "WHILE_FINISHED",
-    "WHILE_QUEUED",
-    "WHILE_RUNNING",
-    "KeyFunction",
-    "OnConflict",
-    "Replaceable",
-    "Unique",
-    "UniqueKey",
-    "UniqueState",
-    "key_digest",
-]
 
 UniqueState = Literal["queued", "running", "finished"]
 OnConflict = Literal["existing", "reject", "replace"]
@@ -57,7 +43,7 @@ class UniqueKey(msgspec.Struct, frozen=True, array_like=True):
     replace.
     """
 
-    key: str
+    key: Annotated[str, Secret.UNIQUE_KEY]
     period: int | None = None
     states: int = WHILE_QUEUED | WHILE_RUNNING
     replace: int = 0
@@ -108,7 +94,7 @@ class Unique(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("unique: by=() names no argument; leave it out to compare all of them")
         if isinstance(self.key, str):
             _check_text(self.key, "unique: key=")
-        elif self.key is not None and (not callable(self.key) or inspect.iscoroutinefunction(self.key)):
+        elif self.key is not None and (not callable(self.key) or returned_by(self.key)):
             raise ConfigError(f"unique: key={self.key!r:.100} is neither a text nor a plain function")
 
     @classmethod

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["Survey", "Totals", "files_under", "fingerprint", "standard_library", "survey", "total"]
-
 #: Directories that are not part of the standard library, but may be inside its directory.
 _FOREIGN = {"site-packages", "dist-packages", "__pycache__"}
 

@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.core.retry import fixed
-from penstock.demo.children import ChildFile
-from penstock.demo.demo_folder import CHILDREN, LEDGER, NAMESPACE, URL
+from penstock.demo.demo_folder import CHILDREN, LEDGER, NAMESPACE, URL, ChildFile
 from penstock.demo.survey import Survey, Totals, fingerprint, survey, total
 
 if TYPE_CHECKING:  # without a ledger, its import is not worth 45 ms of each process
     from penstock.verify.ledger import Ledger
-
-__all__ = ["Unlucky", "app", "hash_file", "parse_file", "sum_directory"]
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,8 +1,8 @@
 """Encrypts values with AES-256-GCM, or only signs them with HMAC-SHA256.
 
-A value is bound to its job, queue, task and namespace (`additional_data`): moved elsewhere, it cannot be
-decrypted. Each encryption has its own AES key, derived from 16 random bytes, and a nonce of 12 more, so no
-number of jobs comes near the limits of one AES-GCM key.
+A value is bound to its job, queue, task and namespace, its additional authenticated data (AAD): moved
+elsewhere, it cannot be decrypted. Each encryption has its own AES key, derived from 16 random bytes, and a
+nonce of 12 more, so no number of jobs comes near the limits of one AES-GCM key.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from penstock.encryption.envelope import (
 )
 from penstock.encryption.keys import EncryptionKey, Keyring
 
-__all__ = ["CannotDecrypt", "Cipher", "additional_data", "clear_size", "encrypted_size"]
-
 _SALT, _NONCE, _TAG = 16, 12, 16
 _HEAD = len(ENCRYPTED_PREFIX) + 9  # the key's id and a point
 _END = b'"}'
@@ -44,9 +42,12 @@ class CannotDecrypt(PenstockError):
     """A value cannot be decrypted, or is clear although a key is required; the message says why."""
 
 
-def additional_data(kind: str, *place: str) -> bytes:
-    """The additional authenticated data of a value: it decrypts only with the same."""
-    return _pack((kind, *place))
+def additional_data(kind: str, *bound_to: str) -> bytes:
+    """The additional authenticated data (AAD) of a value: it decrypts only with the same.
+
+    `kind`: of the value. `bound_to`: what it belongs to, such as namespace, queue and job.
+    """
+    return _pack((kind, *bound_to))
 
 
 def encrypted_size(clear: int) -> int:
@@ -76,7 +77,7 @@ class Cipher:
     def encrypt(self, data: bytes, aad: bytes, *, deterministic: bool = False) -> bytes:
         """Encrypt these bytes, or sign them if the cipher only signs.
 
-        `deterministic`: equal bytes with the same key and additional data give equal results.
+        `deterministic`: equal bytes with the same key and AAD give equal results.
         """
         key = self._keyring.first
         if not self.encrypts:
@@ -86,7 +87,7 @@ class Cipher:
         return b"".join((ENCRYPTED_PREFIX, key.id.encode(), b".", encrypted, _END))
 
     def decrypt(self, data: bytes, *aad: bytes) -> bytes:
-        """Decrypt or verify bytes that were encrypted with one of these additional data (`aad`).
+        """Decrypt or verify bytes that were encrypted with one of these AADs.
 
         Clear bytes are returned unchanged, unless a key is required. Raises CannotDecrypt.
         """
@@ -153,7 +154,7 @@ def _encrypted(key: EncryptionKey, data: bytes, aad: bytes, deterministic: bool)
     return seed + encrypted
 
 
-def _decrypted(key: EncryptionKey, text: bytes, places: tuple[bytes, ...]) -> bytes:
+def _decrypted(key: EncryptionKey, text: bytes, aads: tuple[bytes, ...]) -> bytes:
     cipher_error = _invalid_tag()
     try:
         data = binascii.a2b_base64(text, strict_mode=True)
@@ -164,9 +165,9 @@ def _decrypted(key: EncryptionKey, text: bytes, places: tuple[bytes, ...]) -> by
     seed, rest = data[: _SALT + _NONCE], data[_SALT + _NONCE :]
     if len(rest) >= 16:
         cipher = _aes_cipher(key, seed)
-        for place in places:
+        for aad in aads:
             try:
-                decrypted: bytes = cipher.decrypt(seed[_SALT:], rest, place)
+                decrypted: bytes = cipher.decrypt(seed[_SALT:], rest, aad)
             except cipher_error:
                 continue
             return decrypted
@@ -181,19 +182,20 @@ def _signature(key: EncryptionKey, data: bytes, aad: bytes) -> bytes:
     return hmac.digest(key.signing_key, _pack((aad, data)), "sha256")
 
 
-def _verified(key: EncryptionKey, data: bytes, places: tuple[bytes, ...]) -> bytes:
+def _verified(key: EncryptionKey, data: bytes, aads: tuple[bytes, ...]) -> bytes:
     mac, rest = data[_HEAD : _HEAD + _MAC], data[_HEAD + _MAC :]
     if data[_HEAD - 1 : _HEAD] == b"." and rest.startswith(_IS) and rest.endswith(b"}"):
         contents = rest[len(_IS) : -1]
-        for place in places:
-            said = binascii.b2a_base64(_signature(key, contents, place), newline=False)
+        for aad in aads:
+            said = binascii.b2a_base64(_signature(key, contents, aad), newline=False)
             if hmac.compare_digest(said, mac):
                 return contents
     raise CannotDecrypt(_NOT_HERE.format(key.id))
 
 
 _NOT_HERE = (
-    "it does not open with its key, {}: it was changed, or moved from another namespace, queue, task or job"
+    "it cannot be decrypted with its key, {}: it was changed, or moved from another namespace, queue, task "
+    "or job"
 )
 _pack = msgspec.msgpack.Encoder().encode
 

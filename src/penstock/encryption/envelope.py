@@ -15,18 +15,6 @@ import msgspec
 
 from penstock.core.job import Job
 
-__all__ = [
-    "ENCRYPTED_PREFIX",
-    "SIGNED_PREFIX",
-    "TEXT_PREFIX",
-    "Unreadable",
-    "is_encrypted_text",
-    "is_envelope",
-    "key_id",
-    "why_not_here",
-    "why_unreadable",
-]
-
 ENCRYPTED_PREFIX = b'{"$sealed":"1.'
 SIGNED_PREFIX = b'{"$signed":"1.'
 TEXT_PREFIX = "$sealed:1."
@@ -71,7 +59,7 @@ def why_unreadable(job: Job) -> str | None:
         return payload.why
     if payload.startswith(_MARKS):
         return _away(payload)
-    if job.members and any(hash_unique_key in payload for hash_unique_key in _MARKS):
+    if job.members and any(mark in payload for mark in _MARKS):
         return next((_away(one) for one in _elements(payload) if one.startswith(_MARKS)), None)
     return None
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from penstock.core.errors import ConfigError
 
-__all__ = ["SIZE", "EncryptionKey", "Keyring", "new_key", "read_keys"]
-
 #: Bytes of a key: AES-256.
 SIZE = 32
 _RULE = f"a key is {SIZE} bytes, or those as base64 text; `penstock keygen` makes one"

@@ -13,18 +13,6 @@ from penstock.core.formats import instant
 from penstock.core.job import Ref
 from penstock.stores.contract import Store
 
-__all__ = [
-    "EVERY_ACT",
-    "LOOKED_AT",
-    "REDACTED",
-    "AuditEntry",
-    "AuditFilter",
-    "AuditLog",
-    "AuditPage",
-    "ShownEntry",
-    "redacted",
-]
-
 _log = logging.getLogger("penstock.audit")
 
 _LOG = "audit"
@@ -125,7 +113,8 @@ class AuditLog:
     ) -> None:
         """Append an entry; several if the names in `to` are too long for one.
 
-        An error of the store is logged with the first entry, because the act is done.
+        An error of the store is logged with the first entry, because the act is done. So is an act on a store
+        that keeps no log.
         """
         cut = {
             name: redacted(text) if name in REDACTED else _short(text)
@@ -179,14 +168,14 @@ class AuditLog:
                 break
         return AuditPage(found, before, seen)
 
-    async def newest_first(self, *, who: str = "", act: str = "") -> AsyncGenerator[ShownEntry, None]:
-        """Yield the entries, newest first; only those whose `who` or `act` begins with these texts."""
+    async def newest_first(self, filter: AuditFilter = EVERY_ACT) -> AsyncGenerator[ShownEntry, None]:
+        """Yield the entries that match, newest first."""
         before: int | None = None
         while True:
             page = await self._store.read_log(_LOG, before=before, limit=_PAGE)
             for stored in page.entries:
                 entry = _read(stored.body)
-                if entry.who.startswith(who) and entry.act.startswith(act):
+                if filter.matches(entry):
                     yield ShownEntry(stored.number, stored.at, entry)
             before = page.next
             if before is None:

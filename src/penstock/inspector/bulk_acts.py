@@ -7,7 +7,9 @@ A bulk act survives the process that started it: any worker continues it. Its re
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 import msgspec
 from msgspec.structs import replace
@@ -15,10 +17,10 @@ from msgspec.structs import replace
 from penstock.core.errors import ConfigError, StoreUnavailable
 from penstock.core.ids import check_queue, mint
 from penstock.inspector.audit import AuditLog, redacted
-from penstock.inspector.bulk_filters import filter_of_act, is_everything, select_same_jobs, until
-from penstock.inspector.job_acts import JobAct, JobActs
+from penstock.inspector.job_acts import START_AGAIN, Change, JobAct, JobActs, result_of, would_start_again
+from penstock.inspector.job_filters import before, filter_of_act, is_everything, select_same_jobs
 from penstock.inspector.job_search import jobs_to_pass
-from penstock.inspector.requests import Change
+from penstock.inspector.reach import apply_within
 from penstock.stores.contract import (
     Document,
     DocumentChange,
@@ -28,8 +30,6 @@ from penstock.stores.contract import (
     Store,
 )
 from penstock.stores.worker_commands import BULK_ACTS, read_document
-
-__all__ = ["MOST_PACE", "PACE", "BulkAct", "BulkActs", "BulkState"]
 
 #: The most jobs that one step changes, so that no script of Redis takes 5 ms.
 _STEP = 100
@@ -66,13 +66,16 @@ class BulkAct(msgspec.Struct, frozen=True, kw_only=True):
     """A bulk act and its progress.
 
     - `filter`: the jobs, of which those count that were enqueued before `created_at`.
-    - `delay` (ms), `to`, `reason`: arguments of RESCHEDULE, MOVE and DISCARD.
+    - `delay` (ms), `to`, `reason`, `result` (JSON): arguments of RESCHEDULE, MOVE, DISCARD and COMPLETE.
+      `spare_at_most_once`: RETRY and DUPLICATE refuse at-most-once jobs that have started.
     - `by`: who started it. `limit`: the most jobs. `pace`: the most jobs per second.
     - `total`: about how many jobs the search looks at; `seen`: how many it has looked at.
     - `done`, `asked`, `refused`, `missing`: the jobs by outcome (see `Change`). If the process of a step
       died, its jobs may be missing here.
     - `skipped`: how many jobs were refused or missing, by reason; `examples`: the first of these jobs.
+    - `within`: the queues whose jobs may change; None: all. See `Inspector.act`.
     - `reserved`: with a limit, how many jobs its steps were to change, also those whose process died.
+    - `again`: how many of the done jobs are at-most-once and start again.
     - `error`: why it failed.
     """
 
@@ -82,6 +85,8 @@ class BulkAct(msgspec.Struct, frozen=True, kw_only=True):
     delay: int = 0
     to: str = ""
     reason: str = ""
+    result: str = ""
+    spare_at_most_once: bool = False
     by: str = ""
     limit: int | None = None
     pace: int = PACE
@@ -97,10 +102,12 @@ class BulkAct(msgspec.Struct, frozen=True, kw_only=True):
     skipped: dict[str, int] = {}
     examples: tuple[Change, ...] = ()
     reserved: int = 0
+    again: int = 0
     error: str = ""
     after: str | None = None
     holder: str = ""
     lease_until: int = 0
+    within: tuple[str, ...] | None = None
 
     @property
     def changed(self) -> int:
@@ -129,12 +136,23 @@ class BulkActs:
         `act`: count the jobs that `start` selects for this act. Raises StoreUnavailable if some of their
         queues are away.
         """
+        async with aclosing(self.selected(filter, act=act, limit=limit)) as counts:
+            async for found, _ in counts:
+                yield found
+
+    async def selected(
+        self, filter: JobFilter, *, act: JobAct | None = None, limit: int | None = None
+    ) -> AsyncGenerator[tuple[int, int], None]:
+        """Like `dry_run`, with the number of those that are at-most-once and have started: a retry or a
+        duplicate starts them again."""
         filter = filter if act is None else filter_of_act(act, filter)
-        found, after = 0, None
+        found, again, after = 0, 0, None
         while limit is None or found < limit:
-            page = _all_there(await self._store.search_jobs(filter, after=after, limit=500))
-            found, after = found + len(page.hits), page.next
-            yield found if limit is None else min(found, limit)
+            page = _all_there(await self._store.search(filter, after=after, limit=500))
+            jobs = page.jobs if limit is None else page.jobs[: limit - found]
+            found, again = found + len(jobs), again + sum(map(would_start_again, jobs))
+            after = page.next
+            yield found, again
             if after is None:
                 return
 
@@ -147,21 +165,28 @@ class BulkActs:
         delay: int = 0,
         to: str = "",
         reason: str = "",
+        result: str = "",
         limit: int | None = None,
         pace: int = PACE,
+        spare_at_most_once: bool = False,
+        within: Sequence[str] | None = None,
     ) -> BulkAct:
         """Start an act on all jobs that match; workers run it, and so may the caller (`PacedSteps`).
 
         A filter without states selects those for which the act is meant: dead jobs for RETRY, scheduled and
         retryable ones for RUN_NOW, queued ones for RESCHEDULE.
 
-        `limit`: the most jobs. `pace`: the most jobs per second. Raises ConfigError for a filter that matches
-        every job or is too long, for a pace out of range, and while another act on the same jobs runs.
+        `limit`: the most jobs. `pace`: the most jobs per second. `within`: as in `Inspector.act`.
+        `spare_at_most_once`: a retry or a duplicate leaves out at-most-once jobs that have started.
+
+        Raises ConfigError for a filter that matches every job or is too long, for a pace out of range, for a
+        result that is not JSON, and while another act on the same jobs runs.
         """
         if not 1 <= pace <= MOST_PACE:
             raise ConfigError(f"the pace {pace} is out of range: give 1 to {MOST_PACE:,} jobs per second")
         if act is JobAct.MOVE:
             check_queue(to)
+        result_of(result)
         if is_everything(act, filter):
             raise ConfigError("the filter matches every job: name a queue, a state, a task, a text or a time")
         filter = filter_of_act(act, filter)
@@ -175,10 +200,13 @@ class BulkActs:
             delay=delay,
             to=to,
             reason=reason,
+            result=result,
+            spare_at_most_once=spare_at_most_once,
             by=by,
             limit=limit,
             pace=pace,
             created_at=now,
+            within=None if within is None else tuple(within),
             total=await jobs_to_pass(self._store, filter),
         )
         await self._write_new(bulk, acts)
@@ -269,22 +297,36 @@ class BulkActs:
         # a copy may be enqueued within the millisecond of the start, and must not be copied again; nor may a
         # moved job be met again in its new queue
         end = bulk.created_at + (bulk.act not in (JobAct.DUPLICATE, JobAct.MOVE))
-        filter = replace(bulk.filter, enqueued=until(bulk.filter.enqueued, end))
-        search = self._store.search_jobs(filter, descending=False, after=bulk.after, limit=room)
+        filter = replace(bulk.filter, enqueued=before(bulk.filter.enqueued, end))
+        search = self._store.search(filter, descending=False, after=bulk.after, limit=room)
         return _all_there(await search)
 
     async def _changed(self, bulk: BulkAct, page: SearchPage) -> BulkAct:
         """Change these jobs; return the bulk act with its new progress."""
-        acts = JobActs(self._store, delay=bulk.delay, to=bulk.to, reason=bulk.reason, once=bulk.id)
+        acts = JobActs(
+            self._store,
+            delay=bulk.delay,
+            to=bulk.to,
+            reason=bulk.reason,
+            result=bulk.result,
+            once=bulk.id,
+            spare_at_most_once=bulk.spare_at_most_once,
+        )
         # if the clock was set back, copies that the act has made are older than its start
         jobs = [job for job in page.jobs if not acts.has_made(job.id)]
-        refs = [job.ref for job in jobs if not job.in_batch]  # members of a batch end with it
+        alone = [job for job in jobs if not job.in_batch]  # members of a batch end with it
         changes = [
             Change(job.queue, job.id, "refused", "part of a batch: change the batch instead")
             for job in jobs
             if job.in_batch
         ]
-        changes += await acts.apply(bulk.act, refs)
+        refs = [job.ref for job in alone]
+        changed = await apply_within(self._store, acts, bulk.act, refs, bulk.within, alone)
+        if bulk.act in START_AGAIN:
+            pairs = zip(alone, changed, strict=True)
+            again = sum(would_start_again(job) and one.outcome == "done" for job, one in pairs)
+            bulk = replace(bulk, again=bulk.again + again)
+        changes += changed
         state = BulkState.DONE if page.next is None else BulkState.RUNNING
         return replace(_counted(bulk, changes), after=page.next, seen=bulk.seen + page.seen, state=state)
 
@@ -328,8 +370,8 @@ class BulkActs:
         body = msgspec.json.encode(bulk)
         if len(body) > _LARGEST:
             raise ConfigError(
-                f"the filter and the reason have {len(body):,} bytes; a bulk act has at most {_LARGEST:,}: "
-                "name fewer queues, or shorten the text"
+                f"the filter, the reason and the result have {len(body):,} bytes; a bulk act has at most "
+                f"{_LARGEST:,}: name fewer queues, or shorten the text"
             )
         ended = sorted((one.ended_at, one.id) for one in others if one.ended_at is not None)
         surplus = max(0, len(ended) + 1 - _MOST_KEPT)
@@ -402,3 +444,43 @@ def _read(document: Document) -> BulkAct | None:
         return msgspec.json.decode(document.body, type=BulkAct)
     except msgspec.MsgspecError:
         return None
+
+
+# ── the pace ─────────────────────────────────────────────────────────────────────────────────────
+
+#: A step counts as at least this many jobs: the search costs time even if it finds none.
+_LEAST = 50
+#: The longest pause (s), much shorter than the time for which a process holds a bulk act.
+_LONGEST = 5.0
+#: The pause (s) before the act is read again if another process does its steps.
+_ELSEWHERE = 0.25
+
+
+class PacedSteps:
+    """Does the steps of one bulk act for `holder` and says how long to pause after each.
+
+    The pause is as long as the step or longer, so that a store that has become slow is left half of the time.
+    """
+
+    def __init__(self, acts: BulkActs, id: str, holder: str) -> None:
+        self.id = id
+        self._acts = acts
+        self._holder = holder
+        self._changed: int | None = None
+
+    async def next(self) -> tuple[BulkAct | None, float]:
+        """Do the next step: what `BulkActs.step` returns, and how long (s) to pause now."""
+        began = time.monotonic()
+        stepped = await self._acts.step(self.id, self._holder)
+        if stepped is None:
+            return None, _ELSEWHERE
+        changed = 0 if self._changed is None else stepped.changed - self._changed
+        self._changed = stepped.changed
+        if stepped.state is not BulkState.RUNNING:
+            return stepped, 0.0
+        return stepped, pause_after_step(time.monotonic() - began, changed, stepped.pace)
+
+
+def pause_after_step(took: float, changed: int, pace: int) -> float:
+    """Seconds to pause after a step of `took` seconds that changed this many jobs."""
+    return min(_LONGEST, max(max(changed, _LEAST) / pace - took, took))

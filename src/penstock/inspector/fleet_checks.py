@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from penstock.core.installation import __version__
 from penstock.core.job import TERMINAL, Job, Ref, State
+from penstock.core.schedule import Entry
 from penstock.core.text import counted
-from penstock.core.version import __version__
-from penstock.inspector.queue_views import takes_parked
-from penstock.stores.contract import Finding, Level, Parked, QueueInfo, Store, WorkerInfo
+from penstock.inspector.entries import NOT_IN_CODE, unserved
+from penstock.inspector.queue_views import ParkedView, parked_views
+from penstock.stores.contract import Capability, Finding, Level, QueueInfo, Store, WorkerInfo
 
-__all__ = ["check_fleet"]
-
+#: What a store must be able to do, so that the fleet can be checked.
+_NEEDS = (Capability.WORKERS, Capability.SEARCH, Capability.SCHEDULE)
 #: Clocks that differ by more than this (ms) are reported.
 _SKEW = 1_000
 #: The most jobs of a state that are read.
@@ -23,7 +25,12 @@ _NAMED = 5
 
 async def check_fleet(store: Store) -> list[Finding]:
     """All findings; without any, one that says so."""
+    lacks = [one for one in _NEEDS if not store.can(one)]
+    if lacks:
+        cannot = ", or ".join(one.value for one in lacks)
+        return [Finding(Level.FINE, "fleet", f"not checked: this store cannot {cannot}")]
     workers, queues, parked = await store.workers(), await store.queues(), await store.parked()
+    entries = (await store.entries()).entries
     running = (await store.list_jobs(state=State.RUNNING, limit=_JOBS)).jobs
     # those who came or went between the two reads hold their jobs rightly
     known = {w.id for w in [*workers, *await store.workers()]}
@@ -31,7 +38,8 @@ async def check_fleet(store: Store) -> list[Finding]:
         *_clocks(workers),
         *_versions(workers),
         *_unserved(queues, workers),
-        *_parked(parked, workers),
+        *_parked(await parked_views(store, parked, workers)),
+        *_entries(entries, workers),
         *_lost_leases(running, known),
         *await _orphans(store, running),
     ]
@@ -108,19 +116,41 @@ def _unserved(queues: Sequence[QueueInfo], workers: Sequence[WorkerInfo]) -> Ite
         yield Finding(Level.FINE, "queues", "each queue with unfinished jobs has a worker")
 
 
-def _parked(parked: Sequence[Parked], workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
-    for one in parked:
-        knowing = [w.id for w in workers if takes_parked(w, one)]
+def _parked(views: Sequence[ParkedView]) -> Iterator[Finding]:
+    for one in views:
         what = f"{counted(one.jobs, 'job')} of {one.task!r} in {one.queue!r}"
-        if knowing:
-            yield Finding(Level.FINE, "parked jobs", f"{what}; the task is known to {', '.join(knowing[:3])}")
-        else:
+        if one.known_to:
+            known = ", ".join(one.known_to[:3])
+            yield Finding(Level.FINE, "parked jobs", f"{what}; the task is known to {known}")
+        elif one.is_unknown:
             yield Finding(
                 Level.WARNING,
                 "parked jobs",
                 f"{what}: no live worker knows the task",
                 "start a worker that knows the task, or cancel them",
             )
+        else:
+            yield Finding(
+                Level.WARNING,
+                "parked jobs",
+                f"{what}: {one.reason or 'no live worker takes them'}",
+                "start a worker that can run them, or cancel them",
+            )
+
+
+def _entries(entries: Sequence[Entry], workers: Sequence[WorkerInfo]) -> Iterator[Finding]:
+    gone = [f"{one.ref.queue}/{one.spec.name}" for one in entries if unserved(one, workers) == NOT_IN_CODE]
+    if gone:
+        yield Finding(
+            Level.WARNING,
+            "periodic entries",
+            f"no running worker has {_names(gone)} in its code: no jobs are enqueued for "
+            + ("it" if len(gone) == 1 else "them"),
+            f"start a worker of the release that has {'it' if len(gone) == 1 else 'them'} (a burst enqueues "
+            "no periodic jobs); if the code is gone for good, penstock periodic remove NAME",
+        )
+    elif entries:
+        yield Finding(Level.FINE, "periodic entries", "running workers have all of the code's entries")
 
 
 def _lost_leases(running: Sequence[Job], known: set[str]) -> Iterator[Finding]:

@@ -6,59 +6,67 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import islice
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from penstock.core.errors import ConfigError
-from penstock.core.formats import iso
 from penstock.core.ids import check_queue
 from penstock.core.job import Job, NewJob, Ref, State
-from penstock.core.limit_layers import LIMIT_NAMES, limits_reset
-from penstock.core.limits import LimitChange
+from penstock.core.limits import LIMIT_NAMES, LimitChange, limits_reset
+from penstock.core.portable import in_process
 from penstock.core.schedule import Entry, NewEntry
 from penstock.inspector.audit import EVERY_ACT, AuditFilter, AuditLog, AuditPage
-from penstock.inspector.batch_search import StartedBatchesView, started_batches
 from penstock.inspector.bulk_acts import BulkActs
-from penstock.inspector.entry_runs import EntryPageView, EntryRunsView, read_runs
-from penstock.inspector.entry_trigger import trigger
-from penstock.inspector.entry_views import EntryView, entry_view
+from penstock.inspector.entries import (
+    EntryPageView,
+    EntryRunsView,
+    EntryView,
+    entry_view,
+    entry_views,
+    read_runs,
+    trigger,
+)
 from penstock.inspector.fleet_checks import check_fleet
 from penstock.inspector.flow_inspector import FlowInspector
-from penstock.inspector.held_jobs import held_jobs
-from penstock.inspector.job_acts import JobAct, JobActs, every_state
+from penstock.inspector.job_acts import Change, JobAct, JobActs, every_state
 from penstock.inspector.job_edits import edit_job, retry_edited
-from penstock.inspector.job_search import JobSearch, SearchProgress
+from penstock.inspector.job_filters import parse_address
+from penstock.inspector.job_search import JobSearch, SearchProgress, StartedBatchesView, started_batches
 from penstock.inspector.job_search import search as search_steps
-from penstock.inspector.job_views import JobRow, JobView, job_row, job_view
+from penstock.inspector.job_views import JobView, row_of
 from penstock.inspector.overview import Overview, read_overview
 from penstock.inspector.queue_views import (
-    BatchView,
     ParkedView,
-    QueueStatsView,
     QueueView,
-    batch_view,
-    parked_view,
+    parked_views,
     queue_view,
     queue_views,
-    stats_view,
 )
-from penstock.inspector.reasons import holders, stopped_by, why
-from penstock.inspector.requests import Change, parse_address
-from penstock.inspector.stats_inspector import StatsInspector
+from penstock.inspector.reach import apply_within
+from penstock.inspector.reasons import WhyView, holders, stopped_by, why
+from penstock.inspector.statistics import StatsInspector
 from penstock.inspector.undo import UndoStep, undo, undo_step
-from penstock.inspector.why_views import WhyView
-from penstock.inspector.worker_views import WorkerView, worker_view
-from penstock.stores.contract import Finding, JobFilter, PartitionInfo, Store, Timetable, WorkerInfo
+from penstock.inspector.worker_views import WorkerView, with_jobs
+from penstock.stores.contract import (
+    BatchInfo,
+    Capability,
+    Finding,
+    JobFilter,
+    PartitionInfo,
+    QueueStats,
+    Store,
+    Timetable,
+    WorkerInfo,
+)
 from penstock.stores.encrypted import unreadable_check
-from penstock.stores.job_log import log_and_steps
+from penstock.stores.job_log import is_log, lines_of, log_and_steps
 from penstock.stores.job_matcher import JobMatcher
 from penstock.stores.worker_commands import BULK_ACTS, SHARED_ACTS, CommandChannel, SentCommand, parse_act
-
-__all__ = ["Inspector"]
 
 _PURGED_AT_ONCE = 10_000
 _WITHOUT_RUNNING = every_state(JobAct.DELETE)
 
 
+@in_process("make an inspector there")
 class Inspector:
     """The operator's methods; every interface offers exactly these.
 
@@ -85,32 +93,35 @@ class Inspector:
     async def job(self, address: str) -> list[JobView]:
         """The job of a "queue/id"; for a bare id, the jobs with that id in all queues.
 
-        Empty if there is none.
+        Empty if there is none. Without its log, steps or acts on a store that does not keep those.
         """
+        can, unreadable = self._store.can, unreadable_check(self._store)
         return [
-            job_view(
-                job,
-                await self._partition(job),
-                unreadable_check(self._store)(job),
-                await log_and_steps(self._store, job.ref),
-                await AuditLog(self._store).of_job(job.ref),
+            JobView(
+                **asdict(replace(job, token=None, checkpoint=None)),
+                partition=await self._partition(job),
+                closed=unreadable(job),
+                steps=[step for step in steps if not is_log(step)],
+                log=lines_of(steps),
+                acts=await AuditLog(self._store).of_job(job.ref) if can(Capability.DOCUMENTS) else [],
             )
             for job in await self._jobs_at(address)
+            for steps in [await log_and_steps(self._store, job.ref) if can(Capability.STEPS) else []]
         ]
 
     async def why(self, address: str) -> list[WhyView]:
         """Why the jobs at this address do not run now, from the rules of the store."""
         return [await why(self._store, job) for job in await self._jobs_at(address)]
 
-    async def rows(self, refs: Sequence[Ref]) -> list[JobRow | None]:
-        """These jobs as in a list; None for one that does not exist."""
-        return [None if job is None else job_row(job) for job in await self._store.get(refs)]
+    async def rows(self, refs: Sequence[Ref]) -> list[Job | None]:
+        """These jobs, as lists show them; None for one that does not exist."""
+        return [None if job is None else row_of(job) for job in await self._store.get(refs)]
 
-    async def matching(self, filter: JobFilter, refs: Sequence[Ref]) -> list[JobRow]:
-        """Those of these jobs that match a filter, as in a list."""
+    async def matching(self, filter: JobFilter, refs: Sequence[Ref]) -> list[Job]:
+        """Those of these jobs that match a filter, as lists show them."""
         matcher = JobMatcher(filter)
         jobs = await self._store.get(refs)
-        return [job_row(job) for job in jobs if job is not None and matcher.matches(job)]
+        return [row_of(job) for job in jobs if job is not None and matcher.matches(job)]
 
     async def refs(self, address: str) -> list[Ref]:
         """The jobs of an address: one for "queue/id", the jobs with that id in all queues for a bare id."""
@@ -126,16 +137,31 @@ class Inspector:
         run_at: int | None = None,
         to: str = "",
         reason: str = "",
+        result: str = "",
+        spare_at_most_once: bool = False,
+        within: Sequence[str] | None = None,
     ) -> list[Change]:
         """Do an act to jobs.
 
         `delay` (ms) or `run_at` (an instant in ms) is for RESCHEDULE, `to` (a queue) for MOVE, `reason` for
-        DISCARD and CANCEL.
+        DISCARD, COMPLETE and CANCEL, `result` (JSON; none if it is empty) for COMPLETE.
+        `spare_at_most_once`: RETRY and DUPLICATE refuse at-most-once jobs that have started.
+
+        `within`: the queues whose jobs may change, `*` in a name stands for any characters; None: all. An act
+        that would change jobs of other queues, through a flow, is refused.
 
         Acts on all jobs that match a filter are in `bulk`.
         """
-        acts = JobActs(self._store, delay=delay, run_at=run_at, to=to, reason=reason)
-        return await acts.apply(act, refs)
+        acts = JobActs(
+            self._store,
+            delay=delay,
+            run_at=run_at,
+            to=to,
+            reason=reason,
+            result=result,
+            spare_at_most_once=spare_at_most_once,
+        )
+        return await apply_within(self._store, acts, act, refs, within)
 
     async def retry(self, refs: Sequence[Ref]) -> list[Change]:
         """Make ended or queued jobs available now, with all their attempts."""
@@ -157,6 +183,10 @@ class Inspector:
         """Make queued and suspended jobs dead."""
         return await self.act(JobAct.DISCARD, refs, reason=reason)
 
+    async def complete(self, refs: Sequence[Ref], *, result: str = "", reason: str = "") -> list[Change]:
+        """Complete jobs that are not running, as if their function had returned `result` (JSON)."""
+        return await self.act(JobAct.COMPLETE, refs, result=result, reason=reason)
+
     async def move(self, refs: Sequence[Ref], to: str) -> list[Change]:
         """Move queued jobs to another queue, each exactly once."""
         return await self.act(JobAct.MOVE, refs, to=to)
@@ -166,8 +196,7 @@ class Inspector:
 
         `version`: refuse a job whose arguments have changed since it had this `JobView.version`.
         """
-        why = unreadable_check(self._store)
-        return await edit_job(self._store, ref, rewrite, version=version, why_unreadable=why)
+        return await edit_job(self._store, ref, rewrite, version=version)
 
     async def edit_and_retry(
         self, ref: Ref, rewrite: Callable[[Job], NewJob], *, version: str | None = None, nonce: str = ""
@@ -178,8 +207,7 @@ class Inspector:
         replaces it. `nonce`: a random text; two requests with the same one and the same arguments make
         one copy.
         """
-        why = unreadable_check(self._store)
-        return await retry_edited(self._store, ref, rewrite, version=version, why_unreadable=why, nonce=nonce)
+        return await retry_edited(self._store, ref, rewrite, version=version, nonce=nonce)
 
     async def prepare_undo(self, act: JobAct, refs: Sequence[Ref], *, to: str = "") -> list[UndoStep]:
         """What would take this act back, asked before it is done; `to`: the queue of a MOVE.
@@ -196,9 +224,9 @@ class Inspector:
 
     # batches
 
-    async def batches(self, queue: str | None = None, *, limit: int = 50) -> list[BatchView]:
+    async def batches(self, queue: str | None = None, *, limit: int = 50) -> list[BatchInfo]:
         """Batches that are still collecting, of one queue or of all; those due first come first."""
-        return [batch_view(info) for info in await self._store.batches(queue, limit=limit)]
+        return await self._store.batches(queue, limit=limit)
 
     async def flush_batch(self, queue: str, task: str, key: str = "") -> str | None:
         """Start a collecting batch now and return its id; None if there is none."""
@@ -219,20 +247,22 @@ class Inspector:
 
     async def queues(self) -> list[QueueView]:
         """All queues, by name, with the number of workers that fetch their jobs."""
-        return queue_views(await self._store.queues(), await self._store.workers())
+        return queue_views(await self._store.queues(), await self._workers())
 
     async def queue(self, name: str) -> QueueView | None:
         """One queue, with what keeps it from starting jobs; None if there is none of this name."""
         infos = await self._store.queues([name])
         if not infos:
             return None
-        fetching = [w for w in await self._store.workers() if w.state == "running" and name in w.queues]
         return replace(
-            queue_view(infos[0]),
-            workers=len(fetching),
-            held_by=await holders(self._store, infos[0]),
+            queue_views(infos, await self._workers())[0],
+            held_by=tuple(await holders(self._store, infos[0])),
             stopped_by=await stopped_by(self._store, infos[0]),
         )
+
+    async def _workers(self) -> list[WorkerInfo] | None:
+        """The live workers; None on a store that keeps no list of them."""
+        return await self._store.workers() if self._store.can(Capability.WORKERS) else None
 
     async def overview(self, *, limit: int = 200) -> Overview:
         """What a live view shows: nine reads, of at most `limit` jobs or groups of errors each."""
@@ -251,10 +281,10 @@ class Inspector:
 
     async def response_times(self, *, reads: int = 5) -> list[float]:
         """The seconds of each of some small reads of the store, one after another."""
-        found = []
+        found, has_documents = [], self._store.can(Capability.DOCUMENTS)
         for _ in range(reads):
             began = time.perf_counter()
-            await self._store.document_versions([BULK_ACTS])
+            await (self._store.document_versions([BULK_ACTS]) if has_documents else self._store.now())
             found.append(time.perf_counter() - began)
         return found
 
@@ -263,10 +293,10 @@ class Inspector:
         return await AuditLog(self._store).page(filter, before=before)
 
     async def parked(self) -> list[ParkedView]:
-        """Number of parked jobs by queue and task, with the workers that know the task."""
+        """Number of parked jobs by queue and task, with the workers that know the task, or the reason."""
         found = await self._store.parked()
         workers = await self._store.workers() if found else []
-        return [parked_view(one, workers) for one in found]
+        return await parked_views(self._store, found, workers)
 
     async def pause(self, queue: str) -> QueueView:
         """Pause the queue: workers start no more of its jobs; new jobs are accepted."""
@@ -310,19 +340,19 @@ class Inspector:
     async def entries(self, queue: str | None = None) -> list[EntryView]:
         """Periodic entries, by queue and name."""
         table = await self._store.entries(None if queue is None else [queue])
-        return [entry_view(entry, table.now) for entry in table.entries]
+        return await entry_views(self._store, table.entries, table.now)
 
     async def entry(self, address: str) -> list[EntryView]:
         """The entry of a "queue/name"; for a bare name, the entries with that name in all queues."""
         table, found = await self._found(address)
-        return [entry_view(entry, table.now) for entry in found]
+        return await entry_views(self._store, found, table.now)
 
-    async def upcoming(self, address: str, *, count: int = 10) -> list[str]:
+    async def upcoming(self, address: str, *, count: int = 10) -> list[int]:
         """The next instants of the entries at this address, in order, also of paused entries."""
         table, found = await self._found(address)
         readable = [one for one in found if one.unreadable is None]
         instants = [n for one in readable for n in islice(one.spec.schedule.instants(table.now), count)]
-        return [str(iso(instant)) for instant in sorted(instants)[:count]]
+        return sorted(instants)[:count]
 
     async def runs(self, address: str, *, last: int = 12, next: int = 12) -> list[EntryRunsView]:
         """The entries at this address, each with its last and next runs; at most 50 of each."""
@@ -355,7 +385,7 @@ class Inspector:
                 "change it there, or remove it here if that code is gone"
             )
         (stored,) = await self._store.put_entries([entry])
-        return entry_view(stored, (await self._store.entries([])).now)
+        return entry_view(stored, await self._store.now())
 
     async def pause_entry(self, address: str) -> list[EntryView]:
         """Pause entries: they enqueue no more jobs; jobs already enqueued stay."""
@@ -383,13 +413,13 @@ class Inspector:
 
     async def workers(self, *, jobs: int = 20) -> list[WorkerView]:
         """All workers, each with up to `jobs` of the jobs that it holds. With 0: two reads in all."""
-        infos, now = await self._store.workers(), (await self._store.entries([])).now
-        return await self._with_jobs(infos, jobs, now)
+        infos, now = await self._store.workers(), await self._store.now()
+        return await with_jobs(self._store, infos, jobs, now)
 
     async def worker(self, id: str, *, jobs: int = 200) -> WorkerView | None:
         """One worker, with up to `jobs` of the jobs that it holds; None if no live worker has this id."""
         infos = [one for one in await self._store.workers() if one.id == id]
-        found = await self._with_jobs(infos, jobs, (await self._store.entries([])).now)
+        found = await with_jobs(self._store, infos, jobs, await self._store.now())
         return found[0] if found else None
 
     async def tell_workers(
@@ -407,9 +437,9 @@ class Inspector:
         sent = await channel.send(workers, told, by=by, supervisors=supervisors)
         return await channel.replies(sent, timeout=timeout)
 
-    async def stats(self, *, days: int = 7) -> list[QueueStatsView]:
+    async def stats(self, *, days: int = 7) -> list[QueueStats]:
         """Totals and daily counts per queue."""
-        return [stats_view(s) for s in await self._store.stats(days=days)]
+        return await self._store.stats(days=days)
 
     # private
 
@@ -429,13 +459,9 @@ class Inspector:
         then = await self._store.pause_entries([entry.ref for entry in found], paused)
         return [entry_view(entry, table.now) for entry in then if entry is not None]
 
-    async def _with_jobs(self, infos: Sequence[WorkerInfo], jobs: int, now: int) -> list[WorkerView]:
-        if jobs == 0 or not infos:
-            return [worker_view(info, [], more=info.running > 0, now=now) for info in infos]
-        held = await held_jobs(self._store, infos, jobs + 1)
-        return [
-            worker_view(info, held[info.id][:jobs], more=len(held[info.id]) > jobs, now=now) for info in infos
-        ]
-
     async def _partition(self, job: Job) -> PartitionInfo | None:
-        return None if job.spec.partition is None else await self._store.partition(job.ref)
+        terms = job.spec.partition
+        if terms is None:
+            return None
+        found = await self._store.partition(job.ref) if self._store.can(Capability.SEARCH) else None
+        return found or PartitionInfo(terms.key, [], 0)

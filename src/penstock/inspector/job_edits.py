@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import sha256
 
+from penstock.core.changes import copied_spec
 from penstock.core.job import QUEUED, TERMINAL, Job, NewJob, Ref, State
-from penstock.core.job_changes import copied_spec
-from penstock.inspector.requests import Change, why_not_taken
+from penstock.inspector.job_acts import Change, why_not_taken
 from penstock.stores.contract import EnqueueStatus, JobEdit, Store
-
-__all__ = ["edit_job", "retry_edited", "version_of"]
+from penstock.stores.encrypted import unreadable_check
 
 #: How often a job is tried that changes between the look and the edit, but not in its arguments.
 _TRIES = 3
@@ -27,7 +26,6 @@ async def edit_job(
     rewrite: Callable[[Job], NewJob],
     *,
     version: str | None,
-    why_unreadable: Callable[[Job], str | None],
 ) -> Change:
     """Give a queued job the arguments of `rewrite(job)`, which raises ArgumentError if they do not fit.
 
@@ -38,7 +36,7 @@ async def edit_job(
         if job is None:
             return Change(ref.queue, ref.id, "missing", "no such job")
         version = version_of(job) if version is None else version
-        why = _why_not(job, version, why_unreadable)
+        why = _why_not(store, job, version)
         if why is not None:
             return Change(ref.queue, ref.id, "refused", f"not edited: {why}")
         (done,) = await store.edit_jobs([JobEdit(job, rewrite(job))])
@@ -53,7 +51,6 @@ async def retry_edited(
     rewrite: Callable[[Job], NewJob],
     *,
     version: str | None,
-    why_unreadable: Callable[[Job], str | None],
     nonce: str = "",
 ) -> Change:
     """Retry a job with the arguments of `rewrite(job)`, with all its attempts.
@@ -65,17 +62,17 @@ async def retry_edited(
     """
     (job,) = await store.get([ref])
     if job is None or job.state not in TERMINAL:
-        change = await edit_job(store, ref, rewrite, version=version, why_unreadable=why_unreadable)
+        change = await edit_job(store, ref, rewrite, version=version)
         if change.outcome == "done":
             await _retry_if_queued(store, ref)
             return Change(ref.queue, ref.id, "done", "retried with new arguments")
         return change
     why = "it is a node of a flow: retry it as it is" if job.spec.flow is not None else None
-    why = why or _why_not(job, version or version_of(job), why_unreadable, TERMINAL)
+    why = why or _why_not(store, job, version or version_of(job), TERMINAL)
     if why is not None:
         return Change(ref.queue, ref.id, "refused", f"not retried: {why}")
     new = rewrite(job)
-    copy = copied_spec(new, _id_of_copy(job, new, nonce), (await store.entries([])).now)
+    copy = copied_spec(new, _id_of_copy(job, new, nonce), await store.now())
     (answer,) = await store.enqueue([copy])
     if answer.status not in (EnqueueStatus.NEW, EnqueueStatus.EXISTS):
         why = why_not_taken(answer.status, ref.queue)
@@ -106,12 +103,7 @@ def _id_of_copy(job: Job, new: NewJob, nonce: str) -> str:
     return sha256(origin + payload).hexdigest()[:32]
 
 
-def _why_not(
-    job: Job,
-    version: str,
-    why_unreadable: Callable[[Job], str | None],
-    states: frozenset[State] = QUEUED,
-) -> str | None:
+def _why_not(store: Store, job: Job, version: str, states: frozenset[State] = QUEUED) -> str | None:
     if job.in_batch:
         return f"part of the batch {job.batch}, which has its arguments already"
     if job.state not in states:
@@ -120,7 +112,7 @@ def _why_not(
         return "it is a batch: its members have the arguments"
     if job.spec.unreadable:
         return "its record cannot be read"
-    if (why := why_unreadable(job)) is not None:
+    if (why := unreadable_check(store)(job)) is not None:
         return why
     if version_of(job) != version:
         return "its arguments have changed since they were shown"

@@ -2,21 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 
-from penstock.core.duration import milliseconds
-from penstock.core.errors import ConfigError, StoreUnavailable
-from penstock.core.formats import instant
-from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
-from penstock.core.text import counted
-from penstock.inspector.audit import AuditLog, ShownEntry
-from penstock.inspector.step_views import open_gathers
-from penstock.inspector.why_views import Reason, WhyView
-from penstock.inspector.worker_reasons import knows, no_server, worker_reasons
-from penstock.stores.contract import QueueInfo, Store, WorkerInfo
+import msgspec
 
-__all__ = ["holders", "stopped_by", "why"]
+from penstock.core.errors import ConfigError, StoreUnavailable, Unsupported
+from penstock.core.formats import instant, milliseconds, shown_text
+from penstock.core.job import QUEUED, TERMINAL, Job, Ref, State
+from penstock.core.step_names import parsed
+from penstock.core.text import counted
+from penstock.inspector.audit import AuditFilter, AuditLog, ShownEntry
+from penstock.inspector.queue_views import StoppedBy
+from penstock.inspector.step_views import open_gathers
+from penstock.inspector.worker_views import MAY_BE_GONE, knows
+from penstock.stores.contract import Capability, JobFilter, JobOrder, QueueInfo, Store, WorkerInfo
+
+# ── reasons about workers ────────────────────────────────────────────────────────────────────────
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """One rule that keeps a job. `kind` is stable: paused, throttled, limited, rated, delayed, ahead …"""
+
+    kind: str
+    says: str
+
+
+class WhyView(msgspec.Struct, frozen=True):
+    """Why a job does not run now: its state, since when, and the reasons, the decisive one first.
+
+    An ended job has one reason, which says so. A running job has the worker that runs it, and more if that
+    worker is silent or gone.
+    """
+
+    queue: str
+    id: str
+    state: str
+    since: int
+    reasons: list[Reason]
+
+
+_STALLED = (
+    "the jobs in these slots wait for results of jobs of this queue: enqueue the children as a flow, or "
+    "gather them in a durable task, so that no slot waits; or give them a queue and a worker of their own"
+)
+
+
+def no_server(job: Job) -> Reason:
+    """That nobody serves the queue."""
+    return Reason("no worker", f"no live worker serves the queue {job.queue!r}")
+
+
+def worker_reasons(job: Job, serving: Sequence[WorkerInfo]) -> list[Reason]:
+    """Why none of the live workers of the queue takes the job now; none if one does."""
+    if not serving:
+        return [no_server(job)]
+    fetching = [worker for worker in serving if worker.state == "running"]
+    if not fetching:
+        states = ", ".join(sorted({worker.state for worker in serving}))
+        return [Reason("no worker", f"no worker of the queue fetches jobs now ({states})")]
+    if not any(knows(worker, job.queue, job.task) for worker in fetching):
+        return [Reason("unknown task", f"no live worker knows the task {job.task!r}: it will be parked")]
+    taken = [_taken(worker, job) for worker in fetching]
+    if not all(taken):
+        return []
+    busy = Reason("busy", _busy(fetching, set(taken)))
+    stalled = any(job.queue in worker.stalled_queues for worker in fetching)
+    return [busy, Reason("stalled", _STALLED)] if stalled else [busy]
+
+
+def _taken(worker: WorkerInfo, job: Job) -> str:
+    """Which slots of the worker the job would need, if they are all taken; else ""."""
+    if worker.running >= worker.concurrency:
+        return "slots"
+    if job.queue in worker.full_queues:
+        return "slots of the queue"
+    if job.queue in worker.stalled_queues:
+        return "slots for it"
+    return "process slots" if job.task in worker.full_tasks else ""
+
+
+def _busy(workers: Sequence[WorkerInfo], taken: set[str]) -> str:
+    who = "the only worker" if len(workers) == 1 else f"the {len(workers)} workers"
+    if taken == {"slots"}:
+        slots = sum(worker.concurrency for worker in workers)
+        if slots == 1:
+            return f"the only slot of {who} of the queue is taken"
+        return f"all {slots} slots of {who} of the queue are taken"
+    if taken == {"slots of the queue"}:
+        return f"all slots that {who} of the queue may use for it are taken"
+    if taken == {"process slots"}:
+        return f"all process slots of {who} of the queue are taken"
+    return f"none of {who} of the queue has a free slot for it"
+
+
+# ── the reasons of one job ───────────────────────────────────────────────────────────────────────
 
 #: Jobs ahead of an available job are counted up to this number: a job may have a megabyte of arguments.
 _MOST_COUNTED = 1_000
@@ -26,8 +106,8 @@ _NAMED = 3
 _PAUSES = ("queue.pause", "queue.resume")
 #: A worker holds these jobs, or has held them until their state began.
 _FROM_A_WORKER = (State.RUNNING, State.PARKED, State.SUSPENDED)
-#: A worker that has not reported itself for this long (ms) may be gone: it does every few seconds.
-_LATE = 30_000
+#: What keeps the queue keeps these, too, beside what they wait for.
+_STOPPED_WITH_QUEUE = (State.WAITING, State.COLLECTING, State.SUSPENDED, State.PARKED)
 
 
 async def why(store: Store, job: Job) -> WhyView:
@@ -38,24 +118,24 @@ async def why(store: Store, job: Job) -> WhyView:
 async def holders(store: Store, info: QueueInfo) -> list[str]:
     """The first of the running jobs of a queue that has as many as its `max_running` allows; else none."""
     most = info.limits.max_running
-    if most is None or info.counts.get(State.RUNNING, 0) < most:
+    if most is None or info.counts.get(State.RUNNING, 0) < most or not store.can(Capability.SEARCH):
         return []
     page = await store.list_jobs(queue=info.name, state=State.RUNNING, limit=_NAMED)
     return [job.id for job in page.jobs]
 
 
-async def stopped_by(store: Store, info: QueueInfo) -> str | None:
+async def stopped_by(store: Store, info: QueueInfo) -> StoppedBy | None:
     """Who has paused or throttled a queue, and when, by the audit log; None if code has, or nobody."""
-    if not info.paused and info.throttled_until is None:
+    if (not info.paused and info.throttled_until is None) or not store.can(Capability.DOCUMENTS):
         return None
-    async with aclosing(AuditLog(store).newest_first(act="queue.")) as entries:
+    async with aclosing(AuditLog(store).newest_first(AuditFilter(act="queue."))) as entries:
         async for shown in entries:
             entry = shown.entry
             if info.name not in entry.to.split(", "):
                 continue
             if entry.act in _PAUSES or (not info.paused and "throttle" in entry.facts):
                 stops = entry.act == _PAUSES[0] if info.paused else _throttles(shown, info)
-                return f"{entry.who} at {instant(shown.at)}" if stops else None
+                return StoppedBy(entry.who, shown.at) if stops else None
     return None
 
 
@@ -66,6 +146,11 @@ def _throttles(shown: ShownEntry, info: QueueInfo) -> bool:
     except ConfigError:  # the act has ended a throttle
         return False
     return shown.at + lasts >= (info.throttled_until or 0)
+
+
+#: What the reasons depend on, beside the queue and the job.
+_ASKED_OF_STORES = (Capability.WORKERS, Capability.SEARCH, Capability.STEPS, Capability.FLOW)
+_ASKED = "it was asked to stop: the worker that takes it ends it, after undoing its steps if it has any"
 
 
 class _Question:
@@ -88,8 +173,23 @@ class _Question:
             State.RUNNING: self._running,
         }
         ended = [_ended(job)] if job.state in TERMINAL else await self._expired()
-        reasons = ended or await asked[job.state]()
-        return WhyView(job.queue, job.id, job.state.value, instant(_since(job)), reasons)
+        reasons = ended or await self._known(asked[job.state])
+        if not ended:
+            reasons = [*await self._deadline(), *reasons]
+            if job.state in _STOPPED_WITH_QUEUE:
+                reasons += await self._stopped()
+            if job.cancel_asked and job.state is not State.RUNNING:
+                reasons.append(Reason("cancelled", _ASKED))
+        return WhyView(job.queue, job.id, job.state.value, _since(job), reasons)
+
+    async def _known(self, ask: Callable[[], Awaitable[list[Reason]]]) -> list[Reason]:
+        """The reasons of a state; of a store that does not keep what they depend on, those of the queue."""
+        try:
+            return await ask()
+        except Unsupported:
+            lacks = next(one for one in _ASKED_OF_STORES if not self._store.can(one))
+            of_queue = [] if self._job.state in _STOPPED_WITH_QUEUE else await self._stopped()
+            return [*of_queue, Reason("unknown", f"no more is known: this store cannot {lacks.value}")]
 
     # ── states ───────────────────────────────────────────────────────────────────────────────────
 
@@ -107,7 +207,30 @@ class _Question:
             *worker_reasons(self._job, workers),
             *await self._ahead(),
         ]
-        return found or [self._next(workers)]
+        if found:
+            return found
+        return await self._leased_by_all(workers) or [self._next(workers)]
+
+    async def _leased_by_all(self, workers: Sequence[WorkerInfo]) -> list[Reason]:
+        """Whether each worker holds as many jobs as it has slots: it reports that only from time to time."""
+        held: list[WorkerInfo] = []
+        for worker in workers:
+            if worker.concurrency > _PAGE:
+                return []
+            page = await self._store.list_jobs(
+                state=State.RUNNING, worker=worker.id, limit=worker.concurrency
+            )
+            held.append(msgspec.structs.replace(worker, running=len(page.jobs)))
+        return worker_reasons(self._job, held)
+
+    async def _stopped(self) -> list[Reason]:
+        """What keeps the queue of a job that waits for something else, too: it would not start after that."""
+        found: list[Reason] = []
+        for info in await self._store.queues([self._job.queue]):
+            found += await self._paused(info)
+            if info.throttled_until is not None:
+                found += await self._limited(info)
+        return found
 
     async def _later(self) -> list[Reason]:
         job = self._job
@@ -132,7 +255,7 @@ class _Question:
         job, serving = self._job, await self._serving()
         if job.reason:
             return [Reason("parked", job.reason)]
-        knowing = [w.id for w in serving if knows(w, job)]
+        knowing = [w.id for w in serving if knows(w, job.queue, job.task)]
         if knowing:
             return [Reason("next", f"worker {knowing[0]} knows the task {job.task!r} and takes it next")]
         return [Reason("unknown task", f"no live worker knows the task {job.task!r}")]
@@ -175,7 +298,10 @@ class _Question:
             if step.value is None and step.signal is not None:
                 name, key = step.signal
                 with_key = f" with the key {key!r}" if key else ""
-                found.append(Reason("signal", f"its flow waits for the signal {name!r}{with_key}"))
+                place = parsed(step.name)
+                within = f" in {'/'.join(place.scope)}" if place is not None and place.scope else ""
+                says = f"its flow waits for the signal {name!r}{with_key}{within}"
+                found.append(Reason("signal", shown_text(says)))
         found += [await self._gather(refs) for refs in await open_gathers(self._store, self._job)]
         at = instant(self._job.run_at)
         says = f"its flow checks again at {at}" if found else f"its flow continues at {at}"
@@ -201,6 +327,8 @@ class _Question:
         if not job.started:
             says = f"worker {job.worker} has leased it, and is not known to have started it"
         found = [Reason("running", says)]
+        if not self._store.can(Capability.WORKERS):
+            return found
         workers = await self._store.workers()
         holder = next((w for w in workers if w.id == job.worker), None)
         if holder is None:
@@ -208,7 +336,7 @@ class _Question:
             found.append(Reason("lost worker", lost))
             if not any(job.queue in w.queues for w in workers):
                 found.append(no_server(job))
-        elif await self._now() - holder.seen_at > _LATE:
+        elif await self._now() - holder.seen_at > MAY_BE_GONE * 1000:
             seen = f"its worker was last seen at {instant(holder.seen_at)}"
             found.append(Reason("lost worker", f"{seen}: if it is gone, another one takes the job"))
         if job.cancel_asked:
@@ -223,8 +351,21 @@ class _Question:
             return []
         return [Reason("expired", f"it expired at {instant(job.expires_at)}: it is cancelled next")]
 
+    async def _deadline(self) -> list[Reason]:
+        """That the job will not start, because its deadline comes before it can."""
+        deadline, run_at = self._job.spec.deadline, self._job.run_at
+        if deadline is None or self._job.state not in QUEUED:
+            return []
+        if deadline <= await self._now():
+            says = f"its deadline passed at {instant(deadline)}"
+        elif deadline <= run_at and self._job.state in (State.SCHEDULED, State.RETRYABLE):
+            says = f"its deadline, {instant(deadline)}, passes before it is due"
+        else:
+            return []
+        return [Reason("deadline", f"{says}: the worker that takes it makes it dead")]
+
     async def _now(self) -> int:
-        return (await self._store.entries([])).now
+        return await self._store.now()
 
     # ── rules of the queue ───────────────────────────────────────────────────────────────────────
 
@@ -247,8 +388,8 @@ class _Question:
             run = "runs" if most == 1 else "run"
             of = f"{running} of {counted(most, 'job')} of the queue"
             return [Reason("limited", f"{of} {run} (max_running){held}")]
-        if info.opens is not None:
-            opens = instant(info.opens)
+        if info.opens_at is not None:
+            opens = instant(info.opens_at)
             return [Reason("rated", f"the rate of the queue ({info.limits.rate}) opens at {opens}")]
         return []
 
@@ -260,7 +401,9 @@ class _Question:
         """How many jobs of the queue are fetched before this one."""
         ahead, after = 0, None
         while ahead < _MOST_COUNTED:
-            page = await self._store.list_next(self._job.queue, after=after, limit=_PAGE)
+            page = await self._store.search(
+                JobFilter((self._job.queue,)), JobOrder.READY, descending=False, after=after, limit=_PAGE
+            )
             ids = [job.id for job in page.jobs]
             if self._job.id in ids:
                 ahead += ids.index(self._job.id)

@@ -7,10 +7,8 @@ asks `right_of` before it calls a method, and checks the right on the queues tha
 from __future__ import annotations
 
 from penstock.core.errors import ConfigError
-from penstock.core.rights import Right
+from penstock.core.security import Right
 from penstock.inspector.job_acts import JobAct
-
-__all__ = ["RIGHTS", "right_of"]
 
 _READ = (
     *(
@@ -40,18 +38,21 @@ _READ = (
         "overview",
     ),
     *("store_checkup", "response_times", "audit"),
-    *("flows.flows", "flows.flow", "flows.flow_nodes", "flows.graph", "flows.members", "flows.queues"),
-    *("flows.steps", "flows.waits"),
-    *("bulk.dry_run", "bulk.all", "bulk.get"),
+    *("flows.flows", "flows.flow", "flows.flow_nodes", "flows.graph", "flows.members", "flows.leaves"),
+    *("flows.steps", "flows.waits", "flows.signals"),
+    *("bulk.dry_run", "bulk.selected", "bulk.all", "bulk.get"),
     *("statistics.tasks", "statistics.periods", "statistics.errors", "statistics.sizes"),
-    *("statistics.depths", "statistics.depth_periods"),
+    *("statistics.identities", "statistics.depths", "statistics.depth_periods"),
 )
 _OPERATE = (
-    *("retry", "cancel", "delete", "reschedule", "discard", "move", "edit", "edit_and_retry"),
+    *("retry", "cancel", "delete", "reschedule", "discard", "complete", "move"),
+    *("edit", "edit_and_retry"),
     *("undo", "flush_batch"),
     *("pause", "resume", "pause_entry", "resume_entry", "trigger_entry"),
-    *("flows.cancel_flow", "flows.retry_flow", "flows.send"),
+    *("flows.cancel_flow", "flows.retry_flow", "flows.send", "flows.drop_signal"),
+    *("flows.drop_step", "flows.set_step"),
     *("bulk.start", "bulk.abort", "bulk.next_free", "bulk.step"),
+    "enqueue",  # by hand, from an interface for operators
 )
 #: These change what others may do, or more than single jobs.
 _ADMIN = (
@@ -59,8 +60,8 @@ _ADMIN = (
     *("put_entry", "remove_entry", "tell_workers"),
 )
 
-#: The right of each method, by its path from the inspector (`pause`, `bulk.start`), and of each act on jobs
-#: (`act.retry`), which is also that of a bulk act.
+#: The right of each method, by its path from the inspector (`pause`, `bulk.start`), of each act on jobs
+#: (`act.retry`), which is also that of a bulk act, and of `enqueue`.
 RIGHTS: dict[str, Right] = {
     **dict.fromkeys(_READ, Right.READ),
     **dict.fromkeys(_OPERATE, Right.OPERATE),

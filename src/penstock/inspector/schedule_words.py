@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from penstock.core.errors import ConfigError
 from penstock.core.schedule import Schedule
 
-__all__ = ["in_words"]
-
 _DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _MONTHS = (
     *("", "January", "February", "March", "April", "May", "June", "July", "August", "September"),

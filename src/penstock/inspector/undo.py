@@ -7,11 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.core.job import TERMINAL, Job, Ref, State
-from penstock.inspector.job_acts import JobAct, JobActs
-from penstock.inspector.requests import Change
+from penstock.inspector.job_acts import Change, JobAct, JobActs
 from penstock.stores.contract import Store
-
-__all__ = ["UndoStep", "undo", "undo_step"]
 
 
 class UndoStep(msgspec.Struct, frozen=True):
@@ -21,7 +18,7 @@ class UndoStep(msgspec.Struct, frozen=True):
     |---|---|---|
     | RETRY | DISCARD or CANCEL, with the reason from before | dead or cancelled |
     | RUN_NOW, RESCHEDULE | RESCHEDULE to the time from before | available, scheduled or retryable |
-    | CANCEL, DISCARD | RETRY | available, and never attempted |
+    | CANCEL, DISCARD, COMPLETE | RETRY | available, and never attempted |
     | MOVE | MOVE back | in any state that can be moved |
 
     Other acts are not undone: those on nodes of flows and on batches, because other jobs follow from theirs;
@@ -48,6 +45,12 @@ class UndoStep(msgspec.Struct, frozen=True):
         return Ref(self.queue, self.id)
 
 
+#: How a job has ended by an act.
+_ENDS = {
+    JobAct.CANCEL: State.CANCELLED,
+    JobAct.DISCARD: State.DEAD,
+    JobAct.COMPLETE: State.COMPLETED,
+}
 _LATER = (State.SCHEDULED, State.RETRYABLE, State.AVAILABLE)
 
 
@@ -65,8 +68,8 @@ def undo_step(act: JobAct, job: Job, *, to: str = "") -> UndoStep | None:
         return UndoStep(back, job.queue, job.id, (State.AVAILABLE,), 0, reason=job.reason or "")
     if act in (JobAct.RUN_NOW, JobAct.RESCHEDULE) and job.state in _LATER:
         return UndoStep(JobAct.RESCHEDULE, job.queue, job.id, _LATER, job.attempt, run_at=job.run_at)
-    if act in (JobAct.CANCEL, JobAct.DISCARD) and job.state is State.AVAILABLE and job.attempt == 0:
-        after = State.CANCELLED if act is JobAct.CANCEL else State.DEAD
+    after = _ENDS.get(act)
+    if after is not None and job.state is State.AVAILABLE and job.attempt == 0:
         return UndoStep(JobAct.RETRY, job.queue, job.id, (after,), 0)
     return None
 

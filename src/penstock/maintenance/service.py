@@ -9,8 +9,7 @@ import time
 
 from penstock.app.outcome_events import log_set_aside
 from penstock.core.errors import StoreError
-
-__all__ = ["Backoff", "ProblemLog", "Service", "pause_after"]
+from penstock.stores.contract import Capability
 
 _log = logging.getLogger("penstock.maintenance")
 
@@ -73,6 +72,8 @@ class Service:
     """
 
     name = "service"
+    #: What the store must be able to do; None: nothing beyond the core. Else the service does not run.
+    needs: Capability | None = None
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()

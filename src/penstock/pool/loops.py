@@ -21,9 +21,8 @@ from penstock.pool.rules import (
     checked,
     checked_listener,
     deadline_of,
+    refuse_lazy,
 )
-
-__all__ = ["JobQueue", "Pool", "spawn"]
 
 _log = logging.getLogger("penstock.pool")
 
@@ -323,7 +322,7 @@ class Pool(JobQueue[J]):
     async def _run(self, job: J, worker: asyncio.Task[Any]) -> None:
         failure: BaseException | None = None
         try:
-            await self._call(job)
+            refuse_lazy(await self._call(job))
         except asyncio.CancelledError as error:
             failure = error
             if worker.cancelling():  # the worker was cancelled, not something that the job awaited
@@ -336,7 +335,8 @@ class Pool(JobQueue[J]):
         finally:
             self._rules.end(worker, failed=failure is not None)
             if failure is not None:
-                self._report_failure(job, failure)
+                asked = isinstance(failure, asyncio.CancelledError) and worker.cancelling() > 0
+                self._report_failure(job, failure, asked)
                 failure = None  # its traceback keeps this frame alive, and so the job
 
     def _call(self, job: J) -> Awaitable[object]:
@@ -348,7 +348,11 @@ class Pool(JobQueue[J]):
             )
         return called
 
-    def _report_failure(self, job: J, error: BaseException) -> None:
+    def _report_failure(self, job: J, error: BaseException, asked: bool) -> None:
+        """Report that a job has failed; `asked`: because its task was to be cancelled, which is no fault."""
+        if self._on_error is None and asked:
+            _log.info("pool %s: a running job was cancelled", self._rules.name)
+            return
         if self._on_error is None:
             _log.error("pool %s: a job failed: %r", self._rules.name, error, exc_info=error)
             return

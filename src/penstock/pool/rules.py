@@ -11,7 +11,6 @@ not started.
 
 from __future__ import annotations
 
-import inspect
 import threading
 import time
 from collections import OrderedDict, deque
@@ -21,9 +20,8 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 from weakref import WeakSet
 
+from penstock.core import lazy
 from penstock.core.errors import ConfigError, QueueClosed, QueueFull
-
-__all__ = ["CancelToken", "Rules", "SharedMethods", "Steps", "Stopped", "Wakeable"]
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -364,7 +362,13 @@ def checked(what: str, number: int, *, least: int) -> int:
 
 def is_async(call: Callable[..., object]) -> bool:
     """Whether calling it returns a coroutine."""
-    return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
+    return lazy.returned_by(call) == lazy.ASYNC
+
+
+def refuse_lazy(returned: object) -> None:
+    """Raise TypeError if what a handler has returned stands for work that was not done."""
+    if (why := lazy.refused(returned)) is not None:
+        raise TypeError(f"the handler did not do its work: {why}")
 
 
 def checked_listener(on_error: Callable[[J, BaseException], object] | None) -> None:

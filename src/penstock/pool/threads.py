@@ -20,9 +20,8 @@ from penstock.pool.rules import (
     checked_listener,
     deadline_of,
     is_async,
+    refuse_lazy,
 )
-
-__all__ = ["ThreadJobQueue", "ThreadPool", "spawn_thread"]
 
 _log = logging.getLogger("penstock.pool")
 
@@ -275,7 +274,7 @@ class ThreadPool(ThreadJobQueue[J]):
     def _run(self, job: J) -> bool:
         """Run the job; returns whether it failed."""
         try:
-            contextvars.Context().run(self._handler, job)
+            refuse_lazy(contextvars.Context().run(self._handler, job))
         except BaseException as error:  # noqa: BLE001  # boundary: not even SystemExit in a job ends its worker
             self._report_failure(job, error)
             return True

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from importlib.util import find_spec
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, unquote_plus, urlsplit
 
 from penstock.config import mask_url
 from penstock.core.clock import Clock
-from penstock.core.errors import ConfigError, MissingExtra, UnknownScheme, did_you_mean
+from penstock.core.errors import ConfigError, StoreReentered, UnknownScheme, did_you_mean
 from penstock.core.forks import importing
 from penstock.core.ids import check_namespace, check_queue
 from penstock.stores.contract import Store
-
-__all__ = ["check_url", "connect"]
 
 #: Scheme → the package that it needs, and the extra that installs that package.
 _DRIVERS = {
@@ -37,6 +36,8 @@ _OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "sqlite": {"durability": ("full", "normal"), "mode": ("0600", "0640", "0644", "0660", "0664", "0666")},
 }
 _REDIS = set(_DRIVERS)
+#: A file in the query of a Redis URL.
+_TLS_FILE = re.compile(r"([?&]ssl_(?:ca_certs|certfile|keyfile)=)([^&]+)")
 
 
 def connect(url: str, *, namespace: str = "", clock: Clock | None = None) -> Store:
@@ -52,31 +53,66 @@ def connect(url: str, *, namespace: str = "", clock: Clock | None = None) -> Sto
     if clock is not None:
         given["clock"] = clock
     if parts.scheme in _REDIS:
-        with importing():
+        with _importing(url):
             from penstock.stores.redis.store import RedisStore
         return RedisStore(url, **given)
     given |= _read(parts, url)
     if parts.scheme == "memory":
-        with importing():
+        with _importing(url):
             from penstock.stores.memory import MemoryStore
         return MemoryStore(parts.netloc, **given)
-    with importing():
+    with _importing(url):
         from penstock.stores.sqlite import SqliteStore
     return SqliteStore(_file(parts, url), **given)
 
 
-def check_url(url: str) -> None:
-    """Raise the errors that `connect` would raise for this URL, without making a store."""
+@contextlib.contextmanager
+def _importing(url: str) -> Iterator[None]:
+    """Import a store. Raises StoreReentered if this thread is in the middle of such an import."""
+    with importing() as reentered:
+        try:
+            yield
+        except (ImportError, AttributeError):
+            if not reentered:
+                raise
+            raise StoreReentered(_shown(url)) from None
+
+
+def check_url(url: str) -> str:
+    """Raise the errors that `connect` would raise for this URL, without making a store.
+
+    Answer: the URL with absolute paths, which names the same store when the working directory has changed.
+    """
     parts = _split(url)
     _check_scheme(parts.scheme)
     if parts.scheme in _REDIS:
         with importing():
             from penstock.stores.redis.wire.address import Address
         Address.from_url(url)
-        return
+        return _TLS_FILE.sub(lambda found: found[1] + quote(_absolute(unquote_plus(found[2]), url)), url)
     _read(parts, url)
     if parts.scheme == "sqlite":
-        _file(parts, url)
+        path = str(_file(parts, url))
+        relative = not unquote(parts.path[1:]).startswith("/")
+        if relative and unquote(quote(os.fsencode(path))) == path:  # a URL cannot hold all names of folders
+            return f"{parts.scheme}:///{quote(path)}" + (f"?{parts.query}" if parts.query else "")
+    return url
+
+
+def shown_store(store: Store) -> str:
+    """The name of a store for people, without secrets. Says whether its file does not exist yet."""
+    path: Path | None = getattr(store, "path", None)
+    new = path is not None and not path.exists()
+    return mask_url(store.url) + ("; this file is new" if new else "")
+
+
+def _absolute(path: str, url: str) -> str:
+    try:
+        return path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+    except OSError:
+        raise ConfigError(
+            f"{_shown(url)!r} is relative to the working directory, which was removed: give an absolute path"
+        ) from None
 
 
 def _read(parts: SplitResult, url: str) -> dict[str, str]:
@@ -115,11 +151,9 @@ def _check_scheme(scheme: str) -> None:
     if scheme not in _DRIVERS:
         return
     package, extra = _DRIVERS[scheme]
-    if find_spec(package) is None:
-        raise MissingExtra(
-            f"{scheme}:// needs the package {package!r}, which is not installed: "
-            f"pip install 'penstock[{extra}]'"
-        )
+    from penstock.core.installation import require_extra
+
+    require_extra(extra, (package,), f"{scheme}://")
 
 
 def _query(parts: SplitResult, url: str) -> dict[str, str]:
@@ -164,9 +198,10 @@ def _file(parts: SplitResult, url: str) -> Path:
         raise ConfigError(
             f"{_shown(url)!r} names an impossible file: its path contains half of a surrogate pair"
         ) from None
-    return Path(path).expanduser().absolute()
+    return Path(_absolute(os.path.expanduser(path), url))
 
 
 def _shown(url: str) -> str:
     """Return the URL without its secrets."""
-    return re.sub(r"(://[^/@:]*):.*@", r"\1:…@", url, flags=re.DOTALL)
+    without = re.sub(r"(://[^/@:]*):.*@", r"\1:…@", url, flags=re.DOTALL)
+    return re.sub(r"(password=)[^&#]*", r"\1…", without)

@@ -14,20 +14,7 @@ import msgspec
 
 from penstock.core.job import Job, Lease, Ref
 from penstock.core.text import storable
-from penstock.stores.contract import RecordStatus, StepRecord, Store, StoredStep
-
-__all__ = [
-    "LINES_KEPT",
-    "LOG_BYTES",
-    "LONGEST_LINE",
-    "JobLog",
-    "LogLine",
-    "is_log",
-    "lines_of",
-    "log_and_steps",
-    "shortened",
-    "store_logs",
-]
+from penstock.stores.contract import Capability, RecordStatus, StepRecord, Store, StoredStep
 
 #: Limits of one job's log: lines, bytes of one line and of all of them.
 LINES_KEPT, LONGEST_LINE, LOG_BYTES = 200, 4_096, 65_536
@@ -67,7 +54,7 @@ class JobLog:
     """
 
     def __init__(self, job: Job | None = None) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # re-entrant: a signal handler may log
         self._lines: list[LogLine] = []
         self._first = 0  # the number of the first waiting line in this attempt
         self._room: tuple[int, int] | None = None  # lines and bytes left; None: earlier attempts not counted
@@ -79,6 +66,11 @@ class JobLog:
         with self._lock:
             if len(self._lines) <= LINES_KEPT:
                 self._lines.append(line)
+
+    def drop(self) -> None:
+        """Forget the lines that wait."""
+        with self._lock:
+            self._lines.clear()
 
     @property
     def waits(self) -> bool:
@@ -139,10 +131,16 @@ _Logs = Sequence[tuple[Lease, JobLog]]
 async def store_logs(store: Store, logs: _Logs, by: int) -> None:
     """Store the lines that wait; `by` extends the leases.
 
+    A store that keeps no steps keeps no lines: they are dropped.
+
     Raises the first error, a StoreError if the store gave it: the lines that it concerns then still wait. It
     concerns one job if its earlier lines cannot be read, else the jobs of one queue.
     """
     by_queue: dict[str, list[tuple[Lease, JobLog]]] = {}
+    if not store.can(Capability.STEPS):
+        for _, log in logs:
+            log.drop()
+        return
     for lease, log in logs:
         by_queue.setdefault(lease.queue, []).append((lease, log))
     reads = asyncio.Semaphore(_READS)

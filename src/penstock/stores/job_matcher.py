@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 
 from penstock.core.job import Job
-from penstock.core.redaction import Redaction
+from penstock.core.security import Redaction
 from penstock.stores.contract import JobFilter
-
-__all__ = ["JobMatcher", "text_bytes"]
 
 #: Characters that no JSON encoder writes as an escape.
 _UNESCAPED = re.compile(rb"[A-Za-z0-9 _.,:;!?()\[\]{}@#$%*|~^-]*")
@@ -50,6 +48,7 @@ class JobMatcher:
             and (not self._states or job.state in self._states)
             and (filter.task is None or job.task == filter.task)
             and job.task not in filter.not_tasks
+            and (filter.id is None or job.id == filter.id)
             and (filter.worker is None or job.worker == filter.worker)
             and filter.enqueued.has(job.enqueued_at)
             and filter.due.has(job.run_at)

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import math
 
-from penstock.core.limit_layers import NO_LAYERS, LimitLayers
-from penstock.core.limits import NO_LIMITS, LimitChange, QueueLimits, bounded_throttle
-
-__all__ = ["Drain", "ExactRateLimiter", "RateLimiter"]
+from penstock.core.limits import NO_LAYERS, NO_LIMITS, LimitChange, LimitLayers, QueueLimits, bounded_throttle
 
 #: Jobs may be fetched this long (ms) before they may start, so that a late fetch does not lower the rate.
 _AHEAD = 20
@@ -120,17 +117,17 @@ class RateLimiter:
         """Return True if `max_running` jobs run."""
         return self.limits.max_running is not None and running >= self.limits.max_running
 
-    def opens(self, running: int, now: int) -> int | None:
+    def opens_at(self, running: int, now: int) -> int | None:
         """Return when jobs may be fetched again; None if they may be now, or only when a running job ends."""
         limits = self.limits
         if self.full(running):
             return None
         opens = self.throttled_until
-        if limits.rate is not None:
-            opens = max(opens, math.ceil(self._first(now) - _NOISE) - self.lead)
+        if limits.rate is not None and (first := self._first(now)) > now + self.ahead:
+            opens = max(opens, math.ceil(first - _NOISE) - self.lead)
         return opens if opens > now else None
 
-    def pass_(self, n: int, now: int) -> list[int] | None:
+    def admit(self, n: int, now: int) -> list[int] | None:
         """Count n jobs that are fetched now; return the instants at which they may start, None: all now."""
         rate = self.limits.rate
         if self.limits.max_size is not None:

@@ -13,10 +13,8 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
-from penstock.core.batcher import Batcher
 from penstock.core.job import Job, Ref
-
-__all__ = ["EndedJobs", "ResultWaiter"]
+from penstock.core.loops import Batcher, start_later
 
 #: What a check finds: the jobs that have ended; None for a job that does not exist.
 EndedJobs = dict[Ref, Job | None]
@@ -71,7 +69,7 @@ class ResultWaiter:
     # ── waits ────────────────────────────────────────────────────────────────────────────────────
 
     async def stream_ends(self, refs: Iterable[Ref], timeout: int) -> AsyncGenerator[EndedJobs, None]:
-        """As `Producing.stream_ends`."""
+        """As `StreamEnds`."""
         until = time.monotonic() + timeout / 1000
         with self._waiting(set(refs)) as wait:
             if wait.open:
@@ -94,7 +92,7 @@ class ResultWaiter:
     async def wait_for_end(
         self, refs: Sequence[Ref], timeout: int, get: Callable[[Sequence[Ref]], Awaitable[list[Job | None]]]
     ) -> list[Job | None]:
-        """As `Producing.wait_for_end`; `get` returns the jobs that have not ended in time."""
+        """As `WaitForEnd`; `get` returns the jobs that have not ended in time."""
         found: EndedJobs = {}
         async with contextlib.aclosing(self.stream_ends(refs, timeout)) as ends:
             async for some in ends:
@@ -126,7 +124,7 @@ class ResultWaiter:
         else:
             self._to_recheck.add(ref)
         if self._task is None and self._waits:
-            self._task = asyncio.get_running_loop().create_task(self._check_again())
+            self._task = start_later(self._check_again())
 
     # ── checks ───────────────────────────────────────────────────────────────────────────────────
 

@@ -7,8 +7,6 @@ from penstock.core.lifecycle import ASK_CANCELLED, Transition
 from penstock.core.text import storable as _storable
 from penstock.core.text import text_of
 
-__all__ = ["asked_because", "reason_after", "storable", "storable_error", "storable_progress"]
-
 
 def storable(text: str) -> str:
     """Return the text in a form that every store can keep. A value that is not a str is converted to one."""

@@ -17,19 +17,6 @@ from penstock.core.ids import mint
 from penstock.encryption import why_not_here
 from penstock.stores.contract import Document, DocumentChange, DocumentStatus, Store
 
-__all__ = [
-    "BULK_ACTS",
-    "LONGEST_REPLY",
-    "SHARED_ACTS",
-    "CommandChannel",
-    "CommandReply",
-    "SentCommand",
-    "WorkerAct",
-    "WorkerCommand",
-    "parse_act",
-    "read_document",
-]
-
 #: The kind of the documents that are bulk acts, which workers run (`inspector/bulk_acts.py`).
 BULK_ACTS = "bulk-acts"
 _COMMANDS, _REPLIES = "worker-commands", "worker-replies"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -10,12 +11,10 @@ from weakref import WeakKeyDictionary
 from penstock.app.app import App
 from penstock.app.task import Task
 from penstock.client.handle import Handle
-from penstock.core.duration import format_ms, instant_ms, milliseconds
 from penstock.core.errors import ConfigError, did_you_mean
+from penstock.core.formats import format_ms, instant_ms, milliseconds
 from penstock.core.job import NewJob
 from penstock.testing.recorder import Recorder
-
-__all__ = ["Box", "EnqueuedJob", "assert_enqueued", "assert_not_enqueued", "enqueued"]
 
 #: Facts of a job, beside its arguments, that an assertion may name.
 _FACTS = ("queue", "delay", "run_at", "priority", "id", "count")
@@ -41,7 +40,10 @@ class Box:
 
 
 class EnqueuedJob:
-    """An enqueued job, with its arguments as the task will receive them."""
+    """An enqueued job, with its arguments as the task will receive them.
+
+    The job of a node of a flow lacks the arguments that are results of other nodes.
+    """
 
     def __init__(self, app: App, new: NewJob) -> None:
         self._app = app
@@ -49,7 +51,11 @@ class EnqueuedJob:
         task = app.tasks.get(new.task)
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
-        if task is not None:
+        if task is not None and new.flow is not None and new.flow.inputs:
+            results = {one.name for one in new.flow.inputs}
+            known = task.carried.known(new.payload, task.carried.signature.parameters)
+            self.kwargs = {name: value for name, value in known.items() if name not in results}
+        elif task is not None:
             self.args, self.kwargs = task.carried.decode(new.payload)
 
     @property
@@ -67,6 +73,10 @@ class EnqueuedJob:
     @property
     def priority(self) -> int:
         return self.new.priority
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self.new.headers or {}
 
     @property
     def delay(self) -> timedelta:
@@ -96,7 +106,7 @@ def enqueued(app: App, task: Task[..., Any] | str | None = None) -> list[Enqueue
     The list includes jobs that have run. `box.clear()` empties it.
     """
     name = None if task is None else _name(app, task)
-    jobs = [job for job in _recorder(app).enqueued if name is None or job.task == name]
+    jobs = [job for job in _recorder(app).enqueued if name is None or _name_now(app, job) == name]
     return [EnqueuedJob(app, job) for job in jobs]
 
 
@@ -129,6 +139,7 @@ class _ExpectedCall:
     def __init__(
         self, app: App, task: Task[..., Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        self._app = app
         self._name = _name(app, task)
         self._task = app.tasks.get(self._name)
         signature = self._task.carried.signature if self._task else inspect.Signature()
@@ -142,7 +153,7 @@ class _ExpectedCall:
         self._wanted = None if self._any_call else _bound(signature, args, self._kwargs, self._name)
 
     def fits(self, job: EnqueuedJob) -> bool:
-        if job.task != self._name or not self._call_fits(job):
+        if _name_now(self._app, job) != self._name or not self._call_fits(job):
             return False
         return all(self._fact_fits(key, value, job.new) for key, value in self._facts.items())
 
@@ -161,7 +172,7 @@ class _ExpectedCall:
     def failure(self, found: list[EnqueuedJob], there: list[EnqueuedJob]) -> str:
         if found:
             return f"{self} was enqueued {len(found)} time(s), not {self.count}:{_listed(found)}"
-        same = [job for job in there if job.task == self._name]
+        same = [job for job in there if _name_now(self._app, job) == self._name]
         if same:
             return f"{self} was not enqueued; of this task there were:{_listed(same)}"
         if there:
@@ -185,6 +196,11 @@ def _bound(
         raise ConfigError(f"{_short(name)} cannot be called like that: {error}") from None
     bound.apply_defaults()
     return dict(bound.arguments)
+
+
+def _name_now(app: App, job: NewJob | EnqueuedJob) -> str:
+    """The name of the job's task, also of a job that was enqueued under a former one."""
+    return app.tasks[job.task].name if job.task in app.tasks else job.task
 
 
 def _name(app: App, task: Task[..., Any] | str) -> str:

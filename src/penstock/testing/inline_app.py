@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, TypeVar
@@ -17,17 +17,17 @@ from penstock.app.app import App
 from penstock.app.task import Task
 from penstock.client.timeouts import refuse_in_loop
 from penstock.core.clock import ManualClock
-from penstock.core.duration import Duration, format_ms, instant_ms, milliseconds
 from penstock.core.errors import ConfigError
-from penstock.core.ids import mint_token
+from penstock.core.formats import Duration, format_ms, instant_ms, milliseconds
 from penstock.core.job import AttemptError, State
+from penstock.core.portable import PortableError
+from penstock.inspector.bulk_acts import BulkActs, BulkState
 from penstock.maintenance.periodic_enqueuer import PeriodicEnqueuer
-from penstock.stores.contract import QueueInfo, Share, Store
+from penstock.stores.contract import QueueInfo, Store
+from penstock.stores.worker_commands import BULK_ACTS
 from penstock.testing.assertions import Box, EnqueuedJob, assert_enqueued, assert_not_enqueued, enqueued
 from penstock.testing.recorder import Recorder, recording
 from penstock.worker.worker import Worker
-
-__all__ = ["AttemptFailed", "Inline", "Ran", "StillRunning", "arun_all", "inline", "run_all"]
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ _CHOSEN = ("Retry", "Discard")
 _LOOK = 0.05
 
 
-class AttemptFailed(AssertionError):
+class AttemptFailed(PortableError, AssertionError):
     """An attempt failed while a test ran its jobs; the message includes the traceback.
 
     `errors` lists all failures: (job id, task, error).
@@ -191,14 +191,16 @@ class Inline(Box):
     async def _pass_time(self, until: int | None) -> None:
         periodic = self._periodic(await self._queues())
         lets_recur = until is not None and until > self.clock.now()
-        async with _InlineWorker(self.app, self._concurrency) as worker:
+        async with _InlineWorker(self.app, self._concurrency, self.clock) as worker:
             for _ in range(_MAX_STEPS):
+                await self._bulk_acts()
                 recurs = self.clock.now() + await periodic.tick() * 1_000 if lets_recur else math.inf
                 due = await self._store.promote(await self._queues(), limit=_MOST_JOBS)
-                if names := await self._busy_queues():
+                infos = await self._store.queues()
+                if names := _busy(infos):
                     await self._until_idle(names, worker, await worker.serving(names))
                     continue
-                instants = [due.next, await self._opens(await self._queues())]
+                instants = [due.next, *(info.opens_at for info in infos if _is_startable(info))]
                 soonest = min(recurs, *(instant for instant in instants if instant is not None), math.inf)
                 if soonest > (math.inf if until is None else until) or soonest == math.inf:
                     break
@@ -207,6 +209,24 @@ class Inline(Box):
                 raise StillRunning(f"{_MAX_STEPS} steps of time were not enough for {await self._left()}")
         if until is not None:
             self.clock.advance(max(0, until - self.clock.now()))
+
+    async def _bulk_acts(self) -> None:
+        """Run the bulk acts that were started, to their ends."""
+        if await self._store.document_versions([BULK_ACTS]) == [0]:
+            return
+        acts, give_up = BulkActs(self._store), time.monotonic() + self._patience / 1000
+        while True:
+            act, free_in = await acts.next_free()
+            if act is None and free_in is None:
+                return
+            if act is not None:
+                while (stepped := await acts.step(act.id, "inline")) is not None:
+                    if stepped.state is not BulkState.RUNNING:
+                        break
+            elif time.monotonic() > give_up:  # another process of the test holds it
+                raise StillRunning(f"after {format_ms(self._patience)} of real time a bulk act has not ended")
+            else:  # the worker runs it
+                await asyncio.sleep(_LOOK)
 
     def _periodic(self, stored: list[str]) -> PeriodicEnqueuer:
         """The service that enqueues the jobs of periodic entries, as in a worker."""
@@ -223,7 +243,7 @@ class Inline(Box):
         """Wait until the worker runs no job and has no job to start."""
         give_up = time.monotonic() + self._patience / 1000
         settled = self.recorder.settled
-        while not run.done() and (worker.calls_back or set(names) & set(await self._busy_queues())):
+        while not run.done() and (worker.calls_back or set(names) & set(_busy(await self._store.queues()))):
             if time.monotonic() > give_up:
                 raise StillRunning(
                     f"after {format_ms(self._patience)} of real time there are still {await self._left()}; "
@@ -236,20 +256,6 @@ class Inline(Box):
 
     async def _queues(self) -> list[str]:
         return [info.name for info in await self._store.queues()]
-
-    async def _busy_queues(self) -> list[str]:
-        """The queues with a job that runs or could start now."""
-        return [
-            info.name
-            for info in await self._store.queues()
-            if info.counts.get(State.RUNNING, 0)
-            or (_is_startable(info) and await self._opens([info.name]) is None)
-        ]
-
-    async def _opens(self, names: list[str]) -> int | None:
-        """When the first of these queues lets go what a rate or a hold keeps back now."""
-        look = [Share(name, quota=0, cap=0) for name in names]
-        return (await self._store.fetch(look, limit=0, lease=0, worker="inline", token=mint_token())).opens
 
     async def _left(self) -> str:
         jobs = [
@@ -278,9 +284,10 @@ class Inline(Box):
 class _InlineWorker:
     """The worker of one run. It starts on demand and stops at the end of the run."""
 
-    def __init__(self, app: App, concurrency: int) -> None:
+    def __init__(self, app: App, concurrency: int, clock: ManualClock) -> None:
         self._app = app
         self._concurrency = concurrency
+        self._clock = clock
         self._names: set[str] = set()
         self._worker: Worker | None = None
         self._run: asyncio.Future[None] | None = None
@@ -291,7 +298,11 @@ class _InlineWorker:
             await self._end()
             self._names.update(names, self._app.queues())
             self._worker = Worker(
-                self._app, sorted(self._names), concurrency=self._concurrency, periodic=False
+                self._app,
+                sorted(self._names),
+                concurrency=self._concurrency,
+                periodic=False,
+                store_clock=self._clock,
             )
             self._run = asyncio.ensure_future(self._worker.run())
         return self._run
@@ -361,6 +372,15 @@ async def arun_all(app: App, *, concurrency: int = 20) -> None:
     names = list(dict.fromkeys([*app.queues(), *(info.name for info in await app.store.queues())]))
     if names:
         await Worker(app, names, concurrency=concurrency, burst=True).run()
+
+
+def _busy(infos: Iterable[QueueInfo]) -> list[str]:
+    """The queues with a job that runs or could start now."""
+    return [
+        info.name
+        for info in infos
+        if info.counts.get(State.RUNNING, 0) or (_is_startable(info) and info.opens_at is None)
+    ]
 
 
 def _is_startable(info: QueueInfo) -> bool:

@@ -47,12 +47,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if choice not in _CHOICES:
         raise pytest.UsageError(f"penstock_store = {choice!r} is not one of {', '.join(_CHOICES)}")
     if choice == "chosen":
-        from penstock.core.store_guards import guards
+        from penstock.core.running import store_guards
 
         guard = _Guard(config.rootpath)
         config.pluginmanager.register(guard, "penstock-guard")
-        guards.append(guard.check)
-        config.add_cleanup(lambda: guards.remove(guard.check))
+        store_guards.append(guard.check)
+        config.add_cleanup(lambda: store_guards.remove(guard.check))
 
 
 class _Guard:
@@ -68,10 +68,15 @@ class _Guard:
 
     def check(self, url: str) -> None:
         """Raise ConfigError if the store of this URL was not chosen for tests."""
-        if url == os.environ.get("PENSTOCK_URL") or self._is_marked() or self._is_temporary(url):
+        if self._is_marked() or self._is_temporary(url):
             return
         from penstock.config import mask_url
         from penstock.core.errors import ConfigError
+        from penstock.stores.connect import check_url
+
+        chosen = os.environ.get("PENSTOCK_URL")
+        if chosen and url == check_url(chosen):
+            return
 
         raise ConfigError(
             f"a test would use the store {mask_url(url)}, which was not chosen for tests: use the fixture "

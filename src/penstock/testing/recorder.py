@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator, Sequence
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
+from penstock.core.changes import replaced_spec
 from penstock.core.clock import Clock
+from penstock.core.flow import FlowInfo, NewFlow, NewNode
 from penstock.core.job import AttemptError, Job, NewJob, Ref, State
-from penstock.core.unique_rules import replaced_spec
-from penstock.stores.contract import Enqueued, EnqueueStatus, QueueInfo, Settled, Settlement, Store, SyncStore
+from penstock.stores import contract
+from penstock.stores.around import EndedJobs, Plan, StoreAround, SyncStoreAround, asked
 from penstock.stores.memory import MemoryStore
 
-__all__ = ["NothingRuns", "Recorder", "recording"]
+A = TypeVar("A")
 
 
 #: How long to wait (real ms) for a job that no worker runs: another thread may be about to run it.
 _ALONE = 500
-
-EndedJobs = dict[Ref, Job | None]
 
 
 class NothingRuns(AssertionError):
@@ -35,6 +37,8 @@ class Recorder:
         #: (job id, task, error) of every failed attempt.
         self.errors: list[tuple[str, str, AttemptError]] = []
         self._tasks: dict[str, str] = {}
+        #: The jobs of flows that were not enqueued yet, by flow.
+        self._nodes: dict[Ref, dict[Ref, NewJob]] = {}
         #: Number of runs in progress: `box.run()`, `box.advance()`, `box.run_all()`.
         self.running = 0
         #: Set at every settlement, on the event loop of the worker.
@@ -44,11 +48,11 @@ class Recorder:
         """Begin a run on the running event loop, and reset the ends of attempts."""
         self.ends, self.errors, self.settled = Counter(), [], asyncio.Event()
 
-    def took(self, jobs: Sequence[NewJob], answers: Sequence[Enqueued]) -> None:
+    def took(self, jobs: Sequence[NewJob], answers: Sequence[contract.Enqueued]) -> None:
         for job, answer in zip(jobs, answers, strict=True):
-            if answer.status is EnqueueStatus.NEW:
+            if answer.status is contract.EnqueueStatus.NEW:
                 self.remember(job)
-            elif answer.status is EnqueueStatus.REPLACED:
+            elif answer.status is contract.EnqueueStatus.REPLACED:
                 self.enqueued = [
                     replaced_spec(one, job) if (one.queue, one.id) == (job.queue, answer.id) else one
                     for one in self.enqueued
@@ -58,7 +62,22 @@ class Recorder:
         self.enqueued.append(job)
         self._tasks[job.id] = job.task
 
-    def refuse_alone(self, queues: Sequence[QueueInfo]) -> None:
+    def laid(self, flow: NewFlow, nodes: Sequence[NewNode]) -> None:
+        """Note the jobs of a flow: each is remembered when it has been enqueued."""
+        waiting = self._nodes.setdefault(flow.ref, {})
+        waiting.update((node.job.ref, node.job) for node in nodes if node.job is not None)
+
+    def follow(self, store: contract.SyncStore) -> None:
+        """Remember the jobs of flows that were enqueued since the last call."""
+        for flow, waiting in list(self._nodes.items()):
+            jobs = zip(list(waiting), store.get(list(waiting)), strict=True)
+            for ref in [ref for ref, job in jobs if job is not None]:
+                self.remember(waiting.pop(ref))
+            (info,) = store.get_flows([flow])
+            if not waiting or info is None:
+                del self._nodes[flow]
+
+    def refuse_alone(self, queues: Sequence[contract.QueueInfo]) -> None:
         """Raise NothingRuns if no worker runs jobs at the moment."""
         if not self.running and not any(info.counts.get(State.RUNNING, 0) for info in queues):
             raise NothingRuns(
@@ -66,9 +85,9 @@ class Recorder:
                 "or box.advance(...) for a delayed job or a retry; in an event loop await box.arun()"
             )
 
-    def ended(self, settlements: Sequence[Settlement], answers: Sequence[Settled]) -> None:
+    def ended(self, settlements: Sequence[contract.Settlement], answers: Sequence[contract.Settled]) -> None:
         for one, answer in zip(settlements, answers, strict=True):
-            if answer is not Settled.APPLIED:
+            if answer is not contract.Settled.APPLIED:
                 continue
             self.ends[one.transition.state] += 1
             if one.transition.error is not None:
@@ -79,37 +98,33 @@ class Recorder:
         self.settled.set()
 
 
-def recording(recorder: Recorder, clock: Clock) -> Store:
+def recording(recorder: Recorder, clock: Clock) -> contract.Store:
     """A new memory store with this clock, recorded by this recorder."""
-    return cast(Store, _Recorded(MemoryStore(clock=clock, exact=True), recorder))
+    return _Recorded(MemoryStore(clock=clock, exact=True), recorder)
 
 
-class _Recorded:
+class _Recorded(StoreAround):
     """A memory store whose enqueues and settlements are recorded."""
 
-    def __init__(self, store: MemoryStore, recorder: Recorder) -> None:
-        self._store = store
+    def __init__(self, store: contract.Store, recorder: Recorder) -> None:
+        super().__init__(store)
         self._recorder = recorder
-        self.sync = cast(SyncStore, _RecordedSync(store.sync, recorder))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
+    def around(self, store: contract.Store) -> contract.Store:
+        return _Recorded(store, self._recorder)
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        answers = await self._store.enqueue(jobs)
-        self._recorder.took(jobs, answers)
-        return answers
+    def plan(self, request: contract.Request[A]) -> Plan[A]:
+        recorded = _PLANS.get(type(request))
+        plan: Plan[A] = asked(request) if recorded is None else recorded(self._recorder, self._store, request)
+        return plan
 
-    async def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        jobs = await self._store.wait_for_end(refs, timeout=min(timeout, _ALONE))
-        if timeout <= _ALONE or all(job is None or job.ended for job in jobs):
-            return jobs
-        self._recorder.refuse_alone(await self._store.queues())
-        return await self._store.wait_for_end(refs, timeout=timeout - _ALONE)
+    @property
+    def sync(self) -> contract.SyncStore:
+        return _SyncRecorded(self._store.sync, self, self._recorder)
 
-    async def stream_ends(self, refs: Sequence[Ref], *, timeout: int) -> AsyncGenerator[EndedJobs, None]:
-        open = set(refs)
-        async for some in self._store.stream_ends(refs, timeout=min(timeout, _ALONE)):
+    async def stream(self, request: contract.StreamEnds) -> AsyncGenerator[EndedJobs, None]:
+        open, timeout = set(request.refs), request.timeout
+        async for some in self._store.stream_ends(request.refs, timeout=min(timeout, _ALONE)):
             open -= some.keys()
             yield some
         if open and timeout > _ALONE:
@@ -117,37 +132,83 @@ class _Recorded:
             async for some in self._store.stream_ends(list(open), timeout=timeout - _ALONE):
                 yield some
 
-    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        answers = await self._store.settle(settlements)
-        self._recorder.ended(settlements, answers)
-        return answers
 
-
-class _RecordedSync:
-    def __init__(self, sync: SyncStore, recorder: Recorder) -> None:
-        self._sync = sync
+class _SyncRecorded(SyncStoreAround):
+    def __init__(self, sync: contract.SyncStore, around: StoreAround, recorder: Recorder) -> None:
+        super().__init__(sync, around)
         self._recorder = recorder
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._sync, name)
-
-    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        answers = self._sync.enqueue(jobs)
-        self._recorder.took(jobs, answers)
-        return answers
-
-    def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        jobs = self._sync.wait_for_end(refs, timeout=min(timeout, _ALONE))
-        if timeout <= _ALONE or all(job is None or job.ended for job in jobs):
-            return jobs
-        self._recorder.refuse_alone(self._sync.queues())
-        return self._sync.wait_for_end(refs, timeout=timeout - _ALONE)
-
-    def stream_ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[EndedJobs, None, None]:
-        open = set(refs)
-        for some in self._sync.stream_ends(refs, timeout=min(timeout, _ALONE)):
+    def stream(self, request: contract.StreamEnds) -> Generator[EndedJobs, None, None]:
+        open, timeout = set(request.refs), request.timeout
+        for some in self._sync.stream_ends(request.refs, timeout=min(timeout, _ALONE)):
             open -= some.keys()
             yield some
         if open and timeout > _ALONE:
             self._recorder.refuse_alone(self._sync.queues())
             yield from self._sync.stream_ends(list(open), timeout=timeout - _ALONE)
+
+
+# ── the plans ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _enqueue(
+    recorder: Recorder, store: contract.Store, request: contract.Enqueue
+) -> Plan[list[contract.Enqueued]]:
+    answers = yield from asked(request)
+    recorder.took(request.jobs, answers)
+    return answers
+
+
+def _put_flow(recorder: Recorder, store: contract.Store, request: contract.PutFlow) -> Plan[FlowInfo | None]:
+    info = yield from asked(request)
+    if info is not None:
+        recorder.laid(request.flow, request.nodes)
+        recorder.follow(store.sync)
+    return info
+
+
+def _add_to_flow(
+    recorder: Recorder, store: contract.Store, request: contract.AddToFlow
+) -> Plan[FlowInfo | None]:
+    info = yield from asked(request)
+    stored = yield from asked(contract.Get([job.ref for job in request.jobs]))
+    for job, one in zip(request.jobs, stored, strict=True):
+        if one is not None:  # a repeated call stores none
+            recorder.remember(job)
+    return info
+
+
+def _advance_flows(recorder: Recorder, store: contract.Store, request: contract.AdvanceFlows) -> Plan[int]:
+    done = yield from asked(request)
+    recorder.follow(store.sync)
+    return done
+
+
+def _settle(
+    recorder: Recorder, store: contract.Store, request: contract.Settle
+) -> Plan[list[contract.Settled]]:
+    answers = yield from asked(request)
+    recorder.follow(store.sync)
+    recorder.ended(request.settlements, answers)
+    return answers
+
+
+def _wait_for_end(
+    recorder: Recorder, store: contract.Store, request: contract.WaitForEnd
+) -> Plan[list[Job | None]]:
+    timeout = request.timeout
+    jobs = yield from asked(replace(request, timeout=min(timeout, _ALONE)))
+    if timeout <= _ALONE or all(job is None or job.ended for job in jobs):
+        return jobs
+    recorder.refuse_alone((yield from asked(contract.Queues())))
+    return (yield from asked(replace(request, timeout=timeout - _ALONE)))
+
+
+_PLANS: Mapping[type[contract.Request[Any]], Callable[[Recorder, contract.Store, Any], Plan[Any]]] = {
+    contract.Enqueue: _enqueue,
+    contract.PutFlow: _put_flow,
+    contract.AddToFlow: _add_to_flow,
+    contract.AdvanceFlows: _advance_flows,
+    contract.Settle: _settle,
+    contract.WaitForEnd: _wait_for_end,
+}

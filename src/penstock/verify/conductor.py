@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,23 +22,20 @@ from penstock.config import load
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.core.job import Job, State
 from penstock.inspector.bulk_acts import BulkActs, BulkState
-from penstock.stores.contract import Store
-from penstock.verify.command_line import command_line_numbers
+from penstock.stores.contract import Capability, Store, StoredStep
 from penstock.verify.environment import Environment
 from penstock.verify.faults.chaos_run import ChaosRun
-from penstock.verify.faults.injector import FaultInjector
-from penstock.verify.faults.plan import AREAS, PlannedFault, RunRequest, plan
-from penstock.verify.faults.task_faults import UNKNOWN_TASK
+from penstock.verify.faults.job_faults import UNKNOWN_TASK
+from penstock.verify.faults.plan import AREAS, FaultInjector, PlannedFault, plan
 from penstock.verify.fleet import Fleet
-from penstock.verify.interrupts import without_interrupts
 from penstock.verify.ledger import Ledger
 from penstock.verify.ledger.check import snapshot, verdict_on
-from penstock.verify.ledger.reading.history import read
+from penstock.verify.ledger.history import read
+from penstock.verify.ledger.rules.counters import Numbers, numbers_of
+from penstock.verify.ledger.story import label_of
 from penstock.verify.report.report import Account, Report, report_of
-from penstock.verify.run_folder import RunFolder
-from penstock.verify.servers import power
-
-__all__ = ["VerifyProgress", "conduct"]
+from penstock.verify.run_folder import RunFolder, RunRequest, VerifyFailed
+from penstock.verify.servers import disks
 
 #: Timeout until the first workers serve (s).
 _UNTIL_READY = 60.0
@@ -94,17 +96,10 @@ class _Run:
         self._started_at = time.time()
         self._ledger = Ledger(folder.ledger, note="the conductor")
         if environment.file is not None and "power-cut" in request.asked:
-            power.start_tracking(environment.file)
+            disks.start_tracking(environment.file)
         self._app = App(environment.url, namespace=folder.namespace, name="verify")
         self._ledger.watch(self._app)
-        self._fleet = Fleet(
-            folder,
-            seed=request.seed,
-            workers=request.workers,
-            rate=request.rate,
-            process_share=request.process_share,
-            flow_share=request.flow_share,
-        )
+        self._fleet = Fleet(folder, request)
         self._run = ChaosRun(
             self._fleet,
             self._ledger,
@@ -204,7 +199,7 @@ class _Run:
         self._progress("draining")
         self._fleet.end_producers()
         self._fleet.replace_dead()
-        if any(done.kind == "two-versions" for done in self._run.done):
+        if any(done.kind in ("two-versions", "rename") for done in self._run.done):
             self._fleet.add_worker("lone", version="2")  # for the jobs of tasks that only version 2 has
         limit = _DRAIN + _DRAIN_SHARE * self._request.seconds
         ends = time.monotonic() + limit
@@ -229,14 +224,15 @@ class _Run:
 
         Answer: the number of unfinished jobs, or if there are none, of unfinished flows or bulk acts.
         """
-        table = await store.entries()
-        if running := [entry.ref for entry in table.entries if not entry.paused]:
-            await store.pause_entries(running, True)
+        if store.can(Capability.SCHEDULE):
+            table = await store.entries()
+            if running := [entry.ref for entry in table.entries if not entry.paused]:
+                await store.pause_entries(running, True)
         infos = await store.queues()
         if away := next((info.away for info in infos if info.away), ""):
             raise StoreUnavailable(away)  # a count would be incomplete
         counts = {state: sum(info.counts.get(state, 0) for info in infos) for state in State}
-        if counts[State.PARKED]:
+        if counts[State.PARKED] and store.can(Capability.SEARCH):
             parked = await store.list_jobs(state=State.PARKED, task=UNKNOWN_TASK, limit=1_000)
             await store.cancel([job.ref for job in parked.jobs])
         if self._had_wrong_clock() and (counts[State.SCHEDULED] or counts[State.RETRYABLE]):
@@ -270,13 +266,17 @@ class _Run:
         for job in (await store.list_jobs(state=State.SUSPENDED, limit=1_000)).jobs:
             steps = {step.name: step for step in await store.steps(job.ref)}
             waits = [step for step in steps.values() if step.value is None]
-            timed = all(f"{step.name}!until" in steps for step in waits)
+            timed = all(f"{step.name}!until" in steps for step in waits) or any(
+                map(_is_long_nap, steps.values())
+            )
             lost = self._run.forgiven and any(now - step.at > _LONGEST_WAIT for step in waits)
             if lost or (clock and timed and _is_far(job)):
                 await store.cancel([job.ref])
 
     async def _open_flows(self, store: Store) -> int:
         """The number of flows that have not ended."""
+        if not store.can(Capability.FLOW):
+            return 0
         n, after = 0, None
         while True:
             page = await store.list_flows(after=after, limit=_PAGE)
@@ -288,6 +288,8 @@ class _Run:
     async def _open_bulk_acts(self, store: Store) -> int:
         """The number of bulk acts that run. One that a worker with a wrong clock holds for an hour is
         aborted."""
+        if not store.can(Capability.DOCUMENTS):
+            return 0
         acts = BulkActs(store)
         running = [one for one in await acts.all() if one.state is BulkState.RUNNING]
         if self._had_wrong_clock():
@@ -300,7 +302,8 @@ class _Run:
         store = self._app.store
         history = read(self._folder.ledger)
         seen = asyncio.run(snapshot(store, history))
-        commands = command_line_numbers(self._environment.url, self._folder.namespace)
+        counts = store.can(Capability.MEASURE)
+        commands = command_line_numbers(self._environment.url, self._folder.namespace, totals=counts)
         seen = replace(seen, shown={**seen.shown, "the command line": commands})
         account = Account(
             request=self._request,
@@ -331,5 +334,84 @@ def _is_far(job: Job) -> bool:
     return job.run_at > time.time_ns() // 1_000_000 + _LATEST
 
 
+def _is_long_nap(step: StoredStep) -> bool:
+    """Whether this is a nap whose end is as far away as that of a worker with a wrong clock."""
+    if step.value is None or label_of(step.name)[::2] != ("sleep", ""):
+        return False
+    return int(step.value.rpartition(b"\n")[2]) > time.time_ns() // 1_000_000 + _LATEST
+
+
 def _seconds_of_lease(folder: RunFolder) -> float:
     return load(env=folder.env()).config.lease / 1000
+
+
+# ── what the command line shows ──────────────────────────────────────────────────────────────────
+
+
+_PATIENCE = 60.0
+
+
+def command_line_numbers(url: str, namespace: str, *, totals: bool = True) -> Numbers:
+    """The jobs by state of all queues, from `penstock queues list`; the `totals` from `penstock stats`.
+
+    Raises VerifyFailed.
+    """
+    env = {**os.environ, "PENSTOCK_URL": url, "PENSTOCK_NAMESPACE": namespace}
+    stats = _json(env, "stats")["queues"] if totals else []
+    return numbers_of(_json(env, "queues", "list")["queues"], stats)
+
+
+def _json(env: dict[str, str], *words: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "penstock", *words, "--json"]
+    said = subprocess.run(  # noqa: S603 (a program of ours, in words of ours)
+        command, env=env, capture_output=True, text=True, timeout=_PATIENCE, check=False
+    )
+    if said.returncode:
+        raise VerifyFailed(f"penstock {' '.join(words)} failed: {said.stderr.strip()[-500:]}")
+    answer: dict[str, Any] = json.loads(said.stdout)
+    return answer
+
+
+# ── interrupts ───────────────────────────────────────────────────────────────────────────────────
+
+#: The first of these ends a run in order; later ones are ignored.
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _ignore(*_: Any) -> None:
+    """Do nothing. Used in place of SIG_IGN, which makes Python complain about a pending signal."""
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """End the block at the first signal with KeyboardInterrupt, and ignore the next: they would cut the
+    clean-up short."""
+
+    def interrupt(*_: Any) -> None:
+        for number in handled:
+            signal.signal(number, _ignore)
+        raise KeyboardInterrupt
+
+    handled = [number for number in _ENDS if signal.getsignal(number) != signal.SIG_IGN]  # as under nohup
+    with _handled(handled, interrupt):
+        yield
+
+
+@contextlib.contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Ignore these signals until the block has ended."""
+    with _handled(_ENDS, _ignore):
+        yield
+
+
+@contextlib.contextmanager
+def _handled(numbers: Any, handler: Any) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, was in before.items():
+            signal.signal(number, was)

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import inspect
 import os
 import signal
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
 from penstock.core.errors import ConfigError, EnqueueUnknown, StoreUnavailable, did_you_mean
-from penstock.core.job import NewJob
-from penstock.stores.contract import Store
-from penstock.stores.facade import VERBS
+from penstock.stores.around import Plan, StoreAround, asked
+from penstock.stores.contract import Enqueue, Request, Store, StreamEnds, verbs
 
-__all__ = ["Boundary", "CrashPoints", "Point", "kill_here"]
+A = TypeVar("A")
 
 #: All verbs but `stream_ends`, which yields results one by one and so has no single moment of completion.
-_VERBS = tuple(name for name in VERBS if name != "stream_ends")
+_VERBS = frozenset(verbs()) - {StreamEnds.verb}
 _LOOP_ROUNDS = 5
 
 
@@ -56,7 +54,7 @@ class Point(msgspec.Struct, frozen=True, order=True):
         return cls(_verb(verb), int(call), Boundary(boundary))
 
 
-class CrashPoints:
+class CrashPoints(StoreAround):
     """A wrapper around a store that records every crash point: `app.use_store(CrashPoints(app.store).store)`.
 
     A run without faults lists all crash points in `passed`. A later run, on a new store, injects a fault at
@@ -69,7 +67,7 @@ class CrashPoints:
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self._acts: dict[Point, Callable[[], object] | None] = {}
         self._lock = threading.Lock()  # heartbeats come from a thread of their own
         self._calls: dict[str, int] = defaultdict(int)
@@ -81,13 +79,30 @@ class CrashPoints:
 
     @property
     def store(self) -> Store:
-        """This wrapper, typed as a store."""
-        return cast(Store, self)
+        """This wrapper."""
+        return self
 
-    @property
-    def sync(self) -> Any:
-        """The synchronous store, with the same points but no `after`."""
-        return _SyncCrashPoints(self._store.sync, self)
+    def around(self, store: Store) -> Store:
+        raise ConfigError("crash points are those of one namespace")
+
+    def plan(self, request: Request[A]) -> Plan[A]:
+        """What a call of a thread is: it has the same points but no `after`."""
+        verb, number = request.called, self._begin(request.called)
+        self._pass(Point(verb, number, Boundary.BEFORE), request)
+        answer = yield from asked(request)
+        self._pass(Point(verb, number, Boundary.LOST), request)
+        return answer
+
+    async def ask(self, request: Request[A]) -> A:
+        """Pass the crash points of this call."""
+        verb, number = request.called, self._begin(request.called)
+        if self._pass(Point(verb, number, Boundary.BEFORE), request):
+            await _let_cancellation_arrive()
+        answer = await self._store.ask(request)
+        if self._pass(Point(verb, number, Boundary.LOST), request):
+            await _let_cancellation_arrive()
+        asyncio.get_running_loop().call_soon(self._pass, Point(verb, number, Boundary.AFTER), request)
+        return answer
 
     def at(self, point: Point | str, act: Callable[[], object] | None = None) -> None:
         """Inject a fault at this point, once."""
@@ -103,25 +118,6 @@ class CrashPoints:
         """The number of calls of a verb."""
         return self._calls[_verb(verb)]
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        if name not in _VERBS:
-            return found
-        return self._guarded(name, found) if inspect.iscoroutinefunction(found) else found
-
-    def _guarded(self, verb: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        async def guarded(*args: Any, **options: Any) -> Any:
-            number = self._begin(verb)
-            if self._pass(Point(verb, number, Boundary.BEFORE), args):
-                await _let_cancellation_arrive()
-            answer = await call(*args, **options)
-            if self._pass(Point(verb, number, Boundary.LOST), args):
-                await _let_cancellation_arrive()
-            asyncio.get_running_loop().call_soon(self._pass, Point(verb, number, Boundary.AFTER), args)
-            return answer
-
-        return guarded
-
     def _begin(self, verb: str) -> int:
         if self._cut:
             raise StoreUnavailable(f"a test has cut this process off from its store, at {verb}")
@@ -129,7 +125,7 @@ class CrashPoints:
             self._calls[verb] += 1
             return self._calls[verb]
 
-    def _pass(self, point: Point, args: Sequence[Any]) -> bool:
+    def _pass(self, point: Point, request: Request[Any]) -> bool:
         """Record the point, and inject its fault. Returns True if a function was called."""
         self.passed.append(point)
         if point not in self._acts:
@@ -139,30 +135,9 @@ class CrashPoints:
             return False  # the caller has its reply: nothing is left that could fail
         self.struck.append(point)
         if act is None:
-            raise _failure(point, args)
+            raise _failure(point, request)
         act()
         return True
-
-
-class _SyncCrashPoints:
-    def __init__(self, store: Any, points: CrashPoints) -> None:
-        self._store = store
-        self._points = points
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        if name not in _VERBS:
-            return found
-        points = self._points
-
-        def guarded(*args: Any, **options: Any) -> Any:
-            number = points._begin(name)
-            points._pass(Point(name, number, Boundary.BEFORE), args)
-            answer = found(*args, **options)
-            points._pass(Point(name, number, Boundary.LOST), args)
-            return answer
-
-        return guarded
 
 
 async def _let_cancellation_arrive() -> None:
@@ -176,11 +151,10 @@ def kill_here() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _failure(point: Point, args: Sequence[Any]) -> Exception:
+def _failure(point: Point, request: Request[Any]) -> Exception:
     """The exception of a real store at this point: EnqueueUnknown if an enqueue's reply is lost."""
-    if point.verb == "enqueue" and point.boundary is Boundary.LOST:
-        jobs = cast(Sequence[NewJob], args[0])
-        return EnqueueUnknown([job.id for job in jobs], f"a test loses the reply at {point}")
+    if isinstance(request, Enqueue) and point.boundary is Boundary.LOST:
+        return EnqueueUnknown([job.id for job in request.jobs], f"a test loses the reply at {point}")
     return StoreUnavailable(f"a test makes the store fail at {point}")
 
 

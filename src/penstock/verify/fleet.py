@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.verify.processes import children, session_processes
-from penstock.verify.run_folder import ROLE, VERSION, RunFolder, VerifyFailed
+from penstock.verify.run_folder import ROLE, VERSION, RunFolder, RunRequest, VerifyFailed
 
-__all__ = ["Fleet", "Member"]
-
+#: Number of producers, which share the rate.
+_PRODUCERS = 2
 #: A process is given up after this many consecutive exits within this time (s) of its start.
 _QUICK_EXIT, _MOST_QUICK_EXITS = 3.0, 6
 
@@ -80,16 +80,10 @@ class Fleet:
     def __init__(
         self,
         folder: RunFolder,
-        *,
-        seed: int,
-        workers: int,
-        rate: float,
-        producers: int = 2,
-        process_share: float | None = None,
-        flow_share: float = 0.0,
+        request: RunRequest,
     ) -> None:
         self._folder = folder
-        self._seed = seed
+        self._request = request
         self._lock = threading.RLock()
         self._closed = False
         self._started = 0
@@ -98,10 +92,6 @@ class Fleet:
         self._temporary: list[Member] = []
         self._orphaned: list[int] = []  # sessions of dead processes in which a child still drains
         self._producer_starts = 0  # each start of a producer draws its load from its own seed
-        self._rate = rate / producers
-        self._process_share = process_share
-        self._flow_share = flow_share
-        self._wanted = (workers, producers)
 
     @property
     def all(self) -> list[Member]:
@@ -111,17 +101,23 @@ class Fleet:
 
     def start(self) -> None:
         """Start the workers (every second one a supervisor with two processes), then the producers."""
-        workers, producers = self._wanted
         with self._lock:
             self.workers = [
-                self._worker("lone" if i % 2 else "supervised", i + 1, "1", 0) for i in range(workers)
+                self._worker("lone" if i % 2 else "supervised", i + 1, "1", 0)
+                for i in range(self._request.workers)
             ]
-            self.producers = [self._producer(i + 1) for i in range(producers)]
+            self.producers = [self._producer(i + 1) for i in range(_PRODUCERS)]
 
     def add_temporary(self, role: str, *, version: str = "1", ahead: int = 0) -> Member:
-        """Start one more worker, which is not replaced when it dies; its clock is `ahead` seconds ahead."""
+        """Start one more worker, or producer, which is not replaced when it dies.
+
+        The clock of a worker is `ahead` seconds ahead.
+        """
         with self._lock:  # held throughout, so that `close` knows every process that was started
-            member = self._worker(role, 0, version, ahead)
+            if role == "producer":
+                member = self._producer(0, version)
+            else:
+                member = self._worker(role, 0, version, ahead)
             self._temporary.append(member)
             return member
 
@@ -143,19 +139,15 @@ class Fleet:
             command += ["--processes", "2", "--concurrency", "10", "--drain-timeout", "10s"]
         return self._begin(role, number, command, version)
 
-    def _producer(self, number: int) -> Member:
-        return self._begin("producer", number, self._producer_command(), "1")
+    def _producer(self, number: int, version: str = "1") -> Member:
+        return self._begin("producer", number, self._producer_command(), version)
 
     def _producer_command(self) -> list[str]:
         self._producer_starts += 1
-        return [
-            "-m",
-            "penstock.verify.workload.producer",
-            f"{self._seed}/{self._producer_starts}",
-            str(self._rate),
-            str(self._flow_share),
-            *([] if self._process_share is None else [str(self._process_share)]),
-        ]
+        seed, rate = f"{self._request.seed}/{self._producer_starts}", self._request.rate / _PRODUCERS
+        command = ["-m", "penstock.verify.workload.producer", seed, str(rate), str(self._request.flow_share)]
+        share = self._request.process_share
+        return command if share is None else [*command, str(share)]
 
     def _begin(self, role: str, number: int, command: Sequence[str], version: str) -> Member:
         self._started += 1

@@ -8,8 +8,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["children", "session_processes"]
-
 
 def children(pid: int) -> list[int]:
     """The living direct children of this process."""

@@ -1,28 +1,15 @@
-"""The folder of a run, and the environment variables that its processes get."""
+"""The parameters of a run, its folder, and the environment variables that its processes get."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.config import load
 from penstock.core.errors import PenstockError
-
-__all__ = [
-    "LEDGER",
-    "NAMESPACE",
-    "OWNER",
-    "QUEUES",
-    "ROLE",
-    "URL",
-    "VERSION",
-    "RunFolder",
-    "VerifyFailed",
-    "settings_of_run",
-]
 
 # without the prefix PENSTOCK_: unknown settings are refused
 URL = "_PENSTOCK_VERIFY_URL"
@@ -48,6 +35,23 @@ _NEEDED = {
     "PENSTOCK_KEEP_FINISHED_COUNT": "100000000",
     "PENSTOCK_KEEP_DEAD_COUNT": "100000000",
 }
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """The parameters of a run.
+
+    `process_share`: the share of jobs in processes of their own; `flow_share`: the share of orders that are
+    flows (0 to 1).
+    """
+
+    seconds: float
+    asked: Sequence[str]  # fault types
+    seed: int
+    workers: int = 2
+    rate: float = 100.0
+    process_share: float | None = None
+    flow_share: float = 0.02
 
 
 def settings_of_run() -> dict[str, str]:

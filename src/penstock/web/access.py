@@ -23,8 +23,6 @@ from penstock.web.access_tokens import (
 from penstock.web.document_cache import DocumentCache
 from penstock.web.group_commit import GroupCommit
 
-__all__ = ["AccessRefusedError", "AccessTokens"]
-
 #: The kind of their documents.
 _KIND = "tokens"
 #: An expired token stays in the list for this long (ms), so that its requests are refused with the reason.
@@ -68,7 +66,7 @@ class AccessTokens:
     ) -> None:
         """Call `then` with the token of a request that needs these rights on these queues, or a refusal.
 
-        At once if tokens were read a moment ago and the token has no rate. `now`: the store's clock.
+        At once if the token was read a moment ago and has no rate. `now`: the store's clock.
         """
         if not looks_native(secret):
             then(None)
@@ -88,7 +86,21 @@ class AccessTokens:
             else:
                 self._take(token, token.rate, then)
 
-        self._stored.ask(decide)
+        self._ask(digest, decide)
+
+    def prove(self, secret: str, now: int, then: Callable[[str | None], None]) -> None:
+        """Call `then` with the name of a valid token, whatever it allows; with None for another text."""
+        digest = digest_of(secret)
+
+        def decide(known: Mapping[str, AccessToken] | BaseException) -> None:
+            token = None if isinstance(known, BaseException) else self._find(known, digest)
+            then(None if token is None or token.expired(now) else f"token:{token.name}")
+
+        self._ask(digest, decide)
+
+    def _ask(self, digest: str, then: Callable[[Mapping[str, AccessToken] | BaseException], None]) -> None:
+        """Call `then` with the tokens: of another look at the store if none of them has this hash."""
+        self._stored.ask(then, missed=self._find(self._stored.known, digest) is None)
 
     async def admitted(
         self, secret: str, needs: Collection[Right], queues: Collection[str], *, now: int | None = None
@@ -180,7 +192,7 @@ class AccessTokens:
 
     async def now(self) -> int:
         """The store's clock (ms)."""
-        return (await self._store.documents(_KIND, limit=1)).now
+        return await self._store.now()
 
 
 def _refusal(

@@ -10,8 +10,6 @@ from functools import partial
 
 from penstock.web.exchange import Exchange
 
-__all__ = ["AccessLog", "AccessLogSwitch"]
-
 _log = logging.getLogger("penstock.access")
 
 _SECRET = re.compile(rb"(^|&)(token=)[^&]*", re.IGNORECASE)
@@ -24,19 +22,27 @@ class AccessLog:
     """Logs requests when they are answered, if `enabled`. Secrets are shown as `***`.
 
     Logger: `penstock.access`. Level: error for a status from 500, warning for one from 400 other than 404,
-    else info. `path` gives the path of a request as it is shown.
+    else info. `path` gives the path of a request as it is shown, `pool` the pool that it asks.
     """
 
-    def __init__(self, name: str, path: Callable[[Exchange], bytes] = lambda exchange: exchange.path) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        path: Callable[[Exchange], bytes] = lambda exchange: exchange.path,
+        pool: Callable[[Exchange], str] = lambda _: "",
+    ) -> None:
         self.enabled = False
         self._name = name
         self._path = path
+        self._pool = pool
 
     def watch(self, exchange: Exchange) -> None:
         """Log this request when it is answered, or when its client is gone."""
-        exchange.on_logged = partial(self._write, exchange, time.monotonic())
+        # the pool is in headers that a waiting request gives up
+        exchange.on_logged = partial(self._write, exchange, self._pool(exchange), time.monotonic_ns())
 
-    def _write(self, exchange: Exchange, began: float, reply: bytes | None) -> None:
+    def _write(self, exchange: Exchange, pool: str, began: int, reply: bytes | None) -> None:
         status = int(reply[9:12]) if reply else 0
         if status >= 500:
             level = logging.ERROR
@@ -51,9 +57,10 @@ class AccessLog:
             "method": exchange.method,
             "path": self._path(exchange)[:_LONGEST].decode("latin-1"),
             "query": _SECRET.sub(rb"\1\2***", exchange.query)[:_LONGEST].decode("latin-1"),
-            "status": status,
-            "ms": round((time.monotonic() - began) * 1_000, 3),
-            "request_id": found[1].decode("latin-1") if found else "",
+            "pool": pool,
+            "code": status,
+            "latency": time.monotonic_ns() - began,
+            "req_id": found[1].decode("latin-1") if found else "",
         }
         _log.log(level, "%s", " ".join(f"{name}={value}" for name, value in shown.items()), extra=shown)
 

@@ -5,7 +5,6 @@ Only a hash of the secret is stored, so that nobody who reads the store can use 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import re
 import secrets
@@ -17,7 +16,8 @@ import msgspec
 from penstock.core.errors import ConfigError, did_you_mean
 from penstock.core.formats import instant, iso
 from penstock.core.limits import Rate
-from penstock.core.rights import INCLUDED, Right
+from penstock.core.security import INCLUDED_RIGHTS, Right
+from penstock.web.text_cache import TextCache
 
 __all__ = [
     "AccessToken",
@@ -64,7 +64,7 @@ class TokenScope(msgspec.Struct, frozen=True):
 
     def gives(self, right: Right) -> bool:
         """Whether the scope has this right, on the queues that it names."""
-        return any(right in INCLUDED.get(one, (one,)) for one in self.rights)
+        return any(right in INCLUDED_RIGHTS.get(one, (one,)) for one in self.rights)
 
     def covers(self, queue: str) -> bool:
         """Whether the scope is about this queue; `*` stands for all queues."""
@@ -89,7 +89,7 @@ class AccessToken(msgspec.Struct, frozen=True):
 
     def allows(self, right: Right, queues: Collection[str]) -> bool:
         """Whether the token has this right on each of these queues; `*` stands for all queues."""
-        return _allows(self.scopes, right, tuple(queues))
+        return _allowed[self.scopes, right, tuple(queues)]
 
     def expired(self, now: int) -> bool:
         """Whether the token's time is over."""
@@ -108,10 +108,13 @@ class AccessToken(msgspec.Struct, frozen=True):
         }
 
 
-@functools.lru_cache(maxsize=4_096)
-def _allows(scopes: tuple[TokenScope, ...], right: Right, queues: tuple[str, ...]) -> bool:
+def _allows(asked: tuple[tuple[TokenScope, ...], Right, tuple[str, ...]]) -> bool:
+    scopes, right, queues = asked
     matching = [scope for scope in scopes if scope.gives(right)]
     return bool(matching) and all(any(scope.covers(queue) for scope in matching) for queue in queues)
+
+
+_allowed = TextCache(_allows)
 
 
 def new_secret() -> str:

@@ -9,11 +9,9 @@ from typing import Any
 from urllib.parse import quote
 
 from penstock.web.access_log import AccessLog
-from penstock.web.bounds import DEFAULT_BOUNDS, HttpBounds
-from penstock.web.exchange import Exchange, Handler
-from penstock.web.replies import reply
-
-__all__ = ["AsgiApp"]
+from penstock.web.bounds import DEFAULT_BOUNDS, HttpBounds, RequestBudget
+from penstock.web.exchange import Exchange, Handler, Prove
+from penstock.web.replies import TEXT, reply
 
 _log = logging.getLogger("penstock.web")
 
@@ -23,7 +21,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class AsgiApp:
-    """Answers HTTP requests below the path at which it is mounted. `body_limit` as for `HttpServer`.
+    """Answers HTTP requests below the path at which it is mounted. `body_limit`, `prove` as for `HttpServer`.
 
     It has no lifespan of its own: what stands behind the handler is started by the host application.
     Connections, deadlines and the size of headers are bounded by the server of the host application.
@@ -36,50 +34,67 @@ class AsgiApp:
         *,
         bounds: HttpBounds = DEFAULT_BOUNDS,
         access_log: AccessLog | None = None,
+        prove: Prove | None = None,
     ) -> None:
         self._handler = handler
         self._body_limit = body_limit
         self._bounds = bounds
         self._access_log = access_log
+        self._prove = prove
+        self._budget = RequestBudget(bounds.requests, bounds.requests_of_one)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"this application answers only HTTP requests, not {scope['type']}")
         connection = _AsgiConnection(scope)
         exchange = Exchange(connection, scope["method"], _path(scope), scope.get("query_string", b""))
-        exchange.headers = [(bytes(name).lower(), bytes(value)) for name, value in scope["headers"]]
+        exchange.headers = [
+            (bytes(name).lower(), bytes(value).strip(b" \t")) for name, value in scope["headers"]
+        ]
         exchange.version = scope.get("http_version", "1.1")
-        if not await self._read_body(exchange, receive):
-            return
-        self._handle(exchange)
-        if not connection.answered.done():
-            await _answer_or_disconnect(exchange, connection, receive)
-        if connection.answered.done() and not connection.closed:
+        try:
+            if not await self._read_body(exchange, connection, receive):
+                return
+            self._handle(exchange, connection)
+            if not connection.answered.done():
+                await _answer_or_disconnect(exchange, connection, receive)
+        finally:
+            self._budget.hold(connection, 0)
+        if connection.answered.done():
             await _send(exchange, connection.answered.result(), send)
 
-    def _handle(self, exchange: Exchange) -> None:
+    def _handle(self, exchange: Exchange, connection: _AsgiConnection) -> None:
+        connection.unfinished = False
+        if connection.given_up:
+            exchange.answer(reply(503, b"503 Service Unavailable: too many bodies", TEXT))
+            return
         if self._access_log is not None and self._access_log.enabled:
             self._access_log.watch(exchange)
         try:
             self._handler(exchange)
         except Exception:  # noqa: BLE001  # boundary: as the listener answers an error of a handler
-            _log.exception("%s %s failed", exchange.method, exchange.path.decode("latin-1"))
+            _log.exception("%s %s failed", exchange.method, exchange.shown_path)
             exchange.answer(reply(500, b"", b""))
 
-    async def _read_body(self, exchange: Exchange, receive: Receive) -> bool:
+    async def _read_body(self, exchange: Exchange, connection: _AsgiConnection, receive: Receive) -> bool:
         """Read the body up to the limit of its route; False if the client is gone."""
         limit = self._body_limit(exchange)
         parts: list[bytes] = []
         more = True
-        while more:
+        proved = self._prove is None
+        while more and not connection.given_up:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return False
             part: bytes = message.get("body", b"")
             more = message.get("more_body", False)
             exchange.size += len(part)
+            if exchange.size <= limit and exchange.size > self._bounds.unproved and not proved:
+                proved, limit = True, await self._proved(exchange, connection, limit)
             if exchange.size <= limit:
                 parts.append(part)
+                if exchange.size > self._bounds.uncounted:
+                    self._budget.hold(connection, exchange.size)
                 continue
             exchange.too_large = True
             parts.clear()
@@ -88,22 +103,53 @@ class AsgiApp:
         exchange.body = b"".join(parts)
         return True
 
+    async def _proved(self, exchange: Exchange, connection: _AsgiConnection, limit: int) -> int:
+        """The largest body that this sender may send: 0 for one without a valid token."""
+        assert self._prove is not None
+        owner: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._prove(exchange, lambda found: None if owner.done() else owner.set_result(found))
+        found = await owner
+        connection.owner, connection.proved = found or connection.owner, found is not None
+        exchange.unproved = found is None
+        return 0 if found is None else limit
+
 
 class _AsgiConnection:
     """The connection of one request, as the request knows it."""
 
     def __init__(self, scope: Scope) -> None:
         client = scope.get("client")
-        self.address = str(client[0]) if client else ""
-        self.closed = False
+        self.address = self.owner = str(client[0]) if client else ""
+        self.given_up = self.proved = False
+        self.receiving: asyncio.Future[MutableMapping[str, Any]] | None = None
+        self._left = False
+        self.unfinished = True
         self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def answer(self, exchange: Exchange, answer: bytes) -> bool:
-        if self.closed or self.answered.done():
+        if self.leaving or self.answered.done():
             return False
         exchange.answered = True
         self.answered.set_result(answer)
         return True
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the client is gone, as far as the server of the host application has said."""
+        told = self.receiving
+        if not self._left and told is not None and told.done() and not told.cancelled():
+            self._left = told.exception() is None and told.result()["type"] == "http.disconnect"
+        return self._left
+
+    def close(self) -> None:
+        """The client is gone, or the host application has cancelled the request."""
+        self._left = True
+
+    def give_up(self) -> None:
+        self.given_up, self.unfinished = True, False
+
+    def leave(self, exchange: Exchange) -> None:
+        exchange.left()
 
     def rest(self) -> None:
         """Nothing to free: the parser is that of the host application's server."""
@@ -111,22 +157,20 @@ class _AsgiConnection:
 
 async def _answer_or_disconnect(exchange: Exchange, connection: _AsgiConnection, receive: Receive) -> None:
     """Wait for the answer, or until the client is gone: then nothing is fetched for it any more."""
-    leaving = asyncio.ensure_future(receive())
+    told = connection.receiving = asyncio.ensure_future(receive())
     try:
         while not connection.answered.done():
-            await asyncio.wait((connection.answered, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not leaving.done():
+            await asyncio.wait((connection.answered, told), return_when=asyncio.FIRST_COMPLETED)
+            if not told.done():
                 return
-            if leaving.result()["type"] == "http.disconnect":
+            if told.result()["type"] == "http.disconnect":
                 return
-            leaving = asyncio.ensure_future(receive())
+            told = connection.receiving = asyncio.ensure_future(receive())
     finally:  # also if the host application cancels the request
-        leaving.cancel()
+        told.cancel()
         if not connection.answered.done():
-            connection.closed = True
-            if exchange.on_gone is not None:
-                exchange.on_gone()
-            exchange.ended(0)
+            connection.close()
+            exchange.left()
 
 
 async def _send(exchange: Exchange, answer: bytes, send: Send) -> None:

@@ -14,8 +14,6 @@ from collections.abc import Awaitable, Callable
 from penstock.core.stacks import frames_text, task_frames, thread_frames
 from penstock.web.exchange import Exchange
 
-__all__ = ["DebugRoutes", "comes_from_here"]
-
 _MOST_LINES = 80
 #: The longest profile (s).
 _LONGEST = 60.0

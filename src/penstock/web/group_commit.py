@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-__all__ = ["GroupCommit"]
+from penstock.core.loops import start_later
 
 _log = logging.getLogger("penstock.web")
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 class GroupCommit(Generic[T, R]):
     """Sends items in groups with one group in flight, and calls back with each answer.
 
-    As `core.batcher.Batcher`, with a callback in the place of a future per item. `send` takes a list and
+    As `core.loops.Batcher`, with a callback in the place of a future per item. `send` takes a list and
     returns one answer per item, in order; an error of `send` is the answer for every item of its group. A
     group ends before `limit` items if they weigh more than `most` together.
     """
@@ -41,7 +41,7 @@ class GroupCommit(Generic[T, R]):
         """Send the item with the next group, then call `done` with its answer or error."""
         self._waiting.append((item, weight, done))
         if self._flight is None:
-            self._flight = asyncio.get_running_loop().create_task(self._fly())
+            self._flight = start_later(self._fly())
 
     async def ask(self, item: T) -> R:
         """Send the item with the next group; returns its answer, or raises its error."""

@@ -7,14 +7,11 @@ listener by a name that its own DNS server resolved, `Host` shows that name. Req
 
 from __future__ import annotations
 
-import functools
 import ipaddress
 from collections.abc import Collection
 
 from penstock.web.exchange import Exchange
-
-__all__ = ["HostRule", "host_of", "is_address"]
-
+from penstock.web.text_cache import TextCache
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -25,11 +22,11 @@ class HostRule:
     def __init__(self, names: Collection[str] = (), *, open_to_all: bool = False) -> None:
         self._known: dict[str, bool] = {name.lower(): True for name in names}
         self._open = open_to_all
-        self._accepts = functools.lru_cache(maxsize=256)(self._decide)
+        self._accepts = TextCache(self._decide, entries=256)
 
     def accepts(self, host: str | None, origin: str | None) -> bool:
         """Whether a request with these headers may be answered."""
-        return self._accepts(host, origin)
+        return self._accepts[host, origin]
 
     def refusal(self, exchange: Exchange) -> str:
         """Why a request may not be answered; "" if it may.
@@ -38,7 +35,7 @@ class HostRule:
         something, it must be JSON: a form of any page could send everything else.
         """
         origin = exchange.header(b"origin")
-        if not self._accepts(exchange.header(b"host"), origin):
+        if not self._accepts[exchange.header(b"host"), origin]:
             return "host not allowed"
         site = exchange.header(b"sec-fetch-site")
         if origin is None and site is None:
@@ -52,7 +49,8 @@ class HostRule:
         kind = (exchange.header(b"content-type") or "").partition(";")[0].strip().lower()
         return "" if kind == "application/json" else "a browser must send application/json"
 
-    def _decide(self, host: str | None, origin: str | None) -> bool:
+    def _decide(self, sent: tuple[str | None, str | None]) -> bool:
+        host, origin = sent
         if host is None:
             return self._open
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
@@ -78,3 +76,12 @@ def is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def network_of(address: str) -> str:
+    """The address of a client, or of IPv6 its first 64 bits: one client may have all addresses with these."""
+    if ":" not in address:
+        return address
+    found = ipaddress.IPv6Address(address)
+    mapped = found.ipv4_mapped
+    return str(mapped or ipaddress.IPv6Address(int(found) >> 64 << 64))

@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 
 import httptools
 
-__all__ = ["HttpAnswer", "HttpClient"]
-
 #: The largest answer that is read.
 _MOST = 256 * 1024 * 1024
 #: Requests that are sent again if an open connection ends before it has brought a part of the answer.

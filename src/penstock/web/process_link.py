@@ -12,8 +12,6 @@ import msgspec
 
 from penstock.core.errors import PenstockError
 
-__all__ = ["Act", "ProcessLink", "Siblings"]
-
 _log = logging.getLogger("penstock.web")
 
 #: How long (s) an answer is waited for.

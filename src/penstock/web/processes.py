@@ -21,8 +21,6 @@ from typing import Any
 from penstock.core.errors import PenstockError
 from penstock.web.process_link import Act, ProcessLink
 
-__all__ = ["LISTENERS", "ServerProcesses", "inherited_listeners"]
-
 _log = logging.getLogger("penstock.web")
 
 #: The variable that tells a process its sockets.

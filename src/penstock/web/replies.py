@@ -6,8 +6,6 @@ import http
 import time
 from email.utils import formatdate
 
-__all__ = ["JSON", "TEXT", "Dates", "closing", "head_only", "reply", "status_of"]
-
 JSON = b"application/json; charset=utf-8"
 TEXT = b"text/plain; charset=utf-8"
 

@@ -12,12 +12,10 @@ from typing import Any
 from penstock.web.access_log import AccessLog
 from penstock.web.bounds import DEFAULT_BOUNDS, HttpBounds
 from penstock.web.connection import HttpConnection
-from penstock.web.exchange import Exchange, Handler
+from penstock.web.exchange import Exchange, Handler, Prove
 from penstock.web.registry import ConnectionRegistry
 from penstock.web.sockets import BACKLOG, bind_tcp
 from penstock.web.tls import Tls
-
-__all__ = ["HttpServer"]
 
 _log = logging.getLogger("penstock.web")
 
@@ -29,7 +27,8 @@ class HttpServer:
     """Serves one handler on one or more sockets, in the running event loop.
 
     `body_limit` gives the largest body (bytes) of a request that the handler wants, from its method, path and
-    headers; 0: the body is read and thrown away.
+    headers; 0: the body is read and thrown away. `prove` is asked whose request it is before a large body is
+    read; else the client's address stands for it.
     """
 
     def __init__(
@@ -39,8 +38,9 @@ class HttpServer:
         body_limit: Callable[[Exchange], int] = lambda _: 0,
         bounds: HttpBounds = DEFAULT_BOUNDS,
         access_log: AccessLog | None = None,
+        prove: Prove | None = None,
     ) -> None:
-        self._registry = ConnectionRegistry(handler, body_limit, bounds, access_log)
+        self._registry = ConnectionRegistry(handler, body_limit, bounds, access_log, prove)
         self._listeners: list[asyncio.Server] = []
 
     async def listen(self, host: str, port: int) -> int:

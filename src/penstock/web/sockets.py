@@ -11,8 +11,6 @@ from pathlib import Path
 
 from penstock.core.errors import ConfigError
 
-__all__ = ["BACKLOG", "UnixSocket", "bind_tcp"]
-
 #: Connections that wait to be accepted, per socket.
 BACKLOG = 2_048
 

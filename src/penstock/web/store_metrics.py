@@ -10,10 +10,8 @@ from pathlib import Path
 
 from penstock.core.errors import StoreError
 from penstock.core.job import State
-from penstock.stores.contract import QueueInfo, QueueStats, Store
+from penstock.stores.contract import Capability, QueueInfo, QueueStats, Store
 from penstock.web.exposition import exposed
-
-__all__ = ["Samples", "StoreReport", "asynq_metrics", "process_metrics", "queue_metrics", "read_stores"]
 
 #: Time (s) in which a store must answer a scrape: Prometheus waits for 10 s.
 _WITHIN = 5.0
@@ -53,8 +51,9 @@ async def _read(store: Store) -> StoreReport:
     report = StoreReport()
     try:
         async with asyncio.timeout(_WITHIN):
-            now = (await store.promote((), limit=1)).now
-            queues, stats = await store.queues(), await store.stats(days=1)
+            now = await store.now()
+            queues = await store.queues()
+            stats = await store.stats(days=1) if store.can(Capability.MEASURE) else []
     except (StoreError, TimeoutError):
         return report
     report.up, report.now = True, now
@@ -71,7 +70,8 @@ def queue_metrics(reports: Mapping[str, StoreReport]) -> Iterable[str]:
     paused: Samples = []
     throttled: Samples = []
     for pool, report, info in _each_queue(reports):
-        jobs += [((pool, info.name, state.value), number) for state, number in info.counts.items()]
+        # each state also with 0: a series that ends is no number for an alert
+        jobs += [((pool, info.name, state.value), info.counts.get(state, 0)) for state in State]
         oldest.append(((pool, info.name), _latency(report, info)))
         paused.append(((pool, info.name), int(info.paused)))
         throttled.append(((pool, info.name), int((info.throttled_until or 0) > report.now)))

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from penstock.core.errors import ConfigError
 
-__all__ = ["Tls"]
-
 
 class Tls:
     """TLS 1.2 or later with the certificate chain and key of two PEM files. Raises ConfigError."""

@@ -1,17 +1,15 @@
 """Extends this worker's leases from a thread of its own, even while the event loop is blocked.
 
-The thread has its own small event loop and calls the store every `every` seconds. It also checks the
-worker's main loop: if that is blocked for too long, its stack is logged.
+The thread has its own small event loop and calls the store every `heartbeat`. Between its calls it checks
+whether the worker's main loop is blocked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -19,13 +17,10 @@ from msgspec.structs import replace
 from penstock.core import clock
 from penstock.core.errors import StoreError
 from penstock.maintenance.service import ProblemLog
-from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Store
-from penstock.worker.last_lines import store_lines
-from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
-from penstock.worker.logs import log_with_traceback
-from penstock.worker.shared_lease_table import LeaseTable
-
-__all__ = ["Heartbeat"]
+from penstock.stores.contract import HeartbeatRequest, LeaseStatus
+from penstock.worker.event_loop import LoopMonitor
+from penstock.worker.leased_jobs import LeasedJob, LeasedJobs, store_lines
+from penstock.worker.setup import WorkerSetup
 
 _log = logging.getLogger("penstock.worker")
 _BATCH = 1_000
@@ -45,39 +40,30 @@ class Heartbeat:
 
     def __init__(
         self,
-        store: Store,
+        setup: WorkerSetup,
         leased_jobs: LeasedJobs,
+        loop_monitor: LoopMonitor,
         *,
-        lease: int,
-        every: float,
-        block_report: float,
         on_lease_status: Callable[[LeasedJob, LeaseStatus], None],
-        on_blocked: Callable[[float, str], None],
-        on_failed: Callable[[], None] = lambda: None,
-        table: LeaseTable | None,
+        on_failed: Callable[[], None],
     ) -> None:
-        self._store = store
+        self._store = setup.app.store
         self._leased_jobs = leased_jobs
-        self._lease = lease
-        self._every = every
-        self._block_report = block_report
+        self._lease = setup.config.lease
+        self._every = setup.config.heartbeat / 1000
+        self._loop_monitor = loop_monitor
         self._on_lease_status = on_lease_status
-        self._on_blocked = on_blocked
         self._on_failed = on_failed
-        self._table = table
+        self._table = setup.supervision.table
         self._main = asyncio.get_running_loop()
-        self._main_thread = threading.get_ident()
         self._wake = threading.Event()
         self._stopping = False
-        self._ticked = time.monotonic()
-        self._blocked_since = 0.0
         self._thread = threading.Thread(target=self._run, name="penstock-heartbeat", daemon=True)
         self.problem_log = ProblemLog(_log)
         #: Monotonic time of the last heartbeat that the store answered.
         self.last_answered = time.monotonic()
 
     def start(self) -> None:
-        self._tick()
         self._thread.start()
 
     def send_now(self) -> None:
@@ -91,30 +77,16 @@ class Heartbeat:
         if self._thread.is_alive():
             self._thread.join(timeout)
 
-    # ── on the main loop ─────────────────────────────────────────────────────────────────────────
-
-    def _tick(self) -> None:
-        """Record, a few times per `block_report`, that the main loop runs."""
-        self.tick()
-        if not self._stopping:
-            self._main.call_later(self._block_report / 3, self._tick)
-
-    def tick(self) -> None:
-        """Record for the heartbeat thread and for the supervisor that the main loop is not blocked."""
-        self._ticked = time.monotonic()
-        if self._table is not None:
-            self._table.tick()
-
     # ── in the thread ────────────────────────────────────────────────────────────────────────────
 
     def _run(self) -> None:
         with asyncio.Runner() as runner:
             next_heartbeat = clock.lease_seconds() + self._every
             while not self._stopping:
-                pause = min(next_heartbeat - clock.lease_seconds(), self._block_report)
+                pause = min(next_heartbeat - clock.lease_seconds(), self._loop_monitor.block_report)
                 woken = self._wake.wait(max(0.0, pause))
                 self._wake.clear()
-                self._check_main_loop()
+                self._loop_monitor.check()
                 if woken or clock.lease_seconds() >= next_heartbeat:
                     next_heartbeat = clock.lease_seconds() + self._every
                     try:
@@ -140,9 +112,9 @@ class Heartbeat:
                     continue
                 if request.progress is not None:
                     leased.stored_progress = request.progress
-                if status is LeaseStatus.HELD:
+                if status is not LeaseStatus.LOST:
                     leased.extended = sent
-                else:
+                if status is not LeaseStatus.HELD:
                     self._main.call_soon_threadsafe(self._on_lease_status, leased, status)
         self.last_answered = time.monotonic()
         if self._table is not None:
@@ -194,23 +166,3 @@ class Heartbeat:
         return HeartbeatRequest(
             leased.job.lease, self._lease, started=bool(leased.started), progress=progress
         )
-
-    def _check_main_loop(self) -> None:
-        blocked = time.monotonic() - self._ticked
-        if blocked < self._block_report + self._block_report / 3:
-            self._blocked_since = 0.0
-            return
-        if self._blocked_since == self._ticked:
-            return  # this block was reported before
-        self._blocked_since = self._ticked
-        frame = sys._current_frames().get(self._main_thread)
-        stack = "".join(traceback.format_stack(frame)) if frame is not None else "(no stack)"
-        log_with_traceback(
-            _log,
-            logging.WARNING,
-            stack,
-            "the event loop has been blocked for %.1f s: a task does blocking work in an async function; "
-            'use run_in="thread" for it. Its stack:',
-            blocked,
-        )
-        self._on_blocked(blocked, stack)

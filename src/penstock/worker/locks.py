@@ -24,8 +24,6 @@ except ImportError:  # not a POSIX system: no death can be proven
 
 from penstock.core.forks import reset_after_fork
 
-__all__ = ["LivenessLock", "is_dead", "lock_directory", "proven_dead", "remove_dead", "sweep"]
-
 _log = logging.getLogger("penstock.worker")
 _SUFFIX = ".alive"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")

@@ -19,8 +19,6 @@ from penstock.config import Config
 from penstock.core.formats import instant
 from penstock.core.text import block, json_escaped, one_line, storable, text_of
 
-__all__ = ["JsonFormatter", "configure_logs", "log_with_traceback", "report_refusal"]
-
 #: Maximum characters of a message, of a traceback (its end is kept), and of a value given by `extra=`.
 _MESSAGE, _TRACEBACK, _VALUE = 10_000, 20_000, 4_000
 #: Maximum number of `extra=` values per line.

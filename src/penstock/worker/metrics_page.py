@@ -10,8 +10,6 @@ import os
 import struct
 import zlib
 
-__all__ = ["MetricsPage"]
-
 _HEADER = struct.Struct("=QII")
 #: Size of a place. Memory that is not written costs nothing.
 _PLACE = 4 * 1024 * 1024

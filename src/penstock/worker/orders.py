@@ -10,25 +10,11 @@ import msgspec
 from penstock.config import Config
 from penstock.worker.queues import Queue
 
-__all__ = [
-    "AWAY",
-    "ORDERS",
-    "REFUSED",
-    "REPLACE",
-    "UNUSABLE",
-    "ChildHello",
-    "ChildMessage",
-    "ChildRequest",
-    "Death",
-    "Orders",
-    "Refusal",
-]
-
 ORDERS = "PENSTOCK_CHILD_ORDERS"
 #: Exit code of a child that can never work (no such module, bad option): it is not restarted.
 REFUSED = 78
 #: Exit codes of a child that found its store unusable, or unreachable for now, when it started.
-UNUSABLE, AWAY = 74, 75
+UNUSABLE, UNREACHABLE = 74, 75
 #: Exit code of a child that has drained because too many of its threads are stuck.
 REPLACE = 79
 
@@ -65,13 +51,14 @@ class Orders(msgspec.Struct):
 class ChildHello(msgspec.Struct, tag=True):
     """Sent by a child that is ready for signals, with the address of its store.
 
-    `has_listeners`: its app has listeners or callbacks, which need to know of each death. Messages of a child
-    are lines of JSON.
+    `has_listeners`: its app has listeners or callbacks, which need to know of each death. `queues`: those it
+    serves, for a supervisor that gives its jobs back; the first 1 000. Messages of a child are lines of JSON.
     """
 
     url: str | None
     namespace: str
     has_listeners: bool = False
+    queues: tuple[str, ...] = ()
 
 
 class Refusal(msgspec.Struct, tag=True):

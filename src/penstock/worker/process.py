@@ -25,14 +25,15 @@ from penstock.app.app import App
 from penstock.app.loading import load_app
 from penstock.config import Config
 from penstock.core.errors import PenstockError, StoreError, StoreFull, StoreUnavailable
+from penstock.core.text import print_anything
 from penstock.worker.event_loop import loop_runner
 from penstock.worker.logs import configure_logs, report_refusal
 from penstock.worker.metrics_page import MetricsPage
 from penstock.worker.orders import (
-    AWAY,
     ORDERS,
     REFUSED,
     REPLACE,
+    UNREACHABLE,
     UNUSABLE,
     ChildHello,
     ChildMessage,
@@ -41,17 +42,18 @@ from penstock.worker.orders import (
     Orders,
     Refusal,
 )
+from penstock.worker.setup import Supervision
 from penstock.worker.shared_lease_table import LeaseTable
 from penstock.worker.signals import dump_stacks_on_request, ignore_interrupts, listen
 from penstock.worker.worker import Worker
-
-__all__ = ["work_in_fork"]
 
 _log = logging.getLogger("penstock.worker")
 
 #: Thresholds of the garbage collector: Python's 700 new objects are fewer than one fetch makes. An app may
 #: set other thresholds when it is imported.
 _COLLECT_AFTER = (5_000, 10, 10)
+#: Most queues that a hello names, so that it is never longer than the supervisor reads.
+_MOST_QUEUES = 1_000
 
 
 def main() -> int:
@@ -72,6 +74,7 @@ def work_in_fork(orders: Orders) -> int:
 def _work(orders: Orders) -> int:
     """Work until stopped; returns the exit code."""
     ignore_interrupts()
+    print_anything()
     dump_stacks_on_request()
     configure_logs(orders.config)
     control = socket.socket(fileno=orders.control)
@@ -86,7 +89,7 @@ def _work(orders: Orders) -> int:
     except PenstockError as error:
         _refuse(control, orders.config, str(error))
         if isinstance(error, (StoreUnavailable, StoreFull)):
-            return AWAY
+            return UNREACHABLE
         return UNUSABLE if isinstance(error, StoreError) else REFUSED
 
 
@@ -108,24 +111,27 @@ def _refuse(control: socket.socket, config: Config, why: str) -> None:
 
 
 async def _serve(orders: Orders, app: App, control: socket.socket) -> int:
-    table = LeaseTable.attach(orders.table)
     config = orders.config
+    supervision = Supervision(
+        pid=orders.supervisor,
+        table=LeaseTable.attach(orders.table),
+        metrics=None if orders.metrics is None else MetricsPage.attach(orders.metrics),
+        ask=lambda act: _ask(control, act),
+    )
     worker = Worker(
         app,
         orders.queues,
         burst=orders.burst,
         strict=config.strict,
         config=config,
-        table=table,
         id=orders.worker,
-        supervisor=orders.supervisor,
-        metrics=None if orders.metrics is None else MetricsPage.attach(orders.metrics),
-        ask_supervisor=lambda act: _ask(control, act),
+        supervision=supervision,
     )
     listen(worker.stop, worker.quiet, drain=(signal.SIGTERM,))
     # from now on the supervisor may send signals
     with contextlib.suppress(OSError):  # the supervisor is gone, which `_watch_supervisor` notices
-        _send(control, ChildHello(app.connect_url, app.namespace, worker.has_listeners))
+        queues = worker.info().queues[:_MOST_QUEUES]
+        _send(control, ChildHello(app.connect_url, app.namespace, worker.has_listeners, queues))
     _watch_supervisor(control, worker)
     if orders.death is not None:
         _report(orders.death, worker)
@@ -153,7 +159,10 @@ def _watch_supervisor(control: socket.socket, worker: Worker) -> None:
             data = b""
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
-            _report(msgspec.json.decode(line, type=Death), worker)
+            try:
+                _report(msgspec.json.decode(line, type=Death), worker)
+            except msgspec.DecodeError as error:  # a task may have read a part of it
+                _log.warning("worker %s: a message of the supervisor cannot be read: %s", worker.id, error)
         if not data:
             loop.remove_reader(control)
             _log.warning("worker %s: the supervisor is gone; draining", worker.id)

@@ -10,9 +10,7 @@ import msgspec
 from penstock.core.errors import ConfigError
 from penstock.core.ids import check_queue
 from penstock.core.job import Job
-from penstock.stores.contract import Share
-
-__all__ = ["Queue", "WeightedRoundRobin", "as_queues", "is_count", "spread"]
+from penstock.stores.contract import Share, looked_at
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 
@@ -140,7 +138,7 @@ class WeightedRoundRobin:
 
     def charge(self, shares: Sequence[Share], received: Mapping[str, int]) -> None:
         """Charge each queue for the jobs that the fetch of these shares brought."""
-        for share in shares:
+        for share in looked_at(shares, received):
             n = received.get(share.queue, 0)
             credit = self._credit[share.queue] - n
             if n < share.quota:

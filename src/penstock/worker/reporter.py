@@ -14,10 +14,9 @@ from penstock.core.errors import StoreError
 from penstock.core.events import Event, JobEnqueued, LoopBlocked, WorkerLost
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import Transition
+from penstock.maintenance.service import Service
 from penstock.stores.contract import SetAside
-from penstock.worker.callback_runner import CallbackRunner
-
-__all__ = ["Reporter"]
+from penstock.worker.callbacks import CallbackRunner
 
 _log = logging.getLogger("penstock.worker")
 
@@ -38,20 +37,6 @@ class Reporter:
             self._callback_runner.take(job, move)
         emit_outcome(self._app.events, job, move)
 
-    async def adopt_callbacks(self, dead: Sequence[tuple[str, str]]) -> None:
-        """Report jobs (queue, id) that died with the worker before this one, and call their callbacks."""
-        if not dead or not (self._app.callbacks.active or self._app.events.active):
-            return
-        try:
-            jobs = await self._app.store.get([Ref(*one) for one in dead])
-        except StoreError as error:
-            _log.error("%d dead job(s) are not reported to listeners and callbacks: %s", len(dead), error)
-            return
-        for job in jobs:
-            if job is not None and job.state is State.DEAD and job.errors:
-                before = msgspec.structs.replace(job, errors=job.errors[:-1])
-                self.decided(before, Transition(job.state, error=job.errors[-1], reason=job.reason))
-
     def set_aside(self, found: Sequence[SetAside]) -> None:
         """Report records that the store cannot read and has set aside."""
         log_set_aside(found)
@@ -69,10 +54,45 @@ class Reporter:
         """Report that another worker is proven dead and how many jobs it held."""
         self._emit(lambda now: WorkerLost(now, worker, cause, jobs))
 
-    def life(self, kind: Callable[[int, str], Event]) -> None:
-        """Report that this worker has started or stopped."""
-        self._emit(lambda now: kind(now, self._worker))
-
     def _emit(self, made: Callable[[int], Event]) -> None:
         if self._app.events.active:
             self._app.events.emit(made(int(time.time() * 1000)))
+
+
+# ── what happened to another worker of the same supervisor ───────────────────────────────────────
+
+_SELDOM = 3600.0
+
+
+class CallbackAdopter(Service):
+    """Reports jobs that died with a worker that can report nothing any more, and calls their callbacks.
+
+    `dead`: these jobs (queue, id); others may be added.
+    """
+
+    name = "callback adopter"
+
+    def __init__(self, app: App, reporter: Reporter, dead: list[tuple[str, str]]) -> None:
+        super().__init__()
+        self._app = app
+        self._reporter = reporter
+        self._dead = dead
+
+    async def tick(self) -> float:
+        dead = self._dead[:]
+        del self._dead[:]
+        if dead and (self._app.callbacks.active or self._app.events.active):
+            await self._report(dead)
+        return _SELDOM  # woken by the next death
+
+    async def _report(self, dead: Sequence[tuple[str, str]]) -> None:
+        try:
+            jobs = await self._app.store.get([Ref(*one) for one in dead])
+        except StoreError as error:
+            _log.error("%d dead job(s) are not reported to listeners and callbacks: %s", len(dead), error)
+            return
+        for job in jobs:
+            if job is not None and job.state is State.DEAD and job.errors:
+                before = msgspec.structs.replace(job, errors=job.errors[:-1])
+                move = Transition(job.state, error=job.errors[-1], reason=job.reason)
+                self._reporter.decided(before, move)

@@ -7,13 +7,26 @@ from collections.abc import Callable, Sequence
 
 from penstock.app.app import App
 from penstock.config import Config, load
+from penstock.core.clock import Clock
 from penstock.core.errors import ConfigError
 from penstock.core.ids import mint
 from penstock.worker.metrics_page import MetricsPage
 from penstock.worker.queues import Queue, as_queues, is_count
 from penstock.worker.shared_lease_table import LeaseTable
 
-__all__ = ["WorkerSetup", "worker_setup"]
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Supervision:
+    """What a supervisor shares with its worker process. A worker without a supervisor has none of it."""
+
+    #: The supervisor's pid.
+    pid: int | None = None
+    #: The table in which the supervisor sees the worker's leases, and revokes them.
+    table: LeaseTable | None = None
+    #: Where the worker writes its figures for the supervisor; None: it counts nothing.
+    metrics: MetricsPage | None = None
+    #: Asks the supervisor to quiet, drain, stop or restart.
+    ask: Callable[[str], None] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,17 +43,23 @@ class WorkerSetup:
     burst: bool
     #: Whether it enqueues the jobs of periodic entries.
     periodic: bool
-    #: The supervisor's pid, and the lease table shared with it; None without a supervisor.
-    supervisor: int | None
-    table: LeaseTable | None
-    #: Where the worker writes its figures for the supervisor; None: it counts nothing.
-    metrics: MetricsPage | None = None
-    #: Asks the supervisor to quiet, drain, stop or restart; None without a supervisor.
-    ask_supervisor: Callable[[str], None] | None = None
+    supervision: Supervision
+    #: The store's clock, if a test moves it; None: a job reckons the store's time from its fetch.
+    store_clock: Clock | None = None
 
     @property
     def queue_names(self) -> list[str]:
         return [queue.name for queue in self.queues]
+
+    @property
+    def keeps_jobs_in_memory(self) -> bool:
+        """Whether the jobs are in the memory of this process, and would be lost with it."""
+        return self.app.store.url.startswith("memory:")
+
+    @property
+    def queue_slots(self) -> dict[str, int]:
+        """The slots of queues that have slots of their own."""
+        return {queue.name: queue.slots for queue in self.queues if queue.slots is not None}
 
 
 def worker_setup(
@@ -51,12 +70,10 @@ def worker_setup(
     burst: bool,
     strict: bool | None,
     config: Config | None,
-    table: LeaseTable | None,
     id: str | None,
-    supervisor: int | None,
     periodic: bool,
-    metrics: MetricsPage | None = None,
-    ask_supervisor: Callable[[str], None] | None = None,
+    supervision: Supervision,
+    store_clock: Clock | None = None,
 ) -> WorkerSetup:
     """Check a worker's options and fill in the missing ones. Raises ConfigError for an invalid option."""
     if not isinstance(app, App):
@@ -78,8 +95,6 @@ def worker_setup(
         strict=config.strict if strict is None else strict,
         burst=burst,
         periodic=periodic and not burst,
-        supervisor=supervisor,
-        table=table,
-        metrics=metrics,
-        ask_supervisor=ask_supervisor,
+        supervision=supervision,
+        store_clock=store_clock,
     )

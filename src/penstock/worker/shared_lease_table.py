@@ -1,9 +1,11 @@
 """A table in shared memory of the jobs a worker process has leased, for its supervisor to read.
 
-The process writes and the supervisor reads, without locks. The only word that the supervisor writes is an
-entry's `revoked`. The memory outlives the process, so after a crash it shows which jobs had started.
+The process writes and the supervisor reads, without locks. The only words that the supervisor writes are the
+`revoked` of an entry and of the fetch. The memory outlives the process, so after a crash it shows which jobs
+had started.
 
-    header   magic, capacity, pid, heartbeats, state, worker id
+    header   magic, pid, heartbeats, state, worker id
+    fetch    the numbers of the fetch that was sent, has arrived, is revoked; the token of the one sent
     marks    four columns, a 4-byte word per slot each: entered, started, revoked, ended
     times    three columns, an 8-byte word per slot each: leased until, started at, deadline
     names    a row per slot: number, lengths, generation, id + queue + token, the number again
@@ -20,10 +22,12 @@ All instants are `time.monotonic_ns()`, which all processes of a machine share. 
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import mmap
 import os
 import struct
+import sys
 import time
 from collections.abc import Iterable, Sequence
 
@@ -32,17 +36,18 @@ import msgspec
 from penstock.core.errors import ConfigError
 from penstock.core.job import Job, Lease
 
-__all__ = ["ChildState", "Header", "LeaseEntry", "LeaseTable"]
-
 #: Rows beyond the worker's slots: for jobs fetched ahead, and jobs that have ended but are not settled yet.
 #: Untouched memory costs nothing.
 _EXTRA_ROWS = 8_192
 
-_MAGIC = b"PENLEAS3"  # the last digit is the version of the layout
+_MAGIC = b"PENLEAS4"  # the last digit is the version of the layout
 _HEADER = 256
 # 8-byte words; word 0 is the magic
 _PID, _HEARTBEAT, _LOOP, _STATE, _HIGH, _ID_LENGTH, _STORE = range(1, 8)
 _ID_AT = 64
+_SENT, _ARRIVED, _FETCH_REVOKED, _IDLE = range(24, 28)
+_TOKEN_AT = 224
+_token = struct.Struct("@32s")
 
 _MARKS = 4 * 4
 _TIMES = 3 * 8
@@ -65,6 +70,9 @@ class ChildState(enum.IntEnum):
     STOPPED = 4
 
 
+_STATES = frozenset(ChildState)
+
+
 class Header(msgspec.Struct, frozen=True):
     """The state of a worker process. `pid` is 0 until the process has announced itself."""
 
@@ -74,6 +82,7 @@ class Header(msgspec.Struct, frozen=True):
     heartbeat_ns: int  # when its heartbeat last reached the store
     loop_ns: int  # when its event loop last ran
     store_ns: int = 0  # when it last announced itself to the store; 0: not yet
+    idle: bool = False  # nothing runs: its event loop runs seldom
 
 
 class LeaseEntry(msgspec.Struct, frozen=True):
@@ -99,11 +108,11 @@ class LeaseEntry(msgspec.Struct, frozen=True):
 class LeaseTable:
     """One worker process's leases. Created by the supervisor, or by a worker without one.
 
-    The writer's methods (`put` to `tick`) must be called from one thread, except `record_heartbeat`.
+    The writer's methods (`announce` to `free`) must be called from one thread, except `record_heartbeat`.
     """
 
     def __init__(self, fd: int, *, fresh: bool) -> None:
-        self._map = mmap.mmap(fd, os.fstat(fd).st_size)
+        self._map = mapped(fd, os.fstat(fd).st_size)
         if fresh:
             self._map[:8] = _MAGIC
         elif self._map[:8] != _MAGIC:
@@ -120,6 +129,7 @@ class LeaseTable:
             self._u32[marks + i * n : marks + (i + 1) * n] for i in range(4)
         )
         self._names_at = _HEADER + n * (_TIMES + _MARKS)
+        self._damaged_row = ""  # found by the reader
         # private to the writer
         self._numbers: list[int] = []
         self._free: list[int] = []
@@ -132,6 +142,7 @@ class LeaseTable:
         fd = _anonymous_file()
         try:
             os.ftruncate(fd, size)
+            keep_size(fd)
             table = cls(fd, fresh=True)
         except BaseException:  # boundary: only closes the file, then raises again
             os.close(fd)
@@ -157,6 +168,12 @@ class LeaseTable:
         """The file descriptor of the table, to pass it to another process."""
         return self._fd
 
+    def close_file(self) -> None:
+        """Close the file and keep the memory: for a process whose tasks must not find it open."""
+        if self._fd != _NO_SLOT:
+            os.close(self._fd)
+            self._fd = _NO_SLOT
+
     def close(self) -> None:
         for view in (
             self._until,
@@ -171,9 +188,7 @@ class LeaseTable:
         self._u32.release()
         self._u64.release()
         self._map.close()
-        if self._fd != _NO_SLOT:
-            os.close(self._fd)
-            self._fd = _NO_SLOT
+        self.close_file()
 
     # ── the worker process writes ────────────────────────────────────────────────────────────────
 
@@ -201,6 +216,21 @@ class LeaseTable:
     def tick(self) -> None:
         """Record that the event loop runs."""
         self._u64[_LOOP] = time.monotonic_ns()
+
+    def set_idle(self, idle: bool) -> None:
+        """Record whether nothing runs: an idle event loop calls `tick` only seldom."""
+        self._u64[_IDLE] = idle
+
+    def fetch_sent(self, token: str) -> None:
+        """Enter the token of a fetch that is sent now; a repeated fetch is not entered again."""
+        _token.pack_into(self._map, _TOKEN_AT, token.encode())
+        self._u64[_SENT] += 1
+
+    def fetch_arrived(self) -> bool:
+        """Record that the jobs of the fetch are in the table. False if the supervisor has revoked the fetch:
+        then none of them must start, and the caller releases them itself, as after `try_start`."""
+        self._u64[_ARRIVED] = sent = self._u64[_SENT]  # this mark first: see `revoke`
+        return sent == 0 or self._u64[_FETCH_REVOKED] != sent
 
     def put(self, job: Job, until_ns: int) -> int:
         """Enter a leased job and return its slot; -1 if there is no room (the supervisor does not see it)."""
@@ -283,16 +313,30 @@ class LeaseTable:
 
     # ── its supervisor reads ─────────────────────────────────────────────────────────────────────
 
+    def damage(self, pid: int) -> str:
+        """What shows that something else than the worker process with this pid has written here; else ""."""
+        u64 = self._u64
+        if self._map[:8] != _MAGIC:
+            return "its first word"
+        if u64[_PID] not in (0, pid):
+            return "the pid"
+        if u64[_STATE] not in _STATES or u64[_HIGH] > self.capacity or u64[_ID_LENGTH] > 128:
+            return "the header"
+        if max(u64[_HEARTBEAT], u64[_LOOP], u64[_STORE]) > time.monotonic_ns():
+            return "a time"
+        return self._damaged_row
+
     def header(self) -> Header:
         u64 = self._u64
         worker = self._map[_ID_AT : _ID_AT + min(u64[_ID_LENGTH], 128)].decode(errors="replace")
         return Header(
             pid=u64[_PID],
             worker=worker,
-            state=ChildState(u64[_STATE]),
+            state=ChildState(u64[_STATE]) if u64[_STATE] in _STATES else ChildState.STARTING,
             heartbeat_ns=u64[_HEARTBEAT],
             loop_ns=u64[_LOOP],
             store_ns=u64[_STORE],
+            idle=u64[_IDLE] != 0,
         )
 
     def entries(self) -> list[LeaseEntry]:
@@ -319,6 +363,20 @@ class LeaseTable:
         time.sleep(0.001)
         return [entry for entry in entries if self._is_waiting(entry)]
 
+    @property
+    def fetches(self) -> bool:
+        """Whether a fetch, or an offer to the store, is in flight."""
+        return self._u64[_SENT] != self._u64[_ARRIVED]
+
+    def revoke_fetch(self) -> str | None:
+        """Revoke the fetch in flight, and return its token; None if there is none, or if its jobs have
+        arrived. They will not start, and belong to the caller, as after `revoke`."""
+        self._u64[_FETCH_REVOKED] = sent = self._u64[_SENT]
+        time.sleep(0.001)
+        token = self._map[_TOKEN_AT : _TOKEN_AT + _token.size].rstrip(b"\0").decode(errors="replace")
+        # read after the token, which is written before its number
+        return token if self._u64[_SENT] == sent != self._u64[_ARRIVED] else None
+
     def _is_waiting(self, entry: LeaseEntry) -> bool:
         slot, number = entry.slot, entry.number
         return (
@@ -342,12 +400,18 @@ class LeaseTable:
                 return None
             queue_at, token_at = id_length, id_length + queue_length
             is_started = started == number
+            try:
+                queue, id = text[queue_at:token_at].decode(), text[:queue_at].decode()
+                token = text[token_at : token_at + token_length].decode()
+            except UnicodeDecodeError:
+                self._damaged_row = f"row {slot}"
+                return None
             return LeaseEntry(
                 slot=slot,
                 number=number,
-                queue=text[queue_at:token_at].decode(),
-                id=text[:queue_at].decode(),
-                token=text[token_at : token_at + token_length].decode(),
+                queue=queue,
+                id=id,
+                token=token,
                 generation=generation,
                 until_ns=until,
                 started=is_started,
@@ -358,10 +422,26 @@ class LeaseTable:
         return None
 
 
+def mapped(fd: int, size: int, offset: int = 0) -> mmap.mmap:
+    """Map a part of this file. Before Python 3.13 the map keeps a descriptor of the file open."""
+    if sys.version_info >= (3, 13):
+        return mmap.mmap(fd, size, offset=offset, trackfd=False)
+    return mmap.mmap(fd, size, offset=offset)
+
+
+def keep_size(fd: int) -> None:
+    """Let nobody truncate this anonymous file: whoever reads the memory that is gone would be killed."""
+    import fcntl  # Linux has it
+
+    if hasattr(fcntl, "F_ADD_SEALS"):
+        with contextlib.suppress(OSError):  # an ordinary file
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+
+
 def _anonymous_file() -> int:
     """Create an anonymous file, in memory if the platform supports that."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("penstock-leases")
+        return os.memfd_create("penstock-leases", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     import tempfile
 
     with tempfile.TemporaryFile() as file:

@@ -1,4 +1,4 @@
-"""Signal handlers of a worker.
+"""Signals of worker processes: what a worker does on them, and by which of them a process has ended.
 
 INT and TERM drain, a second one stops at once. TSTP and USR1 stop fetching. TTIN dumps all stacks.
 """
@@ -10,17 +10,7 @@ import faulthandler
 import signal
 import sys
 from collections.abc import Callable
-
-__all__ = [
-    "DRAIN",
-    "QUIET",
-    "block_stop_signals",
-    "dump_stacks_on_request",
-    "ignore_interrupts",
-    "listen",
-    "listen_for_stacks",
-    "unblock_stop_signals",
-]
+from types import FrameType
 
 
 def _present(*names: str) -> tuple[signal.Signals, ...]:
@@ -57,17 +47,68 @@ def listen_for_stacks(on_dump: Callable[[], None]) -> None:
 
 
 def ignore_interrupts() -> None:
-    """Ignore SIGINT: ctrl-C in a terminal signals all processes of the group, and the supervisor decides."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Ignore SIGINT: ctrl-C in a terminal signals all processes of the group, and the supervisor decides.
+
+    A handler that does nothing is used instead of SIG_IGN, which programs started by a task would inherit.
+    """
+    signal.signal(signal.SIGINT, _do_nothing)
 
 
-def block_stop_signals() -> None:
-    """Let INT and TERM wait: one that comes before `listen` would end this process without its children."""
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """Handle a signal that means nothing to this process."""
+
+
+def block_signals() -> None:
+    """Let all these signals wait: one that comes before `listen` would end or stop this process alone."""
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, DRAIN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, (*DRAIN, *QUIET, *_STACKS))
 
 
-def unblock_stop_signals() -> None:
-    """Take INT and TERM again; one that has waited comes now."""
+def unblock_signals() -> None:
+    """Take them again; one that has waited comes now."""
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, DRAIN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*DRAIN, *QUIET, *_STACKS))
+
+
+# ── how a process ended: a signal, an exit code, or out of memory ────────────────────────────────
+
+_VMSTAT = "/proc/vmstat"
+
+
+def how_it_ended(returncode: int | None, oom_kills_before: int | None = None) -> str:
+    """How a process ended, such as "killed by SIGSEGV" or "exit code 3".
+
+    `returncode` is that of `subprocess`: the exit code, minus the signal's number, or None if unknown.
+    `oom_kills_before` is the value of `oom_kills()` when the process was started. With it, a SIGKILL by the
+    kernel's out-of-memory killer is distinguished from other SIGKILLs.
+    """
+    if returncode is None:
+        return "ended, cause unknown"
+    if returncode >= 0:
+        return f"exit code {returncode}"
+    name = _signal_name(-returncode)
+    if name != "SIGKILL":
+        return f"killed by {name}"
+    now = oom_kills()
+    if now is None or oom_kills_before is None:
+        return "killed by SIGKILL (out of memory?)"
+    return "killed by SIGKILL (out of memory)" if now > oom_kills_before else "killed by SIGKILL"
+
+
+def oom_kills() -> int | None:
+    """Number of processes this kernel has killed for lack of memory, also over a container's limit."""
+    try:
+        with open(_VMSTAT, encoding="ascii") as lines:
+            for line in lines:
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

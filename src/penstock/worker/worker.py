@@ -11,27 +11,29 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.app.app import App
+from penstock.app.loading import enable_own_loggers
 from penstock.config import Config
-from penstock.core.duration import format_ms
+from penstock.core.clock import Clock
 from penstock.core.events import WorkerLost, WorkerStarted, WorkerStopped
-from penstock.core.version import __version__
+from penstock.core.formats import format_ms
+from penstock.core.installation import __version__
+from penstock.core.portable import in_process
+from penstock.stores.connect import shown_store
 from penstock.stores.contract import Fetched, WorkerInfo
-from penstock.worker.hooks import call_hook, call_last_hooks
+from penstock.worker.callbacks import call_hook, call_last_hooks
 from penstock.worker.locks import LivenessLock, sweep
-from penstock.worker.metrics_page import MetricsPage
-from penstock.worker.pools.limits import resident
-from penstock.worker.pools.script import refuse_while_importing
+from penstock.worker.pools.child_group import resident
+from penstock.worker.pools.host import refuse_while_importing
+from penstock.worker.process_identity import reset_stray
 from penstock.worker.queues import Queue
 from penstock.worker.services import Services
-from penstock.worker.setup import worker_setup
-from penstock.worker.shared_lease_table import LeaseTable
-from penstock.worker.wiring import wire
-
-__all__ = ["Worker"]
+from penstock.worker.setup import Supervision, worker_setup
+from penstock.worker.start_checks import warn_of_unshared
 
 _log = logging.getLogger("penstock.worker")
 
 
+@in_process("make the worker there")
 class Worker:
     """Runs the jobs of some queues in this process, on the running event loop.
 
@@ -51,12 +53,10 @@ class Worker:
         burst: bool = False,
         strict: bool | None = None,
         config: Config | None = None,
-        table: LeaseTable | None = None,
         id: str | None = None,
-        supervisor: int | None = None,
         periodic: bool = True,
-        metrics: MetricsPage | None = None,
-        ask_supervisor: Callable[[str], None] | None = None,
+        supervision: Supervision = Supervision(),  # noqa: B008 (frozen)
+        store_clock: Clock | None = None,
     ) -> None:
         self._setup = worker_setup(
             app,
@@ -65,12 +65,10 @@ class Worker:
             burst=burst,
             strict=strict,
             config=config,
-            table=table,
             id=id,
-            supervisor=supervisor,
             periodic=periodic,
-            metrics=metrics,
-            ask_supervisor=ask_supervisor,
+            supervision=supervision,
+            store_clock=store_clock,
         )
         self._app = app
         self.id = self._setup.id
@@ -92,17 +90,20 @@ class Worker:
         if self._has_run:
             raise RuntimeError("this Worker has been run before: make another one for each run")
         self._has_run = True
+        reset_stray()
+        _log.info("worker %s: the store is %s", self.id, shown_store(self._app.store))
         sweep()
         lock = LivenessLock(self.id)
-        if self._setup.table is not None:
-            self._setup.table.announce(self.id)
+        supervision = self._setup.supervision
+        if supervision.table is not None:
+            supervision.table.announce(self.id)
         try:
             for hook in self._app.hooks.on_startup:
                 await call_hook(hook, self._app)
-            self._services = services = wire(
+            enable_own_loggers()
+            self._services = services = Services(
                 self._setup,
                 self,
-                info=self.info,
                 on_empty=self._ends_burst,
                 on_slot_lost=self._slot_lost,
                 adopted=self._adopted,
@@ -110,13 +111,14 @@ class Worker:
             if self._state == "quiet":
                 self.quiet()
             if await services.announcer.announce_first(self._stop):
+                await warn_of_unshared(self._app.store, self.info(), self._app.periodic_entries)
                 await services.adopter.tick()
                 async with services.running():
                     names, slots = ", ".join(self._setup.queue_names), self._setup.concurrency
                     _log.info("worker %s serves %s with %d slots", self.id, names, slots)
                     self._emit(WorkerStarted)
-                    if self._setup.ask_supervisor is not None:
-                        self._setup.ask_supervisor("serves")
+                    if supervision.ask is not None:
+                        supervision.ask("serves")
                     await self._stop.wait()
                     await self._drain(services)
             else:
@@ -197,7 +199,7 @@ class Worker:
         services = self._services
         if not self._setup.burst or services is None or services.leased_jobs or self.calls_back:
             return False
-        for instant in (fetched.due, fetched.opens):
+        for instant in (fetched.due, fetched.opens_at):
             if instant is not None and instant - fetched.now <= 1_000:
                 return False
         self.stop()
@@ -211,7 +213,7 @@ class Worker:
         """
         assert self._services is not None
         concurrency, lost = self._setup.concurrency, self._services.slots.lost
-        tolerated = concurrency - 1 if self._setup.supervisor is None else (concurrency - 1) // 2
+        tolerated = concurrency - 1 if self._setup.supervision.pid is None else (concurrency - 1) // 2
         if lost > tolerated and not self.wants_replacement:
             _log.error(
                 "worker %s: %d of %d slots are stuck; draining to be replaced", self.id, lost, concurrency
@@ -235,7 +237,7 @@ class Worker:
         """The facts that this worker announces to the store."""
         running = 0 if self._services is None else self._services.slots.running
         tasks, handled = tuple(self._app.tasks), tuple(self._app.handlers)
-        if self._services is not None and self._services.unknown_tasks.closed_tasks:
+        if self._services is not None:
             unknown = self._services.unknown_tasks
             tasks = tuple(task for task in tasks if task not in unknown.closed_tasks)
             handled = tuple(queue for queue in handled if queue not in unknown.closed_queues)
@@ -250,7 +252,7 @@ class Worker:
             concurrency=self._setup.concurrency,
             running=running,
             state=self._state,
-            supervisor=self._setup.supervisor,
+            supervisor=self._setup.supervision.pid,
             version=__version__,
             handled=handled,
             memory=resident(os.getpid()),
@@ -258,7 +260,15 @@ class Worker:
             clock=time.time_ns() // 1_000_000,
             full_queues=full_queues,
             full_tasks=full_tasks,
+            identities=self._app.identities,
+            entries=self._entries(),
+            stalled_queues=self._stalled_queues(),
         )
+
+    def _entries(self) -> tuple[str, ...]:
+        """The periodic entries of the code whose jobs this worker enqueues, as "queue/name"."""
+        served = self._setup.queue_names if self._setup.periodic else ()
+        return tuple(f"{ref.queue}/{ref.id}" for ref in self._app.periodic_entries if ref.queue in served)
 
     def _full(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The queues without a free slot of their own here, and the tasks without a free process slot."""
@@ -270,6 +280,10 @@ class Worker:
         if slots.process_busy < slots.process_slots:
             return tuple(queues), ()
         return tuple(queues), tuple(n for n, task in self._app.tasks.items() if task.run_in == "process")
+
+    def _stalled_queues(self) -> tuple[str, ...]:
+        """The queues whose jobs all slots that they could have here wait for."""
+        return () if self._services is None else tuple(sorted(self._services.executor.stalled.queues))
 
     def report_lost_worker(
         self, worker: str, cause: str, jobs: int, dead: Sequence[tuple[str, str]] = ()

@@ -1,6 +1,6 @@
 """Counts what a worker process does: attempts by task and outcome, their times, lost leases, store calls.
 
-The attempts come from `attempt_recorder.py`, in batches of sorted times.
+The attempts come from `worker_stats.py`, in batches of sorted times.
 """
 
 from __future__ import annotations
@@ -11,19 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from penstock.core.sketch import sketch_of
-from penstock.core.task_stats import OTHER
+from penstock.core.stats import OTHER, sketch_of
 from penstock.web.exposition import CALL_BOUNDS
 from penstock.worker.metrics_page import MetricsPage
-
-__all__ = [
-    "TIME_BOUNDS",
-    "Times",
-    "WorkerFigures",
-    "WorkerMetrics",
-    "merge_figures",
-    "read_figures",
-]
 
 #: The largest value (s) of each bucket, of durations and waits of jobs.
 TIME_BOUNDS = (

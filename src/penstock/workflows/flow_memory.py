@@ -1,28 +1,20 @@
-"""What a running flow knows: its stored steps, the names of its next ones, and whether it may go on.
+"""What a flow has stored: its steps, and the checkpoint of its job.
 
-The methods are generators: they yield what is to be done, and are sent its outcome. So the same code serves
-event loops and threads; `durable_steps.py` drives it.
+What reads or changes the store is a plan: a generator that yields what is to be done, and is sent its result.
+So the same code serves event loops and threads; `durable_steps.py` drives it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Generator
-from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from penstock.app.attempt import Attempt, StepAccess
-from penstock.app.undoing import FAILED, UNDO, can_be_undone
-from penstock.core.errors import (
-    AttemptLost,
-    ConfigError,
-    FlowError,
-    FlowSuspended,
-    FlowVersionMismatch,
-)
-from penstock.core.job import Ref
+from penstock.app.deciding import FAILED, UNDO, can_be_undone
+from penstock.core.errors import AttemptLost, FlowError
+from penstock.core.step_names import UNENCODABLE, VERSION, no_cursor, parsed, split_value, with_head
 from penstock.stores.contract import (
     LARGEST_MEMORY,
     MOST_STEPS,
@@ -32,36 +24,24 @@ from penstock.stores.contract import (
     RecordStatus,
     SignalWait,
     StepRecord,
+    StepRemoval,
     StoredStep,
 )
-
-__all__ = [
-    "LONGEST_WAIT",
-    "FlowMemory",
-    "Pause",
-    "Request",
-    "StepsFailed",
-    "UserCall",
-    "VerbCall",
-    "checked_name",
-    "within",
-]
+from penstock.stores.job_log import is_log
+from penstock.workflows.scopes import Scope, Use
 
 T = TypeVar("T")
 
-#: A wait of at most this (ms) keeps the slot.
-SHORT_WAIT = 500
-#: A flow that waits longer looks again after this (ms), so that nothing lost can stop it for ever.
+#: Maximum wait (ms) until a flow checks again, so that a lost notification cannot stop it for ever.
 LONGEST_WAIT = 86_400_000
-#: A wait for a signal, or for the jobs of a gather, is repeated at these times (ms) after its begin, too: a
-#: server that restarts without its last moments, or a failover, may have lost it.
+#: A wait for a signal, or for the jobs of a gather, is repeated after these times (ms), too: a failover, or a
+#: server that restarts without its last writes, may have lost it.
 _EARLY_LOOKS = (60_000, 600_000)
-#: So many turns of the event loop are for branches that have not begun yet, before the flow is suspended.
-_TURNS = 5
-_VERSION = "version!"
-_RESERVED = "!#"
+#: VERSION in flows that an older release began.
+OLDER_VERSION = "version!"
 
-#: An entry of the checkpoint: the cursor of a loop, and how often each name was used up to there.
+#: An entry of the checkpoint: the cursor of a loop, and (in flows that an older release began) how often each
+#: name was used up to there.
 Mark = tuple[Any, dict[str, int]]
 _NO_CURSOR: Mark = (None, {})
 _marks_of = msgspec.json.Decoder(dict[str, Mark]).decode
@@ -74,6 +54,7 @@ class UserCall(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     what: str = "the function of a step"
+    run_in: str | None = None
 
 
 class VerbCall(NamedTuple):
@@ -85,7 +66,7 @@ class VerbCall(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Sleep, keeping the slot; or (None) until no step of this flow runs."""
+    """Sleep while keeping the slot. None: for a moment, until the plan checks again."""
 
     seconds: float | None
 
@@ -94,113 +75,77 @@ Request = UserCall | VerbCall | Pause
 Plan = Generator[Request, Any, T]
 
 
-class StepsFailed(BaseException):
-    """The flow is being undone: its function has reached what it did not reach before it failed."""
-
-
-#: The flow whose step or undo runs here, and which of the two it is.
-within: ContextVar[tuple[FlowMemory, str] | None] = ContextVar("penstock_within_step", default=None)
-#: The loops around the code that runs here: each with its memory, and the names used in it.
-_loops: ContextVar[tuple[tuple[FlowMemory, set[str]], ...]] = ContextVar("penstock_loops", default=())
-
-
 class FlowMemory:
-    """The memory of one attempt of a flow."""
+    """The stored steps of a flow, as the job's current attempt knows them."""
 
-    def __init__(self, attempt: Attempt, access: StepAccess, version: str | None) -> None:
+    def __init__(self, attempt: Attempt, access: StepAccess) -> None:
         assert attempt.owner is not None
-        self.attempt = attempt
-        self.access = access
         self._owner = attempt.owner
-        self._version = version
+        self._job = attempt.job
+        self._lease = access.lease
         self._known: dict[str, StoredStep] | None = None
-        self._uses: Counter[str] = Counter()
-        self.active: set[str] = set()  # names of steps that run now
-        self.plans = 0  # operations of the flow that have begun and not ended
-        self._waits: dict[object, int] = {}  # those of them that wait, each with its delay (ms)
-        self.suspended: FlowSuspended | None = None
-        self.refused: FlowVersionMismatch | None = None
-        self.over = False  # the attempt has ended, or its function has
+        #: Operations of which earlier runs have stored something.
+        self.touched: set[str] = set()
+        #: Whether an older release began the flow: its names are numbered as they were.
+        self.older = False
         self.checkpoint = attempt.job.checkpoint
-
-    @property
-    def ref(self) -> Ref:
-        return self.attempt.job.ref
 
     def now(self) -> int:
         """The store's clock (ms)."""
         return self._owner.store_now()
 
-    def use(self, name: str) -> str:
-        """The key of this use of a name: the name itself, then with the number of the use."""
-        self._uses[name] += 1
-        n = self._uses[name]
-        for loop, used in _loops.get():
-            if loop is self:
-                used.add(name)
-        return name if n == 1 else f"{name}#{n}"
-
-    def enter_loop(self, stored: dict[str, int]) -> set[str]:
-        """Count what is used from here on as uses of a loop's items, behind the stored counts.
-
-        Returns the names used in it. Other branches of the flow keep counts of their own.
-        """
-        for name, n in stored.items():
-            self._uses[name] = max(self._uses[name], n)
-        used = set(stored)
-        _loops.set((*(one for one in _loops.get() if one[0] is self), (self, used)))
-        return used
-
-    def leave_loop(self, used: set[str]) -> None:
-        """End what `enter_loop` began."""
-        _loops.set(tuple(one for one in _loops.get() if one[1] is not used))
-
-    def uses(self, names: set[str]) -> dict[str, int]:
-        """How often each of these names was used."""
-        return {name: self._uses[name] for name in names}
-
-    def begin(self) -> Plan[None]:
-        """Read the steps, before the first use. Raises what `check_use` raises."""
-        self.check_use()
-        yield from self.read()
-        self.check()
+    @property
+    def is_read(self) -> bool:
+        return self._known is not None
 
     def read(self) -> Plan[None]:
-        """Read the steps, once, and check the version of the flow."""
-        if self._known is None:
-            steps: list[StoredStep] = yield VerbCall("steps", (self.ref,))
-            if self._known is None:  # another task of the flow may have read them meanwhile
-                self._known = {step.name: step for step in steps}
-                yield from self._check_version()
-
-    @property
-    def ending(self) -> FlowVersionMismatch | FlowSuspended | None:
-        """What ends this attempt, whatever the function or middleware raises."""
-        return self.refused or self.suspended
-
-    def check(self) -> None:
-        """Raise again what ends this attempt, if something does: the code may have swallowed it."""
-        if self.ending is not None:
-            raise self.ending
-        if self.over:
-            raise AttemptLost(f"this attempt of job {self.attempt.id} has ended: its flow does nothing more")
-
-    def check_use(self) -> None:
-        """Raise what `check` raises, and FlowError inside a step."""
-        inside = within.get()
-        if inside is not None and inside[0] is self:
-            raise FlowError(f"a flow cannot be used inside {inside[1]}: call it in the task's function")
-        self.check()
+        """Read the steps. A run that only undoes notes the reason before it does anything else."""
+        steps: list[StoredStep] = yield VerbCall("steps", (self._job.ref,))
+        self._known = {step.name: step for step in steps if not is_log(step)}
+        self.touched = {_whole(name) for name in self._known}
+        names = {*self._known, *self.marks()} - {FAILED, UNDO}
+        self.older = any(not name.startswith("!") for name in names)
+        why = self._owner.undoes
+        if why is not None and self.stored(FAILED) is None:
+            yield from self.record(FAILED, why.encode())
 
     def stored(self, key: str) -> StoredStep | None:
         """The stored step with this key, if it has a value."""
         step = (self._known or {}).get(key)
         return None if step is None or step.value is None else step
 
-    def unreached(self) -> bool:
-        """Whether steps are stored that the function has not used in this attempt."""
-        names = (key.partition("#") for key in self._known or () if "!" not in key)
-        return any(self._uses[name] < int(n or 1) for name, _, n in names)
+    def operations(self) -> list[str]:
+        """The operations of which something is stored."""
+        return [_whole(name) for name in self._names() if _is_operation(name)]
+
+    def steps(self) -> list[str]:
+        """The stored steps that have ended well."""
+        return [name for name in self._names() if _is_step(name)]
+
+    def open_waits(self) -> list[str]:
+        """The waits for signals that have not ended."""
+        return [name for name, step in list((self._known or {}).items()) if step.value is None]
+
+    def _names(self) -> list[str]:
+        return list(self._known or ())  # at once: branches in other threads store steps meanwhile
+
+    def order(self) -> dict[str, int]:
+        """The places of the stored steps in the order in which they were stored."""
+        return {name: n for n, name in enumerate(self._names())}
+
+    def stored_since(self, step: StoredStep) -> bool:
+        """Whether an operation was stored after this one."""
+        order = self.order()
+        return any(
+            one.at > step.at or (one.at == step.at and order[name] > order[step.name])
+            for name, one in list((self._known or {}).items())
+            if _is_operation(name)
+        )
+
+    def has_steps_in(self, loop: Use) -> bool:
+        """Whether steps of items of this loop are stored."""
+        prefix = f"!step/{loop.scope.path}{loop.part}["
+        return any(name.startswith(prefix) for name in self._names())
 
     def count(self, prefix: str) -> int:
         """The number of stored steps `prefix1`, `prefix2` …, up to the first that is missing."""
@@ -209,104 +154,127 @@ class FlowMemory:
             n += 1
         return n
 
-    def reach(self) -> None:
-        """Note that the function goes beyond what is stored; a flow that is being undone ends there."""
-        if self.stored(FAILED) is not None:
-            raise StepsFailed
+    @property
+    def undoing(self) -> bool:
+        """Whether this run only undoes the stored steps."""
+        return self.stored(FAILED) is not None
+
+    def answer(self, step: StoredStep) -> bytes:
+        """The value of a stored operation, without its request line."""
+        value = step.value or b""
+        return value if self.older else split_value(value)[1]
+
+    def record_answer(self, key: str, asked: str, value: bytes) -> Plan[StoredStep]:
+        """Store the answer of an operation, with its request line in front."""
+        return (yield from self.record(key, value if self.older else with_head(asked, value)))
 
     def record(self, key: str, value: bytes) -> Plan[StoredStep]:
         """Store a step, or return the one that is stored."""
-        lease = self.attempt.job.lease
-        (answer,) = yield VerbCall("record_steps", ([StepRecord(lease, key, value, self.access.lease)],))
+        lease = self._job.lease
+        (answer,) = yield VerbCall("record_steps", ([StepRecord(lease, key, value, self._lease)],))
         return self._settled(key, answer, value)
+
+    def forget(self, names: list[str], *, waiting: bool = False) -> Plan[None]:
+        """Remove steps; with `waiting`, only those that still wait for a signal."""
+        if not names:
+            return
+        lease, by = self._job.lease, self._lease
+        removals = [StepRemoval(lease, name, by, waiting) for name in names]
+        answers = yield VerbCall("forget_steps", (removals,))
+        assert self._known is not None
+        for name, answer in zip(names, answers, strict=True):
+            if answer.status is RecordStatus.LOST:
+                raise AttemptLost(f"the lease of job {self._job.id} is lost; {name!r} was not forgotten")
+            if answer.status is RecordStatus.STORED:
+                self._known.pop(name, None)
+            else:
+                self._known[name] = StoredStep(name, self.now(), answer.value, answer.signal)
 
     def marks(self) -> dict[str, Mark]:
         """The checkpoint of the job: its cursors by the keys of their loops, and UNDO."""
         return {} if self.checkpoint is None else _marks_of(self.checkpoint)
 
     def mark(self, key: str, mark: Mark = _NO_CURSOR) -> Plan[None]:
-        """Store an entry of the checkpoint."""
-        self.checkpoint = msgspec.json.encode({**self.marks(), key: mark})
-        lease = self.attempt.job.lease
-        request = HeartbeatRequest(lease, self.access.lease, checkpoint=self.checkpoint, lasting=True)
+        """Store an entry of the checkpoint, and drop the cursors of loops inside items that are done."""
+        kept = {name: one for name, one in self.marks().items() if not _is_inside(name, key)}
+        try:
+            self.checkpoint = msgspec.json.encode({**kept, key: mark})
+        except UNENCODABLE as error:
+            raise no_cursor(key, mark[0], error) from None
+        lease = self._job.lease
+        request = HeartbeatRequest(lease, self._lease, checkpoint=self.checkpoint, lasting=True)
         (status,) = yield VerbCall("extend", ([request],))
         if status is LeaseStatus.LOST:
-            raise AttemptLost(f"the lease of job {self.attempt.id} is lost; {key!r} was not stored")
+            raise AttemptLost(f"the lease of job {self._job.id} is lost; {key!r} was not stored")
 
     def note_undo(self) -> Plan[None]:
-        """Note that the flow has a step that can be undone, before it runs: a crash may end the job."""
+        """Note that the flow has a step that can be undone, before that runs: a crash may end the job."""
+        if self.stored(UNDO) is None:
+            yield from self.record(UNDO, b"null")
         if not can_be_undone(self.checkpoint):
             yield from self.mark(UNDO)
 
-    def wait(self, key: str, name: str, signal_key: str) -> Plan[StoredStep | None]:
-        """Wait for a signal; None: it has not come."""
-        wait = SignalWait(self.attempt.job.lease, key, name, signal_key, self.access.lease)
-        (answer,) = yield VerbCall("await_signals", ([wait],))
-        return None if answer.status is RecordStatus.STORED else self._settled(key, answer, b"")
-
-    def next_look(self, key: str) -> int:
-        """How long (ms) a wait that this step has begun lasts until it is repeated."""
-        begun = (self._known or {}).get(key)
-        waited = 0 if begun is None or not begun.at else self.now() - begun.at  # 0: in this attempt
-        return next((look - waited for look in _EARLY_LOOKS if waited < look), LONGEST_WAIT)
-
-    def wait_until(self, due: int) -> Plan[None]:
-        """Wait until this instant: a moment in the slot, or suspended."""
-        left = due - self.now()
-        if left > SHORT_WAIT:
-            yield from self.suspend(left)
-        if left > 0:
-            yield Pause(left / 1000)
-
-    def suspend(self, delay: int) -> Plan[None]:
-        """End this attempt until the flow is resumed. Raises FlowSuspended."""
-        wait = object()
-        self._waits[wait] = max(0, min(delay, LONGEST_WAIT))
-        try:
-            # concurrent branches: results of steps must not be lost, nor waits that have yet to be noted
-            for _ in range(_TURNS):
-                yield Pause(0)
-                self.check()
-            while self.plans > len(self._waits):
-                yield Pause(None)
-                self.check()
-            self.suspended = FlowSuspended(min(self._waits.values()))
-            raise self.suspended
-        finally:
-            del self._waits[wait]
-
     def _settled(self, key: str, answer: RecordedStep, value: bytes) -> StoredStep:
         if answer.status is RecordStatus.LOST:
-            raise AttemptLost(f"the lease of job {self.attempt.id} is lost; the step {key!r} was not stored")
+            raise AttemptLost(f"the lease of job {self._job.id} is lost; the step {key!r} was not stored")
         if answer.status is RecordStatus.FULL:
             raise FlowError(
-                f"job {self.attempt.id} remembers too much for the step {key!r} of {len(value):,} bytes: "
+                f"job {self._job.id} remembers too much for the step {key!r} of {len(value):,} bytes: "
                 f"the limit is {LARGEST_MEMORY:,} bytes in {MOST_STEPS:,} steps. Keep large data elsewhere "
                 "and return its key"
             )
         exists = answer.status is RecordStatus.EXISTS
-        found = StoredStep(key, 0, answer.value, answer.signal) if exists else StoredStep(key, 0, value)
+        now = self.now()
+        found = StoredStep(key, now, answer.value, answer.signal) if exists else StoredStep(key, now, value)
         assert self._known is not None
         self._known[key] = found
         return found
 
-    def _check_version(self) -> Plan[None]:
-        if self._version is None:
-            return
-        given = self._version.encode()
-        step = self.stored(_VERSION) or (yield from self.record(_VERSION, given))
-        if step.value != given:
-            began = (step.value or b"").decode(errors="replace")
-            self.refused = FlowVersionMismatch(
-                f"the flow began with version {began!r}, and this release has {self._version!r}"
-            )
-            raise self.refused
+    def await_signal(self, key: str, name: str, signal_key: str) -> Plan[StoredStep | None]:
+        """Store a wait for a signal. Returns the step if the signal is there already; None if it is not."""
+        wait = SignalWait(self._job.lease, key, name, signal_key, self._lease)
+        (answer,) = yield VerbCall("await_signals", ([wait],))
+        if answer.status is not RecordStatus.STORED:
+            return self._settled(key, answer, b"")
+        assert self._known is not None
+        self._known.setdefault(key, StoredStep(key, self.now(), None, (name, signal_key)))
+        return None
+
+    def next_look(self, key: str) -> int:
+        """Milliseconds until the wait that this step has begun is repeated."""
+        begun = (self._known or {}).get(key)
+        waited = 0 if begun is None or not begun.at else self.now() - begun.at
+        return next((look - waited for look in _EARLY_LOOKS if waited < look), LONGEST_WAIT)
+
+    def waits_in(self, scope: Scope) -> list[str]:
+        """Waits for signals in this scope that have not ended."""
+        prefix = f"!wait/{scope.path}"
+        return [name for name in self.open_waits() if name.startswith(prefix)]
 
 
-def checked_name(name: Any, what: str) -> str:
-    """The name of a step or signal. Raises ConfigError."""
-    if not isinstance(name, str) or not 1 <= len(name.encode("utf-8", "replace")) <= 200:
-        raise ConfigError(f"{what} has 1 to 200 bytes of text, not {name!r:.100}")
-    if any(mark in name for mark in _RESERVED):
-        raise ConfigError(f"{what} {name!r} must not contain '!' or '#'")
-    return name
+def _is_operation(name: str) -> bool:
+    """Whether a stored name is that of an operation, or of one of its helper records."""
+    return name not in (FAILED, UNDO, VERSION, OLDER_VERSION)
+
+
+def _whole(name: str) -> str:
+    """The operation to which a stored name belongs, which may be that of a helper record."""
+    end = name.find("!", 1)
+    return name if end < 0 else name[:end]
+
+
+def _is_step(name: str) -> bool:
+    """Whether a stored name is that of a step that has ended well."""
+    found = parsed(name)
+    return "!" not in name if found is None else found.kind == "step" and not found.suffix
+
+
+def _is_inside(name: str, loop: str) -> bool:
+    """Whether this is the name of a loop in an item of that loop."""
+    inner, outer = parsed(name), parsed(loop)
+    if inner is None or outer is None or inner.kind != "loop" or len(inner.scope) <= len(outer.scope):
+        return False
+    within_item = inner.scope[len(outer.scope)]
+    return inner.scope[: len(outer.scope)] == outer.scope and within_item.startswith(
+        f"{outer._replace(scope=()).shown}["
+    )

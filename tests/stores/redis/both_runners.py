@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.stores.redis.wire.address import Address
-from penstock.stores.redis.wire.async_runner import AsyncRunner, SyncRunner
+from penstock.stores.redis.wire.async_runner import AsyncRunner
 from penstock.stores.redis.wire.calls import Call, Script
+from penstock.stores.redis.wire.sync_runner import SyncRunner
 
 PUSH = Script("push", "return redis.call('RPUSH', KEYS[1], ARGV[1])")
 ECHO = Script("echo", "return {KEYS[1], ARGV[1]}")

@@ -13,9 +13,9 @@ from penstock.core.lifecycle import Transition
 from penstock.core.schedule import NewEntry, Schedule
 from penstock.errors import StoreUnavailable
 from penstock.stores.contract import EnqueueStatus, HeartbeatRequest, Settled, Settlement, Share
-from penstock.stores.redis.keys import LAYOUT
+from penstock.stores.redis.layout import LAYOUT
 from penstock.stores.redis.store import RedisStore
-from penstock.stores.redis.wire import request_batch
+from penstock.stores.redis.wire import calls
 from penstock.stores.redis.wire.calls import Call
 from penstock.verify.servers.proxy import Proxy
 from tests.servers import RedisServer, remove_keys
@@ -39,7 +39,7 @@ def store(redis: RedisServer) -> Iterator[RedisStore]:
 def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
     """How many bytes each script carried, by its name."""
     sizes: dict[str, list[int]] = {}
-    pack = request_batch.command_of
+    pack = calls.command_of
 
     def noted(call: Call) -> bytes:
         command = pack(call)
@@ -47,7 +47,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
             sizes.setdefault(call.script.name, []).append(len(command))
         return command
 
-    monkeypatch.setattr(request_batch, "command_of", noted)
+    monkeypatch.setattr(calls, "command_of", noted)
     return sizes
 
 

@@ -10,9 +10,7 @@ import pytest
 
 from penstock.errors import StoreError
 from penstock.stores.contract import Finding, Level
-from penstock.stores.redis.access_checks import Access, access_of
-from penstock.stores.redis.checkup import QUESTIONS, SETTINGS, examined, merged
-from penstock.stores.redis.server_checks import findings
+from penstock.stores.redis.checkup import QUESTIONS, SETTINGS, Access, access_of, examined, findings, merged
 from penstock.stores.redis.server_facts import read_config, read_info
 from penstock.stores.redis.wire.address import Address
 from penstock.stores.redis.wire.async_runner import AsyncRunner
@@ -382,3 +380,9 @@ def test_a_problem_of_all_nodes_is_reported_once() -> None:
 def test_a_finding_reads_as_one_line() -> None:
     assert str(Finding(Level.WARNING, "clock", "it is late", "use NTP")) == "clock: it is late; use NTP"
     assert str(Finding(Level.FINE, "server", "Redis 7.2.4")) == "server: Redis 7.2.4"
+
+
+def test_a_server_that_reads_its_append_only_file_is_not_said_to_write_nothing() -> None:
+    """Redis reports it as off meanwhile."""
+    found = judged({"loading": 1, "aof_enabled": 0}, {"save": ""})
+    assert [one.what for one in found if one.level is not Level.FINE] == ["server"]

@@ -13,7 +13,8 @@ from redis.crc import key_slot
 
 from penstock.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address
-from penstock.stores.redis.wire.async_runner import AsyncRunner, SyncRunner
+from penstock.stores.redis.wire.async_runner import AsyncRunner
+from penstock.stores.redis.wire.sync_runner import SyncRunner
 from penstock.stores.redis.wire.topology import slot_of
 from tests.servers import Cluster, RedisServer, remove_keys
 from tests.stores.redis.both_runners import Asker, plain, push

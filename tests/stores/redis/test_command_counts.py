@@ -23,11 +23,24 @@ from penstock.stores.contract import (
     WorkerInfo,
     WorkerOffer,
 )
-from penstock.stores.redis.batching import CHANGED
+from penstock.stores.redis.script_arguments import CHANGED
 from penstock.stores.redis.store import RedisStore
 from penstock.worker import Worker
 from tests.servers.single import RedisServer
-from tests.store.facts import LEASE, PARKED, SECOND, SOON, add, end, ids, new, some, take, take_one
+from tests.store.facts import (
+    LEASE,
+    PARKED,
+    SECOND,
+    SOON,
+    add,
+    end,
+    ids,
+    new,
+    next_jobs,
+    some,
+    take,
+    take_one,
+)
 from tests.store.flow_facts import started
 
 GONE = Transition(State.COMPLETED)  # the usual end: nothing is kept
@@ -207,7 +220,8 @@ async def test_the_ready_index_has_no_long_lists_to_search(store: RedisStore, cl
     async def delete_one() -> None:
         assert await store.delete([jobs.pop(2_000).ref]) == [State.AVAILABLE]
 
-    assert (await commands(client, delete_one)).total() < 30
+    counted = await commands(client, delete_one)
+    assert counted.total() - counted["zcard"] - counted["hlen"] < 30  # these ask for the types of the keys
 
 
 async def test_the_list_of_queues_costs_the_same_however_full_they_are(
@@ -305,3 +319,20 @@ async def test_a_page_of_flows_reads_no_others(store: RedisStore, client: driver
         await store.list_flows(after=first.next, limit=5)
 
     assert (await commands(client, list_two_pages))["hmget"] == 10
+
+
+async def test_a_listing_passes_only_the_jobs_that_it_is_for(store: RedisStore, client: driver.Redis) -> None:
+    await add(store, *some(500), *some(100, queue="other"))
+    (job, *_) = await take(store, 5)
+    await take(store, 200, worker="w2")
+    asked: list[tuple[Callable[[], Awaitable[Any]], int]] = [
+        (lambda: next_jobs(store, limit=1), 1),
+        (lambda: store.list_jobs(queue="default", state=State.AVAILABLE, limit=5), 1),
+        (lambda: store.list_jobs(state=State.RUNNING, worker="w1"), 2),  # in two queues
+        (lambda: store.find(job.id), 2),
+    ]
+    for ask, scripts in asked:
+        await ask()
+        counted = await commands(client, ask)
+        assert counted["evalsha"] == scripts
+        assert counted.total() < 20, "not for each of the jobs of the queue, or of the other worker"

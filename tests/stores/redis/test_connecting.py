@@ -21,8 +21,7 @@ from redis.credentials import UsernamePasswordCredentialProvider
 from penstock.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Node
 from penstock.stores.redis.wire.async_connection import open_async_connection
-from penstock.stores.redis.wire.handshake import Kind
-from penstock.stores.redis.wire.sockets import open_socket, open_socket_async
+from penstock.stores.redis.wire.connect import Kind, open_socket, open_socket_async
 from penstock.stores.redis.wire.sync_connection import open_sync_connection
 from penstock.verify.servers.nodes import RedisNode
 from tests.servers import RedisServer
@@ -264,7 +263,7 @@ async def test_a_password_for_a_server_without_one_is_said(ask: Asker, redis: Re
 async def test_a_port_that_does_not_accept_is_given_up(door: str, scheme: str) -> None:
     with silent_port() as port:
         address = Address.from_url(f"{scheme}://127.0.0.1:{port}")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             with pytest.raises(StoreUnavailable, match=rf"{scheme}://127.0.0.1:{port} does not answer \(no"):
                 await opened(door, address, 0.3)
 
@@ -273,7 +272,7 @@ async def test_a_port_that_does_not_accept_is_given_up(door: str, scheme: str) -
 async def test_a_server_that_accepts_and_never_answers_is_given_up(door: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             with pytest.raises(StoreUnavailable, match=r"has not answered .*if that port speaks TLS"):
                 await opened(door, single(port), 0.3)
             address = single(port, tls=True)

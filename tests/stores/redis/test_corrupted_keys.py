@@ -16,9 +16,8 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import UNREADABLE_TASK, Job, Ref, State
 from penstock.core.lifecycle import UNREADABLE
 from penstock.core.limits import LimitChange, Rate
-from penstock.core.partition import Partition
-from penstock.core.queue_depth import QueueDepth
-from penstock.core.task_stats import TaskStats
+from penstock.core.relations import Partition
+from penstock.core.stats import QueueDepth, TaskStats
 from penstock.core.unique import UniqueKey
 from penstock.errors import StoreCorrupt
 from penstock.stores.contract import (
@@ -34,7 +33,7 @@ from penstock.stores.contract import (
     TaskCount,
     Wake,
 )
-from penstock.stores.redis.keys import packed
+from penstock.stores.redis.layout import packed
 from penstock.stores.redis.profiles import Profiles
 from penstock.stores.redis.store import RedisStore
 from tests.servers import Cluster, RedisServer
@@ -493,7 +492,7 @@ async def test_records_of_depths_from_before_their_totals_are_read_and_get_one(
 async def test_a_queue_whose_keys_are_repaired_continues(
     store: RedisStore, corruptor: RedisCorruptor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.stores.redis.spoiled._REST", 0.1)
+    monkeypatch.setattr("penstock.stores.redis.unusable_queues._PAUSE", 0.1)
     await add(store, new(queue="a"), new(queue="bad"))
     with corruptor.client() as client:
         before = client.dump(corruptor.key("bad", "ready"))
@@ -502,7 +501,7 @@ async def test_a_queue_whose_keys_are_repaired_continues(
     assert await fetched(store) == []
     with corruptor.client() as client:
         client.restore(corruptor.key("bad", "ready"), 0, before, replace=True)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (jobs := await fetched(store)):
             await asyncio.sleep(0.01)
     assert [job.spec.queue for job in jobs] == ["bad"]

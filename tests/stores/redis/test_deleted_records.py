@@ -11,7 +11,7 @@ import redis as driver
 from penstock.core.clock import ManualClock
 from penstock.core.job import UNREADABLE_TASK, Job, State
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement
-from penstock.stores.redis.keys import packed
+from penstock.stores.redis.layout import packed
 from penstock.stores.redis.store import RedisStore
 from tests.servers.single import RedisServer
 from tests.store.facts import (

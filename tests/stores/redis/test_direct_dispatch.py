@@ -12,14 +12,16 @@ from penstock.core.ids import mint_token
 from penstock.core.job import Job, NewJob, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import Fetched, Settled, Settlement, Share, Wake, WorkerOffer
+from penstock.stores.redis import store as redis_store
+from penstock.stores.redis import subscriber
 from penstock.stores.redis.context import command
-from penstock.stores.redis.direct_dispatch import DispatchedJob
-from penstock.stores.redis.keys import packed
+from penstock.stores.redis.layout import packed
 from penstock.stores.redis.store import RedisStore
+from penstock.stores.redis.subscriber import DispatchedJob
 from tests.servers import RedisServer
 
 LEASE = 15_000
-SOON = 5.0
+SOON = 60.0
 DONE = Transition(State.COMPLETED)
 
 
@@ -29,7 +31,10 @@ def url(redis: RedisServer) -> str:
 
 
 @pytest.fixture
-def store(url: str) -> Iterator[RedisStore]:
+def store(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisStore]:
+    """It keeps a leased job for a fetch that comes late, as long as no test lives to see the end of."""
+    monkeypatch.setattr(subscriber, "_PATIENCE", 10 * SOON)
+    monkeypatch.setattr(redis_store, "_FRESH", LEASE)
     store = RedisStore(url)
     yield store
     store.close()
@@ -168,8 +173,9 @@ async def test_a_paused_queue_hands_nothing_over_and_nothing_overtakes_what_is_r
 
 
 async def test_leased_jobs_without_a_taker_are_returned_uncharged(
-    store: RedisStore, other: RedisStore
+    store: RedisStore, other: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(subscriber, "_PATIENCE", 0.1)
     waiting = await asleep(store, "default")
     new = NewJob("1", "t")
     await other.enqueue([new])
@@ -192,8 +198,8 @@ async def test_the_next_fetch_finds_what_was_on_dispatched_though_the_message_wa
     store: RedisStore, other: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = await asleep(store, "default")
-    subscriber = store._subscribers.get(asyncio.get_running_loop())
-    monkeypatch.setattr(subscriber, "_on_dispatched", lambda one: None)
+    messages = store._subscribers.get(asyncio.get_running_loop())
+    monkeypatch.setattr(messages, "_on_dispatched", lambda one: None)
     new = NewJob("1", "t")
     await other.enqueue([new])
     await until(other, new, State.RUNNING)

@@ -14,9 +14,9 @@ from penstock.core.flow import FAILED_KEPT, USED, FlowPolicy, FlowState, NodeSta
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import FlowChange, Settlement, Share
-from penstock.stores.redis.isolation import each
+from penstock.stores.redis.isolation import call_each
 from penstock.stores.redis.store import RedisStore
-from penstock.stores.redis.verbs import flow_ends, flow_store, flows, outbox, settling
+from penstock.stores.redis.verbs import flow_store, flows, outbox, settling
 from penstock.stores.redis.verbs.fetching import fetch
 from penstock.stores.redis.verbs.settling import settle
 from tests import servers
@@ -176,14 +176,14 @@ async def test_an_end_is_removed_by_the_step_that_counts_it(
 ) -> None:
     """A server that loses its last moments loses both, or none."""
     flow = await started(store, 2, [(0, 1)], queues={0: "other"})
-    commit = flow_ends.commit
+    commit = flow_store.commit
 
     def dying(*args: Any) -> Any:
         yield from commit(*args)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(flow_ends, "commit", dying)
+        patch.setattr(flow_store, "commit", dying)
         with pytest.raises(KeyboardInterrupt):
             await run_one(store, flow, 0, queue="other")
     assert await states(store, flow) == [COMPLETED, ACTIVE]
@@ -208,7 +208,7 @@ async def test_an_end_whose_worker_dies_before_or_after_it_is_counted_is_counted
     store: RedisStore, outcome: Transition, counted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow = await started(store, 3, [(0, 2), (1, 2)], FlowPolicy.FINISH)
-    count = flow_ends._count
+    count = flow_store._count
 
     def dying(*args: Any) -> Any:
         if counted:  # but its note is not removed
@@ -216,7 +216,7 @@ async def test_an_end_whose_worker_dies_before_or_after_it_is_counted_is_counted
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(flow_ends, "_count", dying)
+        patch.setattr(flow_store, "_count", dying)
         with pytest.raises(KeyboardInterrupt):
             await run_one(store, flow, 0, outcome)
     await advance(store)
@@ -261,13 +261,13 @@ async def test_a_flow_that_is_retried_while_it_is_removed_stays(
     await put(store, flow, nodes_of(flow, 2, [(0, 1)]))
     await run_one(store, flow, 0, DEAD)
     clock.advance(FAILED_KEPT)
-    remove = flows.remove
+    remove = flow_store.remove
 
     def slowly(context: Any, *args: Any) -> Any:
         yield from flows.change_flow(context, flow.ref, FlowChange.RETRY)
         yield from remove(context, *args)
 
-    monkeypatch.setattr(flows, "remove", slowly)
+    monkeypatch.setattr(flow_store, "remove", slowly)
     await advance(store)
     await run_one(store, flow, 0)
     await advance(store)
@@ -308,10 +308,10 @@ async def test_a_delivery_is_remembered_until_its_entry_is_removed(
     def dying(context: Any, those: Any) -> Any:
         if next(calls) == "remove":
             raise KeyboardInterrupt
-        return (yield from each(context, those))
+        return (yield from call_each(context, those))
 
     with monkeypatch.context() as patch:
-        patch.setattr(outbox, "each", dying)
+        patch.setattr(outbox, "call_each", dying)
         with pytest.raises(KeyboardInterrupt):
             await cluster.put_flow(flow, nodes_of(flow, 1, queues={0: "blue"}))
     port = servers.SHARED_CLUSTER.get().first_masters[0].port
@@ -427,7 +427,7 @@ async def test_a_retry_that_another_change_has_overtaken_runs_no_job_again(
 ) -> None:
     flow = await started(store, 2, [(0, 1)], FlowPolicy.FINISH)
     await run_one(store, flow, 0, DEAD)
-    proceed = flows.proceed
+    proceed = flow_store.proceed
 
     def slowly(context: Any, *args: Any) -> Any:
         done = yield from proceed(context, *args)
@@ -440,7 +440,7 @@ async def test_a_retry_that_another_change_has_overtaken_runs_no_job_again(
     meanwhile: list[bool] = []
     retried: list[Any] = []
     retry = flow_store.retry
-    monkeypatch.setattr(flows, "proceed", slowly)
+    monkeypatch.setattr(flow_store, "proceed", slowly)
     monkeypatch.setattr(
         flow_store, "retry", lambda *args, **facts: retried.append(args) or retry(*args, **facts)
     )

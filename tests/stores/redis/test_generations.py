@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.core.clock import ManualClock
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
-from penstock.stores.redis.keys import ms_of, packed
+from penstock.stores.redis.layout import ms_of, packed
 from penstock.stores.redis.store import RedisStore
 from tests.store.facts import HOUR, add, end, ids, new, some, take
 from tests.store.redis_corruptor import RedisCorruptor

@@ -9,7 +9,7 @@ import pytest
 import redis as redis_py
 
 from penstock.errors import StoreTooOld
-from penstock.stores.redis.keys import LAYOUT
+from penstock.stores.redis.layout import LAYOUT
 from penstock.stores.redis.store import RedisStore
 from tests.servers import RedisServer
 from tests.store.facts import new

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from redis import Redis
 
-from penstock.core.limit_layers import limits_by_code
-from penstock.core.limits import LimitChange, QueueLimits, Rate
+from penstock.core.limits import LimitChange, QueueLimits, Rate, limits_by_code
 from penstock.stores.redis.store import RedisStore
 from tests.servers import RedisServer
 

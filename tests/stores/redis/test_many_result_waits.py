@@ -46,7 +46,7 @@ async def while_idle(
         assert not waiting.done()
         refs = [Ref(handle.queue, handle.id) for handle in handles]
         await app.store.cancel(refs)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await waiting
     finally:
         waiting.cancel()
@@ -97,7 +97,7 @@ async def test_a_thousand_waits_begin_with_a_few_questions(new_redis: Callable[.
     handles = await app.aenqueue_many([task.job(n) for n in range(1_000)])
     waiting = [asyncio.create_task(handle.aresult()) for handle in handles]
     with server.patient_client() as client:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while (
             time.monotonic() < deadline
             and client.hlen(app.store._context.redis_keys.queue("default") + b":watchers") < 1_000

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from penstock.core.changes import moved_spec
 from penstock.core.job import Job, Ref, State
-from penstock.core.job_changes import moved_spec
 from penstock.stores.contract import EnqueueStatus, JobMove
-from penstock.stores.redis.isolation import each
+from penstock.stores.redis.isolation import call_each
 from penstock.stores.redis.store import RedisStore
 from penstock.stores.redis.verbs import changing, outbox
 from tests import servers
@@ -66,12 +66,12 @@ async def test_a_delivered_job_is_not_delivered_again(
     def dying(context: Any, those: Any) -> Any:
         if next(calls) == "remove":
             raise KeyboardInterrupt
-        return (yield from each(context, those))
+        return (yield from call_each(context, those))
 
     await add(cluster, new("moved"))
     job = await the(cluster, Ref("default", "moved"))
     with monkeypatch.context() as patch:
-        patch.setattr(outbox, "each", dying)
+        patch.setattr(outbox, "call_each", dying)
         with pytest.raises(KeyboardInterrupt):
             await move(cluster, job)
     await end(cluster, await take_one(cluster, THERE))

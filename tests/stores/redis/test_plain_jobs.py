@@ -10,12 +10,12 @@ import pytest
 
 from penstock.core.ids import mint
 from penstock.core.job import Lease, NewJob, State
-from penstock.core.lifecycle import QueuePosition, Transition
+from penstock.core.lifecycle import Transition
 from penstock.core.limits import LimitChange
-from penstock.core.partition import Tenant
+from penstock.core.outcomes import QueuePosition
+from penstock.core.relations import Tenant
 from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share
-from penstock.stores.redis.keys import StoredIds, id_of, packed
-from penstock.stores.redis.layout import counters_of
+from penstock.stores.redis.layout import StoredIds, counters_of, id_of, packed
 from penstock.stores.redis.records import leased, leased_run
 from penstock.stores.redis.store import RedisStore
 from tests.servers import RedisServer

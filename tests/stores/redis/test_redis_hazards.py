@@ -15,8 +15,8 @@ from redis.crc import key_slot
 from penstock.core.clock import ManualClock
 from penstock.core.job import NewJob, Ref, State
 from penstock.core.lifecycle import Transition
-from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share, Wake, WorkerOffer
-from penstock.stores.redis.keys import LAYOUT
+from penstock.stores.contract import EnqueueStatus, Settled, Settlement, Share, Wake
+from penstock.stores.redis.layout import LAYOUT
 from penstock.stores.redis.store import RedisStore
 from penstock.stores.redis.subscriber import Subscriber
 from penstock.stores.redis.verbs import fetching, leases, operating, producing, settling
@@ -36,6 +36,7 @@ from tests.store.facts import (
     take_one,
     token,
 )
+from tests.stores.redis.test_direct_dispatch import asleep as until_offered
 
 _prefixes = itertools.count(1)
 
@@ -160,7 +161,7 @@ async def test_a_fetch_ends_whichever_key_is_missing(
     with redis.patient_client() as client:
         for key in client.keys(f"{prefix_of(store)}*{lost.replace('/*', '/0/*')}"):
             client.delete(key)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         for _ in range(3):
             await asyncio.gather(take(store, 10), return_exceptions=True)
         assert (await store.enqueue([new()]))[0].status is EnqueueStatus.NEW
@@ -180,7 +181,7 @@ async def test_news_of_a_due_job_reach_the_next_if_who_waited_is_dead(
             f"{prefix_of(store)}:{LAYOUT}:{{/default}}:waiters", {"nobody": (time.time() + 50) * 1000}
         )
     await add(store, new(delay=40_000))
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(60):
         assert await waiter == Wake.WORK
     other.close()
 
@@ -237,10 +238,7 @@ async def test_a_job_that_was_fetched_is_not_given_back_by_its_late_message(
 ) -> None:
     other = another(store)
     await add(other, new(queue="elsewhere"))
-    waiting = asyncio.create_task(
-        store.wait(["default"], timeout=60_000, offer=WorkerOffer("w1", "t1", LEASE))
-    )
-    await asleep(waiting)
+    waiting = await until_offered(store, "default")
     subscriber = store._subscribers.get(asyncio.get_running_loop())
     receive, late = subscriber.on_message, list[bytes]()
     listener = store._runner._loop_connections().listener
@@ -260,7 +258,7 @@ async def test_a_job_that_was_fetched_is_not_given_back_by_its_late_message(
     await asyncio.gather(waiting, return_exceptions=True)
     job = new()
     await add(other, job)
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(60):
         while not late:
             await asyncio.sleep(0.01)
     shares = [Share("default", 9, 9)]
@@ -277,10 +275,7 @@ async def test_a_job_that_came_too_long_ago_is_not_given_back_and_run(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = another(store)
-    waiting = asyncio.create_task(
-        store.wait(["default"], timeout=60_000, offer=WorkerOffer("w1", "t1", LEASE))
-    )
-    await asleep(waiting)
+    waiting = await until_offered(store, "default")
     monkeypatch.setattr(store._subscribers.get(asyncio.get_running_loop()), "age_of", lambda came: 1e6)
     await add(other, new())
     assert await waiting == Wake.WORK

@@ -13,7 +13,7 @@ from penstock.core.job import Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.stores.contract import LARGEST_SIGNAL, RecordStatus, Signal, SignalStatus, SignalWait
 from penstock.stores.redis.store import RedisStore
-from penstock.stores.redis.verbs import stepping
+from penstock.stores.redis.verbs import signalling, stepping
 from tests import servers
 from tests.store.facts import LEASE, MINUTE, SECOND, add, end, new, suspended, take, take_one
 
@@ -46,7 +46,7 @@ def dies(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Let this process die when it is about to deliver, or to confirm, a signal."""
 
     def at(step: str) -> None:
-        deliver = stepping._refused
+        deliver = signalling._refused
 
         def killed(*args: Any) -> Any:
             if step == "confirm":
@@ -55,7 +55,7 @@ def dies(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
                 yield calls
             raise Killed
 
-        monkeypatch.setattr(stepping, "_refused", killed)
+        monkeypatch.setattr(signalling, "_refused", killed)
 
     at.over = monkeypatch.undo  # type: ignore[attr-defined]
     return at
@@ -166,14 +166,14 @@ async def cancelled(store: RedisStore, n: int) -> None:
 @pytest.fixture
 def calls() -> Iterator[list[str]]:
     """The scripts that are called in the slot of the signals."""
-    shared, names = stepping._shared, []
+    shared, names = stepping.signals_call, []
 
     def noted(context: Any, script: str, args: Any) -> Any:
         names.append(script)
         return shared(context, script, args)
 
     with pytest.MonkeyPatch.context() as patch:  # `dies` undoes all of the other one
-        patch.setattr(stepping, "_shared", noted)
+        patch.setattr(stepping, "signals_call", noted)
         yield names
 
 

@@ -18,11 +18,10 @@ import uvloop
 from penstock.errors import ConfigError, StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address
 from penstock.stores.redis.wire.async_connection import open_async_connection
-from penstock.stores.redis.wire.connect import connect
-from penstock.stores.redis.wire.encoding import encoded
+from penstock.stores.redis.wire.calls import encoded
+from penstock.stores.redis.wire.connect import connect, tls_context
 from penstock.stores.redis.wire.faults import Unsent
 from penstock.stores.redis.wire.sync_connection import SyncConnection
-from penstock.stores.redis.wire.tls import tls_context
 from tests.servers import RedisServer
 from tests.servers.certificates import Certificates
 from tests.stores.redis.both_runners import Asker, plain

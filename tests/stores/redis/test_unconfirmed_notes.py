@@ -13,12 +13,12 @@ from redis.cluster import RedisCluster
 from penstock.core.clock import ManualClock
 from penstock.core.errors import NotReplicated
 from penstock.core.flow import NodeState
-from penstock.core.flow_member import FlowMember
 from penstock.core.job import State
+from penstock.core.relations import FlowMember
 from penstock.stores.contract import Signal, SignalWait
-from penstock.stores.redis.keys import RedisKeys
+from penstock.stores.redis.layout import RedisKeys
 from penstock.stores.redis.store import RedisStore
-from penstock.stores.redis.verbs.stepping import _UNCONFIRMED
+from penstock.stores.redis.verbs.signalling import _UNCONFIRMED
 from tests.servers import Cluster
 from tests.store.facts import LEASE, add, end, ids, new, suspended, take, take_one
 from tests.store.flow_facts import advance, flow_of, nodes_of, ref_of, run_one, started, states

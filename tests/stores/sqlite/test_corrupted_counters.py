@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import NewJob, Ref, State
-from penstock.core.partition import Partition
+from penstock.core.relations import Partition
 from penstock.stores.contract import Settlement, Share, Wake
 from penstock.stores.sqlite import SqliteStore
 from tests.store.facts import COMPLETED, HOUR, LEASE, PARKED, token
@@ -88,7 +88,7 @@ async def test_true_counters_cost_a_pruning_no_write(store: SqliteStore) -> None
     assert await counts(store) == before
 
 
-@pytest.mark.parametrize("verb", ["cancel", "retry", "reschedule", "delete"])
+@pytest.mark.parametrize("verb", ["cancel", "retry", "reschedule", "discard", "complete", "delete"])
 @pytest.mark.parametrize("number", [12, -1])
 async def test_a_job_in_no_state_is_set_aside_by_an_operators_verb(
     store: SqliteStore, verb: str, number: int

@@ -70,7 +70,7 @@ def test_waiting_callers_are_not_overtaken(folder: Path) -> None:
     thread.start()
     until_somebody_waits(folder)
     inside.release()
-    assert entered.wait(5)
+    assert entered.wait(60)
     assert not late.try_acquire()
     thread.join()
     waiting.release()
@@ -188,7 +188,7 @@ def hold(path: str, told: Connection) -> None:
 async def test_a_writer_stopped_midway_makes_others_busy_and_does_not_hang_them(
     open_store: OpenStore, path: Path, spawn: SpawnContext
 ) -> None:
-    store = open_store(patience=300)
+    store, impatient = open_store(), open_store(patience=300)
     store.sync.enqueue([new("before")])
     ours, theirs = spawn.Pipe()
     holder = spawn.Process(target=hold, args=(str(path), theirs))
@@ -197,9 +197,9 @@ async def test_a_writer_stopped_midway_makes_others_busy_and_does_not_hang_them(
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(StoreBusy, match=r"jobs\.db is busy: another process has held it for 0\.3 s"):
-            store.sync.enqueue([new("sync")])
+            impatient.sync.enqueue([new("sync")])
         with pytest.raises(StoreBusy):
-            await store.enqueue([new("async")])
+            await impatient.enqueue([new("async")])
         assert (await open_store().get([new("before").ref]))[0] is not None  # who reads does not wait
     finally:
         os.kill(pid, signal.SIGCONT)
@@ -295,8 +295,8 @@ def interrupted(act: Callable[[], object], at: int) -> bool:
 def test_an_interrupt_at_any_point_of_a_write_leaves_no_lock_and_no_transaction(
     tmp_path: Path, first: bool
 ) -> None:
-    store = SqliteStore(tmp_path / "jobs.db", patience=1_000)
-    other = SqliteStore(tmp_path / "jobs.db", patience=1_000)
+    store = SqliteStore(tmp_path / "jobs.db", patience=10_000)
+    other = SqliteStore(tmp_path / "jobs.db", patience=10_000)
     at = 0
     going = True
     while going:
@@ -315,7 +315,7 @@ def test_an_interrupt_at_any_point_of_a_write_leaves_no_lock_and_no_transaction(
 
 
 def test_an_interrupt_at_any_point_of_a_read_leaves_no_lock_either(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "jobs.db", patience=1_000)
+    store = SqliteStore(tmp_path / "jobs.db", patience=10_000)
     job = new()
     store.sync.enqueue([job])
     at = 1

@@ -26,9 +26,10 @@ from penstock.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from penstock.stores.contract import Settled, Settlement
+from penstock.stores.contract import EnqueueStatus, Settled, Settlement
 from penstock.stores.sqlite import SqliteStore
-from penstock.stores.sqlite.faults import os_fault, translated
+from penstock.stores.sqlite.file import os_fault, translated
+from tests.cases import case
 from tests.stores.sqlite.conftest import OpenStore, checked, new, settlements, take
 
 # ── the file ──
@@ -189,12 +190,14 @@ def test_a_limit_on_the_files_size_is_like_a_full_disk(path: Path) -> None:
 
 
 async def test_a_foreign_writer_is_waited_for_and_then_named(open_store: OpenStore, path: Path) -> None:
-    store = open_store(patience=200)
+    store, impatient = open_store(), open_store(patience=200)
     await store.enqueue([new("a")])
     cx = sqlite3.connect(path, isolation_level=None)
     cx.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreBusy, match=r"jobs\.db is busy: another program holds its write lock"):
-        await store.enqueue([new("b")])
+    # SQLite says the first; the second is said where this process was not let run for so long
+    named = r"jobs\.db is busy: another pro(gram holds its write lock|cess has held)"
+    with pytest.raises(StoreBusy, match=named):
+        await impatient.enqueue([new("b")])
     cx.execute("COMMIT")
     cx.close()
     await store.enqueue([new("c")])
@@ -233,7 +236,7 @@ async def test_one_question_that_fails_leaves_the_others_of_its_transaction(stor
         return_exceptions=True,
     )
     assert isinstance(results[1], ValueError)
-    assert isinstance(results[3], OverflowError)
+    assert [answer.status for answer in results[3]] == [EnqueueStatus.FAILED]
     assert results[2] == [Settled.APPLIED]
     found = await store.get([new(id).ref for id in "abcde"])
     assert [job and job.state for job in found] == [
@@ -266,8 +269,13 @@ def test_every_exception_class_becomes_ours(kind: type[sqlite3.Error], path: Pat
     one_line(ours, str(path), "what it said")
 
 
-@pytest.mark.parametrize("name", sorted(CODES))
-def test_every_error_code_becomes_ours(name: str, path: Path) -> None:
+def test_every_error_code_becomes_ours(path: Path) -> None:
+    for name in sorted(CODES):
+        with case(name):
+            _becomes_ours(name, path)
+
+
+def _becomes_ours(name: str, path: Path) -> None:
     error = sqlite3.OperationalError("what it said")
     error.sqlite_errorcode = CODES[name]
     ours = translated(error, path)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.limit_layers import limits_by_code
-from penstock.core.limits import LimitChange, QueueLimits, Rate
+from penstock.core.limits import LimitChange, QueueLimits, Rate, limits_by_code
 from penstock.stores.sqlite import SqliteStore
 
 

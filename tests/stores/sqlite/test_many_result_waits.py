@@ -11,7 +11,7 @@ from penstock.core.job import State
 from penstock.stores.sqlite import SqliteStore
 from tests.stores.sqlite.conftest import KEPT, OpenStore, new, settlements, take
 
-SOON = 10.0
+SOON = 60.0
 
 
 class Asked:
@@ -19,13 +19,13 @@ class Asked:
 
     def __init__(self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.questions = 0
-        ask = store._runner.ask
+        run = store._runner.run
 
         def counting(*args: Any) -> Any:
             self.questions += 1
-            return ask(*args)
+            return run(*args)
 
-        monkeypatch.setattr(store._runner, "ask", counting)
+        monkeypatch.setattr(store._runner, "run", counting)
 
 
 async def test_a_thousand_waits_look_together(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:

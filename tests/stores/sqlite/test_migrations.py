@@ -14,14 +14,13 @@ import pytest
 from penstock.core.clock import SystemClock
 from penstock.core.unique import UniqueKey
 from penstock.errors import StoreCorrupt, StoreTooNew
-from penstock.stores import migrate
+from penstock.stores import statements
 from penstock.stores.contract import EnqueueStatus
-from penstock.stores.migrate import Migration, missing
+from penstock.stores.sql.rows import spec_blob
+from penstock.stores.sql.statements import SQL
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.file import MIGRATIONS
-from penstock.stores.sqlite.rows import spec_blob
-from penstock.stores.sqlite.sql import SQL
-from penstock.stores.statements import Statements
+from penstock.stores.statements import Migration, Statements, missing
 from tests.stores.sqlite.conftest import OpenStore, new
 
 
@@ -188,18 +187,18 @@ def test_migrations_are_numbered_without_gaps(tmp_path: Path, monkeypatch: pytes
     (folder / "0001_first.sql").write_text(
         "-- about\nCREATE TABLE a (\n  b -- what\n);\n\nCREATE TABLE c (d);\n"
     )
-    (first,) = migrate.migrations("numbered_tables")
+    (first,) = statements.migrations("numbered_tables")
     assert first == Migration(1, "first", ("CREATE TABLE a (\n  b -- what\n)", "CREATE TABLE c (d)"))
     (folder / "0003_third.sql").write_text("SELECT 1;\n")
     with pytest.raises(ValueError, match="without gaps"):
-        migrate.migrations("numbered_tables")
+        statements.migrations("numbered_tables")
 
 
 # ── the statements beside a store ──
 
 
 def test_statements_are_found_by_file_and_name() -> None:
-    sql = Statements("penstock.stores.sqlite", "queries")
+    sql = Statements("penstock.stores.sql", "sqlite")
     assert sql["settle.remove"].startswith("DELETE FROM penstock_job")
     assert "--" not in sql["fetch.lease"]
     with pytest.raises(KeyError, match=r"no statement 'nothing' in fetch\.sql"):
@@ -207,8 +206,10 @@ def test_statements_are_found_by_file_and_name() -> None:
 
 
 def test_statements_say_states_by_name() -> None:
-    folder = Path(migrate.__file__).parent / "sqlite" / "queries"
-    for file in folder.glob("*.sql"):
+    folder = Path(statements.__file__).parent / "sql" / "sqlite"
+    files = list(folder.glob("*.sql"))
+    assert files
+    for file in files:
         assert not re.search(r"\bstate *(=|<|>|<>|<=|>=) *[0-9]", file.read_text()), file
     assert "state = 4" in SQL["fetch.is_under"]
     assert "{" not in "".join(SQL[name] for name in SQL)
@@ -216,10 +217,12 @@ def test_statements_say_states_by_name() -> None:
 
 def test_a_statement_that_names_what_there_is_not_is_refused() -> None:
     with pytest.raises(ValueError, match=r"aside: unknown constant \{dead\}"):
-        Statements("penstock.stores.sqlite", "queries", words={})["aside.end"]
+        Statements("penstock.stores.sql", "sqlite", words={})["aside.end"]
 
 
 def test_every_file_of_statements_says_what_it_is_for() -> None:
-    folder = Path(migrate.__file__).parent / "sqlite" / "queries"
-    for file in folder.glob("*.sql"):
+    folder = Path(statements.__file__).parent / "sql" / "sqlite"
+    files = list(folder.glob("*.sql"))
+    assert files
+    for file in files:
         assert file.read_text().startswith("-- "), file

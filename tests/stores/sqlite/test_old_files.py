@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, Ref, State
-from penstock.core.queue_depth import QueueDepth
+from penstock.core.stats import QueueDepth
 from penstock.stores.contract import Resolution, Share
 from penstock.stores.sqlite import SqliteStore
 from penstock.stores.sqlite.file import MIGRATIONS

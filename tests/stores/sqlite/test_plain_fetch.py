@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from penstock.core.batch import BatchTerms
 from penstock.core.clock import ManualClock
 from penstock.core.job import Job, State
 from penstock.core.lifecycle import Transition
+from penstock.core.relations import BatchTerms
 from penstock.core.unique import UniqueKey
 from penstock.stores.contract import Settled, Settlement, Share
+from penstock.stores.sql.verbs import fetching
 from penstock.stores.sqlite import SqliteStore
-from penstock.stores.sqlite.verbs import fetching
 from tests.store.corruptors import SqliteCorruptor
 from tests.store.facts import COMPLETED, LEASE, add, counts, error, new, some
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import StoreUnavailable
+from penstock.stores.sql.transactions import PendingCall, Verb
 from penstock.stores.sqlite import SqliteStore
-from penstock.stores.sqlite.calls import PendingCall, Verb
 from tests.stores.sqlite.conftest import new, take
 
 
@@ -41,7 +41,7 @@ def in_a_thread(call: Callable[[], object]) -> list[BaseException | None]:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(5)
+    thread.join(60)
     return ends
 
 
@@ -56,9 +56,9 @@ async def test_an_exception_of_a_call_goes_to_its_caller_and_the_thread_survives
     await store.enqueue([new("first")])
     runner = store._runner
     thread = runner._thread
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         calls = [store.get([new("first").ref]), store.enqueue([new("a")]), store.enqueue([new("b")])]
-        bad = runner.ask(raising(kind("odd"), reads=reads))
+        bad = runner.run("", raising(kind("odd"), reads=reads))
         *others, answer = await asyncio.gather(*calls, bad, return_exceptions=True)
         assert isinstance(answer, RuntimeError if kind is StopIteration else kind)
         assert [type(one) for one in others] == [list, list, list]
@@ -71,9 +71,9 @@ async def test_an_exception_of_a_call_goes_to_its_caller_and_the_thread_survives
 async def test_the_only_write_among_reads_keeps_its_error_to_itself(store: SqliteStore) -> None:
     await store.enqueue([new("first")])
     runner = store._runner
-    async with asyncio.timeout(10):
-        with runner._door:  # so that they come to one transaction
-            bad = runner.ask(raising(Odd("odd"), reads=False))
+    async with asyncio.timeout(60):
+        with runner._waiting_lock:  # so that they come to one transaction
+            bad = runner.run("", raising(Odd("odd"), reads=False))
             runner._writes_next = True
             read = asyncio.ensure_future(store.get([new("first").ref]))
             await asyncio.sleep(0)
@@ -94,8 +94,8 @@ def test_a_thread_that_waits_for_the_serving_one_gets_its_own_error(store: Sqlit
 
 def _through_our_thread(store: SqliteStore, verb: Verb[[], None]) -> None:
 
-    call = PendingCall(verb, ())
-    store._runner._do_with_others(call)
+    call = PendingCall("", verb, ())
+    store._runner._run_with_others(call)
     if call.error is not None:
         raise call.error
 
@@ -110,7 +110,7 @@ async def test_a_store_that_gets_no_thread_says_so_and_tries_again_with_the_next
         patch.setattr(threading.Thread, "start", refused)
         with pytest.raises(StoreUnavailable, match="can't start new thread"):
             await store.enqueue([new("refused")])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await store.enqueue([new("taken")])
         assert [job.id for job in await take(store, 5)] == ["taken"]
 
@@ -118,8 +118,9 @@ async def test_a_store_that_gets_no_thread_says_so_and_tries_again_with_the_next
 async def test_many_namespaces_of_one_store_share_its_thread_and_its_file(store: SqliteStore) -> None:
     open_files = Path("/proc/self/fd")
     await store.enqueue([new()])
-    threads, files = threading.active_count(), len(list(open_files.glob("*")))
+    threads, files = set(threading.enumerate()), set(open_files.glob("*"))
     views = [store.in_namespace(f"n{n}") for n in range(20)]
     answers = await asyncio.gather(*(view.enqueue([new("same")]) for view in views))
     assert {answer[0].status.value for answer in answers} == {"new"}
-    assert (threading.active_count(), len(list(open_files.glob("*")))) == (threads, files)
+    assert not set(threading.enumerate()) - threads
+    assert not set(open_files.glob("*")) - files

@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 
 from penstock.core.clock import ManualClock
-from penstock.core.job import State
-from penstock.core.lifecycle import QueuePosition, Transition
+from penstock.core.job import Job, State
+from penstock.core.lifecycle import Transition
+from penstock.core.outcomes import QueuePosition
 from penstock.stores.contract import HeartbeatRequest, Pruned, Settled, Share, Wake
+from penstock.stores.sql.transaction_context import TransactionContext
+from penstock.stores.sql.transactions import Verb
 from penstock.stores.sqlite import SqliteStore
 from tests.stores.sqlite.conftest import OpenStore, new, settlements, take, token
 
@@ -49,11 +52,27 @@ async def test_what_is_asked_together_is_written_in_one_commit(store: SqliteStor
 async def test_a_settle_and_the_next_fetch_share_a_commit(store: SqliteStore) -> None:
     await store.enqueue([new() for _ in range(20)])
     jobs = await take(store, 10)
+    begun, both_asked = threading.Event(), threading.Event()
+
+    def occupy(tx: TransactionContext) -> None:
+        begun.set()
+        both_asked.wait(60)
+
+    async def ask_both() -> tuple[list[Settled], list[Job]]:
+        both = asyncio.gather(store.settle(settlements(jobs)), take(store, 10))
+        await asyncio.sleep(0)
+        both_asked.set()
+        return await both
+
+    occupied = store._runner.run("", Verb(occupy, reads=True))
+    await asyncio.to_thread(begun.wait, 60)
     with traced(store) as statements:
-        settled, fetched = await asyncio.gather(store.settle(settlements(jobs)), take(store, 10))
+        settled, fetched = await ask_both()
+    await occupied
     assert settled == [Settled.APPLIED] * 10
     assert len(fetched) == 10
-    assert statements.count("BEGIN IMMEDIATE") == statements.count("COMMIT") == 1
+    assert statements.count("BEGIN IMMEDIATE") == 1
+    assert statements[statements.index("BEGIN IMMEDIATE") :].count("COMMIT") == 1
 
 
 async def test_a_caller_that_gives_up_does_not_stop_the_others(store: SqliteStore) -> None:
@@ -114,7 +133,7 @@ async def test_what_has_nothing_to_write_needs_no_write_lock(open_store: OpenSto
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             shares = [Share("default", 1, 1), Share("paused", 1, 1), Share("nobody's", 1, 1)]
             fetched = await store.fetch(shares, limit=3, lease=1_000, worker="w", token=token())
             assert fetched.jobs == []

@@ -45,6 +45,9 @@ class RedisPlace(Place):
         chosen = f"{producer_url or url!r} if os.getpid() == {os.getpid()} else {url!r}"
         file.write_text(text.replace(on_sqlite, chosen))
 
+    def _can_write(self) -> bool:
+        return True  # the server does the writing
+
     def hold(self, n: int, *tasks: str) -> list[Handle[Any]]:
         """Enqueue jobs that run until the gate `go` is opened, and wait until they run."""
         before = len(self.starts())
@@ -61,7 +64,7 @@ class RedisPlace(Place):
     def _ends(self) -> list[dict[str, Any]]:
         return [line for line in self.record("end") if line["task"].startswith("held")]
 
-    def works_on(self, since: float, *, within: float = SOON) -> float:
+    def works_on(self, since: float) -> float:
         """Wait until a job is started after that instant (monotonic); how long that took."""
 
         def later() -> list[float]:
@@ -69,7 +72,6 @@ class RedisPlace(Place):
 
         took = min(self.until(later, "the worker works on")) - since
         print(f"worked on after {took:.2f} s")
-        assert took < within, f"the worker worked on after {took:.2f} s"
         return float(took)
 
     def completed(self, handles: list[Handle[Any]], *, within: float = PATIENCE) -> list[Job]:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from penstock.errors import PenstockError
-from tests.system.redis.conftest import SOON, warnings
+from tests.system.redis.conftest import warnings
 
 
 @pytest.mark.parametrize("whose", ["queue", "namespace"])
@@ -29,11 +29,9 @@ def test_the_queues_of_the_other_masters_work_on(new_cluster, place_at, whose):
     before = worker.log
     place.open("go")  # both end now: one of the outcomes can be stored
     handles = []
-    while time.monotonic() - began < 8:
-        began_this = time.monotonic()
+    while time.monotonic() - began < 5:
         handles.append(place.tasks.quick.using(queue=well).enqueue(1))
-        place.completed(handles[-1:], within=SOON)
-        assert time.monotonic() - began_this < SOON
+        place.completed(handles[-1:])
     place.completed([held[1]])
     with pytest.raises(PenstockError):
         place.tasks.quick.using(queue=lost).enqueue(1)
@@ -44,7 +42,7 @@ def test_the_queues_of_the_other_masters_work_on(new_cluster, place_at, whose):
     (killed,) = [server for server in cluster.servers if not server.running]
     killed.start_again()
     cluster.wait_ready()
-    place.completed([held[0], waiting], within=30)
+    place.completed([held[0], waiting])
     for one in (worker, second):
         one.signal(signal.SIGTERM)
     assert [one.wait() for one in (worker, second)] == [0, 0]

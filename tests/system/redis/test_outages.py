@@ -46,12 +46,13 @@ def test_a_long_outage_gives_few_log_lines_and_costs_little(new_redis, place_at)
     place = place_at(server.url)
     worker = place.worker(PENSTOCK_LEASE="6s", PENSTOCK_HEARTBEAT="2s")
     held = place.hold(1, "held", "held_thread", "held_process")
-    before, used, began = worker.log, cpu_seconds(worker), time.monotonic()
+    before, used = worker.log, cpu_seconds(worker)
+    began = time.monotonic()
     server.stop()
     place.let_go(3)
     time.sleep(10.0)
     lasted = time.monotonic() - began
-    share = (cpu_seconds(worker) - used) / lasted
+    waiting = cpu_seconds(worker) - used
     said = warnings(worker, before)
     server.start_again()
     back = time.monotonic()
@@ -64,7 +65,7 @@ def test_a_long_outage_gives_few_log_lines_and_costs_little(new_redis, place_at)
     assert 1 <= len(said) <= 2 * (lasted / 3 + 1), said
     assert any("more like it in between" in line for line in said)
     assert len(worker.log[len(before) :].splitlines()) < 30
-    assert share < 0.1, f"waiting took {share:.0%} of a core"
+    assert waiting < 0.1 * lasted, "waiting took more than a tenth of a core"
 
 
 @pytest.mark.parametrize("how", ["stop", "pause"])
@@ -72,11 +73,12 @@ def test_after_an_outage_of_some_leases_nobody_takes_what_another_has_in_hand(ne
     """All were cut off alike: nobody could beat, and none is dead."""
     server = new_redis(*SAFE, appendonly=True)
     place = place_at(server.url)
-    short = {"PENSTOCK_LEASE": "2s", "PENSTOCK_HEARTBEAT": "500ms"}
+    # who would take them waits for 1.5 heartbeats first: no machine is so busy that none is sent meanwhile
+    short = {"PENSTOCK_LEASE": "8s", "PENSTOCK_HEARTBEAT": "2s"}
     supervised, lone = place.worker(**short), place.lone(**short)
     held = place.hold(4, "held", "held_thread")
     getattr(server, how)()
-    time.sleep(6.0)
+    time.sleep(10.0)
     if how == "stop":
         server.start_again()
     else:
@@ -84,7 +86,7 @@ def test_after_an_outage_of_some_leases_nobody_takes_what_another_has_in_hand(ne
     back = time.monotonic()
     place.tasks.quick.enqueue(1)
     place.works_on(back)
-    time.sleep(3.0)  # a lease, and who would take them has looked
+    time.sleep(9.0)  # a lease, and who would take them has looked
     place.let_go(8)
     jobs = place.completed(held)
     assert {(job.attempt, job.lost) for job in jobs} == {(1, 0)}
@@ -116,7 +118,7 @@ def test_a_worker_that_waits_for_redis_can_be_stopped(new_redis, place_at):
     worker = place.worker(ready=0)
     place.until(lambda: warnings(worker), "it finds no store")
     worker.signal(15)
-    assert worker.wait(10) == 0
+    assert worker.wait(60) == 0
 
 
 def test_redis_takes_its_time_to_load(new_redis, place_at):

@@ -115,7 +115,5 @@ def test_a_producer_gets_an_error_if_its_server_takes_no_writes(new_redis, place
     place = place_at(server.url + "?timeout=1s")
     with server.patient_client() as client:
         client.replicaof("127.0.0.1", other.port)
-    began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="takes no writes"):
         place.tasks.quick.enqueue(1)
-    assert time.monotonic() - began < 3.0

@@ -29,7 +29,7 @@ async def loops() -> None:
     await pool.put(17)  # wrong
     assert_type(pool.try_put("bob@example.org"), bool)
     assert_type(pool.cancel(running=True), list[str])
-    assert_type(await pool.wait(1), bool)
+    assert_type(await pool.wait(60), bool)
     assert_type(await pool.stop(drain=False), Stopped[str])
     assert_type(await spawn(mail("ann@example.org")), int)
     Pool(render, workers=1, capacity=1)  # wrong

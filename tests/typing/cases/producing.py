@@ -52,7 +52,7 @@ def backoff(attempt: int, error: BaseException, job: Job) -> float:
 async def remind(user_id: int) -> None: ...
 
 
-@app.task(run_in="process", retry=[1, "5m"], retention="1d", delivery="at-most-once")
+@app.task(run_in="process", retry=[1, "5m"], retention="1d", delivery="at-least-once")
 def count(text: str) -> int:
     return len(text)
 
@@ -106,7 +106,7 @@ render("a")  # wrong
 assert_type(send.enqueue(1, lang="de"), Handle[str])
 assert_type(render.enqueue("a", width=2), Handle[bytes])
 assert_type(remind.enqueue(1), Handle[None])
-assert_type(send.enqueue(1).result(timeout=10), str)
+assert_type(send.enqueue(1).result(timeout=60), str)
 assert_type(count.enqueue("a").result(), int)
 
 send.enqueue("x")  # wrong

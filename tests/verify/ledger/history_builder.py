@@ -7,10 +7,11 @@ from typing import Any
 from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NodeState
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.stores.contract import QueueInfo, QueueStats, StoredStep
+from penstock.verify.effects import StepEffect
 from penstock.verify.ledger import Verdict, facts
 from penstock.verify.ledger.check import Snapshot, verdict_on
 from penstock.verify.ledger.facts import Fact
-from penstock.verify.ledger.reading.history import History, build_history
+from penstock.verify.ledger.history import History, build_history
 from penstock.verify.ledger.rules.case import StoredFlow
 
 QUEUE = "q"
@@ -26,6 +27,7 @@ class HistoryBuilder:
         self.jobs: dict[Ref, Job] = {}
         self.flows: dict[Ref, StoredFlow] = {}
         self.steps: dict[Ref, list[StoredStep]] = {}
+        self.effects: dict[Ref, dict[str, list[StepEffect]]] = {}
         self.borrows_clock = False
 
     @staticmethod
@@ -121,8 +123,25 @@ class HistoryBuilder:
         sent = int((at - 1) * 1_000_000)
         self.write(facts.StepRecorded, at, QUEUE, id, token, step, "stored", sent, value, pid=2, **more)
 
+    def effect(self, id: str, step: str, at: float, token: str, mark: str = "m1", given: str = "") -> None:
+        """The function of a step begins, and has its effect; `given`: for other arguments than its own."""
+        pid, mono = int(token.split("/")[-2]), int(at * 1_000_000)
+        self.write(facts.StepRan, at, QUEUE, id, token, step, pid=pid)
+        found = self.effects.setdefault(Ref(QUEUE, id), {}).setdefault(step, [])
+        found.append(StepEffect(token, mono, pid, mark, given or f'[1,"{id}"]'))
+
+    def act(self, id: str, step: str, at: float, token: str, mark: str = "m1", **more: Any) -> None:
+        """A step begins, has its effect, returns, and is stored, 5 ms later; the store has it."""
+        self.effect(id, step, at, token, mark)
+        self.write(facts.StepRan, at + 1, QUEUE, id, token, step, over=True)
+        self.record(id, f"!step/{step}", at + 5, token, **more)
+        stored = StoredStep(f"!step/{step}", EPOCH + int(at) + 5, b"1")
+        self.steps.setdefault(Ref(QUEUE, id), []).append(stored)
+
     def build(self) -> History:
-        return build_history(sorted(self.facts, key=lambda fact: fact.mono))
+        history = build_history(sorted(self.facts, key=lambda fact: fact.mono))
+        history.effects = self.effects
+        return history
 
     def verdict_on(self, **options: Any) -> Verdict:
         stats: list[QueueStats] = []

@@ -6,13 +6,14 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from penstock import App, Discard, Retry, Snooze, current_job
 from penstock.core.job import Ref, State
-from penstock.stores.contract import Store
+from penstock.stores.around import Plan, StoreAround, asked
+from penstock.stores.contract import Request, Store
 from penstock.verify.ledger import Ledger, Verdict, Violation, acheck
 from penstock.worker.worker import Worker
 
@@ -40,7 +41,7 @@ class Account:
         off = await self.work["plain"].using(delay=0.5).aenqueue()
         await off.acancel()
         self.ids["cancelled"] = off.id
-        await asyncio.wait_for(Worker(self.app, burst=True).run(), 20)
+        await asyncio.wait_for(Worker(self.app, burst=True).run(), 60)
 
     async def verdict(self, **options: Any) -> Verdict:
         return await acheck(self.directory, self.store, **options)
@@ -101,22 +102,17 @@ class Account:
 
     def pretend(self, verb: str, change: Callable[[Any], Any]) -> None:
         """The store answers this question otherwise."""
-        self.store = cast(Store, _Liar(self.raw, verb, change))
+        self.store = _Liar(self.raw, verb, change)
 
 
-class _Liar:
+class _Liar(StoreAround):
     def __init__(self, store: Store, verb: str, change: Callable[[Any], Any]) -> None:
-        self._store, self._verb, self._change = store, verb, change
+        super().__init__(store)
+        self._verb, self._change = verb, change
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        if name != self._verb:
-            return found
-
-        async def lying(*args: Any, **kwargs: Any) -> Any:
-            return self._change(await found(*args, **kwargs))
-
-        return lying
+    def plan(self, request: Request[Any]) -> Plan[Any]:
+        answer = yield from asked(request)
+        return self._change(answer) if request.verb == self._verb else answer
 
 
 def promises(findings: list[Violation]) -> set[str]:

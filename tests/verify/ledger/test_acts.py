@@ -87,6 +87,38 @@ def test_a_discarded_job_that_completes_is_found(history: HistoryBuilder) -> Non
     assert history.promises() == ["one end"]
 
 
+@pytest.mark.parametrize("before", ["available", "dead", "cancelled"])
+def test_a_job_that_an_operator_has_completed_is_completed(history: HistoryBuilder, before: str) -> None:
+    if before != "available":
+        history.settle("a", 20, history.start("a", 10), before)
+    history.operate("complete", "a", 30, answer=before)
+    history.keep("a", State.COMPLETED)
+    verdict = history.verdict_on()
+    assert (verdict.findings, verdict.completed) == ([], 1)
+
+
+def test_a_completed_job_that_runs_and_dies_is_found(history: HistoryBuilder) -> None:
+    history.operate("complete", "a", 10)
+    history.settle("a", 30, history.start("a", 20), "dead")
+    history.keep("a", State.DEAD)
+    assert history.promises() == ["one end"]
+
+
+def test_a_completed_job_that_is_dead_as_before_is_found(history: HistoryBuilder) -> None:
+    history.settle("a", 20, history.start("a", 10), "dead")
+    history.operate("complete", "a", 30, answer="dead")
+    history.keep("a", State.DEAD)
+    assert history.promises() == ["one end"]
+
+
+def test_a_completion_without_an_answer_may_have_been_done_or_not(history: HistoryBuilder) -> None:
+    for id, state in (("a", State.COMPLETED), ("b", State.DEAD)):
+        history.settle(id, 20, history.start(id, 10), "dead")
+        history.operate("complete", id, 30, answer="unknown")
+        history.keep(id, state)
+    assert history.promises() == []
+
+
 def test_an_edited_job_without_its_new_arguments_is_found(history: HistoryBuilder) -> None:
     history.write(facts.OperationAsked, 10, QUEUE, "a", "edit", value='{"n": 2}')
     history.write(facts.OperationAnswered, 11, QUEUE, "a", "edit", "available")
@@ -138,3 +170,24 @@ def test_a_job_that_its_flow_had_cancelled_runs_again_with_another_one_that_is_r
         history.run(id, 40, 50, pid=3)
         history.keep(id, State.COMPLETED)
     assert set(history.promises()) == found
+
+
+@pytest.mark.parametrize(("kind", "found"), [("store", []), ("act", ["kept"])])
+def test_a_delete_whose_first_reply_a_fault_swallowed_found_nothing_the_second_time(
+    history: HistoryBuilder, kind: str, found: list[str]
+) -> None:
+    history.settle("a", 20, history.start("a", 10), keep=10**15)
+    history.operate("delete", "a", 30, answer="", took=10)
+    history.fault(kind, 35, target=0 if kind == "store" else -1)
+    assert history.promises() == found
+
+
+@pytest.mark.parametrize(("answer", "found"), [("running", []), ("", ["early"])])
+def test_a_flow_that_is_asked_to_stop_undoes_its_steps_before_it_is_due(
+    history: HistoryBuilder, answer: str, found: list[str]
+) -> None:
+    history.settle("a", 20, history.start("a", 10), "retryable", error="Boom", delay=1_000)
+    history.operate("cancel", "a", 30, answer=answer)
+    history.settle("a", 50, history.start("a", 40, attempt=2), "cancelled")
+    history.keep("a", State.CANCELLED)
+    assert history.promises() == found

@@ -18,10 +18,12 @@ import pytest
 from penstock import App, StoreFull, StoreUnavailable, Worker, current_job
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.stores.contract import Fetched, Share, Store, Wake, WorkerOffer
+from penstock.stores.memory import MemoryStore
 from penstock.testing import FaultyStore
 from penstock.verify.ledger import Ledger, acheck, check
-from penstock.verify.ledger.reading.history import read
-from penstock.verify.ledger.recording.recorded_store import recorded_store
+from penstock.verify.ledger.history import read
+from penstock.verify.ledger.recorded_store import recorded_store
+from tests.doubles import Double
 
 VICTIM = """
 import os, signal, sys
@@ -121,7 +123,7 @@ def test_threads_do_not_tear_each_others_lines(tmp_path: Path) -> None:
 def test_a_kill_is_written_down_before_it_is_done(tmp_path: Path) -> None:
     victim = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     Ledger(tmp_path).kill(victim.pid, "to see it die")
-    assert victim.wait(10) == -signal.SIGKILL
+    assert victim.wait(60) == -signal.SIGKILL
     (fault,) = read(tmp_path).faults
     assert (fault.kind, fault.target, fault.cause) == ("kill", victim.pid, "to see it die")
 
@@ -253,17 +255,15 @@ def test_a_stall_is_recorded_with_its_length(tmp_path: Path) -> None:
 
 
 async def test_a_dispatched_job_says_since_when_its_worker_offered_a_slot(tmp_path: Path) -> None:
-    store = recorded_store(cast(Store, _Dispatching()), Ledger(tmp_path))
+    store = recorded_store(cast(Store, _Dispatching(MemoryStore())), Ledger(tmp_path))
     await store.wait(["default"], timeout=1, offer=WorkerOffer("w", "t" * 24, 15_000, take=lambda _: None))
     (leased,) = (fact for fact in _facts(tmp_path) if fact["fact"] == "leased")
     assert (leased["by"], leased.get("sent", 0)) == ("wait", 0)
     assert 0 < leased["offered"] < leased["mono"]
 
 
-class _Dispatching:
+class _Dispatching(Double):
     """A store that dispatches a job to whoever waits."""
-
-    sync = None
 
     async def wait(self, queues: object, *, offer: WorkerOffer, **options: object) -> Wake:
         assert offer.take is not None

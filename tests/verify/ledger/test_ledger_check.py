@@ -8,8 +8,8 @@ import pytest
 from penstock.core.job import NewJob, Ref, State
 from penstock.verify.ledger import LedgerBroken
 from penstock.verify.ledger.check import snapshot, verdict_on
-from penstock.verify.ledger.reading.history import read
-from penstock.verify.ledger.rules.scraped import scraped
+from penstock.verify.ledger.history import read
+from penstock.verify.ledger.rules.counters import scraped
 from tests.verify.ledger.honest_ledger import Account, promises, with_state
 
 
@@ -185,10 +185,14 @@ async def test_the_kill_of_another_process_explains_nothing(account: Account) ->
     assert promises((await account.verdict(exclusive=False)).findings) == {"cause"}
 
 
-async def test_a_kill_before_the_run_explains_nothing(account: Account) -> None:
+@pytest.mark.parametrize(("before", "found"), [(600_000_000, {"cause"}), (1_000_000, set())])
+async def test_only_a_kill_that_was_just_recorded_before_the_run_explains_it(
+    account: Account, before: int, found: set[str]
+) -> None:
+    """The kill is recorded before it is sent."""
     pid, fault = _crash_of_kept(account)
-    account.add({**fault, "target": pid, "mono": account.facts("started", "kept")[0]["mono"] - 1})
-    assert promises((await account.verdict(exclusive=False)).findings) == {"cause"}
+    account.add({**fault, "target": pid, "mono": account.facts("started", "kept")[0]["mono"] - before})
+    assert promises((await account.verdict(exclusive=False)).findings) == found
 
 
 async def test_the_kill_of_a_parent_explains_it(account: Account) -> None:

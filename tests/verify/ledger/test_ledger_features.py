@@ -13,7 +13,7 @@ import pytest
 from penstock import App, Batch, Queue, Unique, Worker, current_job
 from penstock.errors import DuplicateJob
 from penstock.verify.ledger import Ledger, acheck, summary
-from penstock.verify.ledger.reading.history import read
+from penstock.verify.ledger.history import read
 from tests.verify.ledger.honest_ledger import promises
 
 SEED = 5
@@ -46,7 +46,7 @@ async def test_two_workers_that_do_everything_leave_an_account_without_findings(
                 pass
             if n % 25 == 0:
                 await asyncio.sleep(0.02)
-        await asyncio.wait_for(ticked.wait(), 30)
+        await asyncio.wait_for(ticked.wait(), 60)
     finally:
         for worker in workers:
             worker.cancel()
@@ -61,7 +61,8 @@ async def test_two_workers_that_do_everything_leave_an_account_without_findings(
     assert any(story.batches for story in history.stories)
     assert any(story.offer and story.offer.entry for story in history.stories)
     assert any(v.verdict == "duplicate" for story in history.stories for v in story.verdicts)
-    assert verdict.completed + verdict.dead + verdict.cancelled == verdict.enqueued
+    ended = verdict.completed + verdict.dead + verdict.cancelled
+    assert 0 <= ended - verdict.enqueued <= verdict.unknown, "what had no reply may be stored"
     told = summary(history, verdict, began=history.wall(0) or 0)
     assert (told["verdict"], told["enqueued"], told["findings"]) == ("kept", verdict.enqueued, [])
     assert sum(second["enqueued"] for second in told["throughput"][-10:]) == verdict.enqueued

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.job import State
 from penstock.verify.ledger import facts
-from penstock.verify.ledger.summary import summary
+from penstock.verify.ledger.check import summary
 from tests.verify.ledger.history_builder import EPOCH, QUEUE, HistoryBuilder
 
 
@@ -189,6 +189,26 @@ def _second_call(history: HistoryBuilder, at: float, states: int, *, period: int
     history.settle("b", 1_010, token)
 
 
+def test_a_call_that_releases_of_a_renamed_task_gave_two_keys_is_found(history: HistoryBuilder) -> None:
+    """An invoice is paid twice: each release has run a job of it, under a key of its own."""
+    for at, id in enumerate(("invoice-7.a", "invoice-8.a", "invoice-7.b")):
+        history.enqueue(id, at, unique=f"the key of {id}")
+        history.run(id, 10 + at, 20)
+    assert [(f.promise, f.id) for f in history.verdict_on().findings] == [("unique", "invoice-7.b")]
+
+
+@pytest.mark.parametrize(("by", "broken"), [("reclaim", []), ("fetch", ["b"])])
+def test_a_job_that_was_reclaimed_may_have_run_before_anybody_said_so(
+    history: HistoryBuilder, by: str, broken: list[str]
+) -> None:
+    """The process that had leased it was killed before it could record the lease; its key was free then."""
+    history.enqueue("a", 0, unique="k", unique_states=QUEUED)
+    history.enqueue("b", 5, unique="k", unique_states=QUEUED)
+    history.run("b", 7, 8)
+    history.settle("a", 20, history.start("a", 15, by=by))
+    assert [one.id for one in history.verdict_on().findings if one.promise == "unique"] == broken
+
+
 @pytest.mark.parametrize(
     ("states", "at", "period"),
     [
@@ -357,13 +377,20 @@ def test_members_that_change_between_two_leases_are_found(history: HistoryBuilde
 
 
 def _tick(
-    history: HistoryBuilder, at: float, watermark: int, to: int, *, pid: int = 2, answer: str = "applied"
+    history: HistoryBuilder,
+    at: float,
+    watermark: int,
+    to: int,
+    *,
+    pid: int = 2,
+    answer: str = "applied",
+    entry: str = "e",
 ) -> None:
-    id = f"e@{to}"
-    history.write(facts.Ticking, at, QUEUE, "e", 1, watermark, to, (id,), pid=pid)
-    history.write(facts.Offered, at, QUEUE, id, task="t", due=EPOCH + to, entry="e", pid=pid)
-    new = answer == "applied"
-    history.write(facts.TickAnswered, at + 1, QUEUE, "e", 1, watermark, answer, (id,) if new else (), pid=pid)
+    id = f"{entry}@{to}"
+    history.write(facts.Ticking, at, QUEUE, entry, 1, watermark, to, (id,), pid=pid)
+    history.write(facts.Offered, at, QUEUE, id, task="t", due=EPOCH + to, entry=entry, pid=pid)
+    new = (id,) if answer == "applied" else ()
+    history.write(facts.TickAnswered, at + 1, QUEUE, entry, 1, watermark, answer, new, pid=pid)
     history.write(facts.Answered, at + 1, QUEUE, id, "new" if new else "skipped", pid=pid)
     if new:
         history.run(id, at + 10, at + 15)
@@ -380,6 +407,12 @@ def test_a_chain_of_ticks_of_which_one_worker_got_answers_is_fine(history: Histo
 def test_an_instant_that_two_workers_dealt_with_is_found(history: HistoryBuilder) -> None:
     _tick(history, 10, 0, 10)
     _tick(history, 40, 0, 10, pid=3)
+    assert set(history.promises()) == {"periodic"}
+
+
+def test_an_instant_that_each_release_of_a_renamed_task_enqueued_is_found(history: HistoryBuilder) -> None:
+    _tick(history, 10, 0, 10, entry="verify.remind")
+    _tick(history, 12, 0, 10, pid=3, entry="verify.nudge")
     assert set(history.promises()) == {"periodic"}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.job import State
 from penstock.verify.ledger import facts
-from penstock.verify.ledger.rules.lost_shards import LostShard
+from penstock.verify.ledger.rules.recovery import LostShard
 from tests.verify.ledger.history_builder import EPOCH, QUEUE, HistoryBuilder
 
 

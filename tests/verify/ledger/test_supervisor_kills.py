@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.verify.ledger.facts import Fault
-from penstock.verify.ledger.rules.supervisor_kills import SUPERVISOR_KILL
+from penstock.verify.ledger.rules.faults import SUPERVISOR_KILL
 from tests.verify.ledger.history_builder import HistoryBuilder
 
 _OVERDUE = "killed by its supervisor: job hung was past its deadline and did not react"

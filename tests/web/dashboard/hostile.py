@@ -6,12 +6,11 @@ from html.parser import HTMLParser
 from urllib.parse import quote
 
 from penstock import App
-from penstock.core.batch import BatchTerms
 from penstock.core.job import AttemptError, NewJob, Progress, State
 from penstock.core.lifecycle import Transition
-from penstock.core.partition import Partition, Tenant
+from penstock.core.relations import BatchTerms, Partition, Tenant
 from penstock.core.schedule import NewEntry, Schedule
-from penstock.core.task_stats import TaskStats
+from penstock.core.stats import TaskStats
 from penstock.core.unique import UniqueKey
 from penstock.inspector.audit import AuditLog
 from penstock.stores.contract import (

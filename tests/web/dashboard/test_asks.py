@@ -16,7 +16,7 @@ import pytest
 from penstock import App
 from penstock.core.errors import StoreUnavailable
 from penstock.core.job import NewJob, Ref, State
-from penstock.inspector import BulkActs, BulkState, Inspector, bulk_pace
+from penstock.inspector import BulkActs, BulkState, Inspector, bulk_acts
 from penstock.stores.contract import Store
 from penstock.web.dashboard.pages import jobs as list_page
 from tests.web.dashboard.conftest import Opened, Site
@@ -81,14 +81,15 @@ def test_ask_1_search_goes_on_without_script(site: Site, monkeypatch: pytest.Mon
     monkeypatch.setattr(list_page, "_PATIENCE", 0.0)
     asyncio.run(put(site.app, "mail", "oldest", payload=b'["the needle"]'))
     asyncio.run(put(site.app, "mail", *many(1_000)))
-    path, says = "/jobs?text=needle", []
+    path, says, pages = "/jobs?text=needle", [], ""
     while path:
         text = site.client.get(path).text
+        pages += text
         says += re.findall(r"Searched ([\d,]+) of about", text)
         found = re.search(r'href="([^"]+)" rel="next"', text)
         path = found[1].replace("&amp;", "&") if found else ""
-    assert says == ["500", "1,000"]
-    assert 'data-row="mail/oldest"' in text
+    assert says[:2] == ["500", "1,000"]
+    assert pages.count('data-row="mail/oldest"') == 1
 
 
 def test_ask_2_selected_or_all_failed_jobs_are_retried_with_their_exact_arguments(site: Site) -> None:
@@ -121,14 +122,14 @@ def test_ask_3_a_large_queue_is_listed_and_counted_without_reading_it(
 ) -> None:
     asyncio.run(put(site.app, "mail", *many(3_000), dead=True))
     store, steps = type(site.app.store), []
-    search = store.search_jobs
+    search = store.search
 
     async def counted(*given: Any, **facts: Any) -> Any:
         page = await search(*given, **facts)
         steps.append(page.seen)
         return page
 
-    monkeypatch.setattr(store, "search_jobs", counted)
+    monkeypatch.setattr(store, "search", counted)
     page = site.client.get("/jobs?state=dead").text
     assert "All 3,000 that match" in page
     assert "3,000</b> jobs match" in site.client.get("/jobs/change?act=delete&state=dead").text
@@ -174,7 +175,7 @@ async def test_ask_8_ten_thousand_dead_jobs_are_counted_retried_and_aborted(
 ) -> None:
     await put(opened.app, "graves", *many(10_000), dead=True)
     steps = iter([0.0])  # one that takes the act; after the next, which changes 100 jobs, it waits
-    monkeypatch.setattr(bulk_pace, "pause_after_step", lambda *_: next(steps, 60.0))
+    monkeypatch.setattr(bulk_acts, "pause_after_step", lambda *_: next(steps, 60.0))
     page = await opened.page("/jobs?queue=graves&state=dead")
     await page.get_by_text("All 10,000 that match").wait_for()
     await page.get_by_role("button", name="Retry").click()
@@ -194,7 +195,7 @@ async def test_ask_8_ten_thousand_dead_jobs_are_counted_retried_and_aborted(
 
 def test_ask_8_an_act_on_everything_is_refused(site: Site) -> None:
     asyncio.run(put(site.app, "mail", "a"))
-    for act in ("cancel", "delete", "discard", "move", "duplicate"):
+    for act in ("cancel", "complete", "delete", "discard", "move", "duplicate"):
         page = site.client.get(f"/jobs/change?act={act}").text
         assert f"This would {act} every job" in page
         assert 'action="/jobs/change' not in page
@@ -302,7 +303,7 @@ def test_trap_a_card_that_fails_leaves_the_rest_of_the_page(
     async def broken(*_: Any, **__: Any) -> Any:
         raise StoreUnavailable("the index is <gone>")
 
-    monkeypatch.setattr(type(site.app.store), "search_jobs", broken)
+    monkeypatch.setattr(type(site.app.store), "search", broken)
     monkeypatch.setattr(BulkActs, "all", broken)
     for path in ("/jobs?text=a", "/jobs/change?act=retry&text=a", "/bulk"):
         page = site.client.get(path)

@@ -85,7 +85,7 @@ async def test_a_worker_is_seen_reports_its_stacks_and_drains(opened: Opened) ->
     await page.locator(".crumbs a").last.click()
     await page.get_by_text("Drain…").click()
     await page.get_by_role("button", name="Drain").click()
-    await asyncio.wait_for(working, 15)
+    await asyncio.wait_for(working, 60)
     await other.get_by_text("No live worker has this id").wait_for()  # by itself
     assert await other.locator("#process, #acts").all_inner_texts() == ["", ""]
 

@@ -7,13 +7,20 @@ import html
 import re
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
 
 from penstock import App
 from penstock.core.clock import ManualClock
-from penstock.core.job import NewJob
+from penstock.core.job import NewJob, State
+from penstock.inspector import QueueView
 from penstock.stores.contract import Resolution
 from penstock.stores.memory import MemoryStore
 from penstock.web.dashboard.pulse import Depth
+from penstock.web.dashboard.rows import queue_rows
+from penstock.web.dashboard.view import View
 from tests.web.dashboard.conftest import Site
 
 MINUTE = 60_000
@@ -74,6 +81,15 @@ def test_the_newest_minute_and_the_gaps_are_what_the_dashboard_has_seen() -> Non
     seen = ((30, 1), (5, 50), (0, 7), (0, 9))  # minutes ago, and ready jobs
     depths.extend(Depth(now - ago * MINUTE, {"mail": ready}) for ago, ready in seen)
     assert list(marks(site, "/queues/mail").values())[-4:] == ["ready 43", "ready 50", "ready 143", "ready 9"]
+
+
+@pytest.mark.parametrize("state", State)
+def test_each_job_of_a_queue_is_in_one_column(site: Site, state: State) -> None:
+    view = cast("View", SimpleNamespace(shared=site.dashboard._shared))
+    queue = QueueView("q", {state: 3})
+    (row,) = queue_rows(view, [queue])
+    numbers = [row.ready, row.running, row.later, row.dead, row.finished]
+    assert sorted(numbers) == [0, 0, 0, 0, 3], state
 
 
 def test_a_queue_that_grows_needs_attention_also_after_a_restart(site: Site) -> None:

@@ -14,8 +14,13 @@ from typing import Any, Literal
 import pytest
 
 from penstock import App, Worker
-from penstock.core.job import Job
+from penstock.core.job import Job, Ref, State
 from tests.web.dashboard.conftest import Site
+
+
+def state_of(site: Site, ref: Ref) -> State | None:
+    (job,) = asyncio.run(site.app.store.get([ref]))
+    return None if job is None else job.state
 
 
 class Colour(Enum):
@@ -183,6 +188,11 @@ def test_a_queued_job_is_edited_in_place_if_nobody_else_has_done_so(art: Site) -
     assert moved.headers["location"] == f"/jobs/rush/{handle.id}"
     art.post(art.client, f"{moved.headers['location']}/act/discard", reason="too <late>")
     assert "too &lt;late&gt;" in art.client.get(moved.headers["location"]).text
+    assert "Complete" in art.client.get(moved.headers["location"]).text
+    art.post(art.client, f"{moved.headers['location']}/act/complete", result="7 apples")
+    assert state_of(art, Ref("rush", handle.id)) is State.DEAD
+    art.post(art.client, f"{moved.headers['location']}/act/complete", result='{"apples":7}')
+    assert state_of(art, Ref("rush", handle.id)) is State.COMPLETED
     for wrong in ("tomorrow", "2030-01-01T00:00:00", "T"):
         art.post(art.client, f"/jobs/rush/{handle.id}/act/reschedule", delay=wrong)
 

@@ -17,7 +17,7 @@ import pytest
 from penstock import App, QueueDefaults
 from penstock.core.errors import StoreUnavailable
 from penstock.core.limits import LimitChange
-from penstock.core.task_stats import TaskStats
+from penstock.core.stats import TaskStats
 from penstock.inspector import ErrorGroupView
 from penstock.inspector.audit import AuditLog
 from penstock.stores.contract import ErrorCount, Share, StatsReport, TaskCount, WorkerInfo
@@ -93,8 +93,8 @@ FAULTS = (
     ("/tasks", "read_stats", "Filter"),
     ("/tasks/send", "read_errors", "Attempts"),
     ("/workers", "workers", "Longest running"),
-    ("/workers", "search_jobs", "web-1"),
-    ("/workers/w1", "search_jobs", "web-1"),
+    ("/workers", "search", "web-1"),
+    ("/workers/w1", "search", "<title>w1"),
     ("/limits", "queues", "Limits"),
     ("/audit", "read_log", "<form"),
     ("/health", "checkup", "A small read"),
@@ -218,7 +218,7 @@ def test_errors_are_grouped_and_lead_to_their_jobs(site: Site) -> None:
     ],
 )
 def test_the_jobs_of_a_group_are_found_by_what_its_messages_share(message: str, text: str) -> None:
-    assert searched_text(ErrorGroupView("q", "t", "E", message, 1, "", "", "")) == text
+    assert searched_text(ErrorGroupView("q", "g", "t", "E", message, 1, 0, 0, "")) == text
 
 
 def test_many_errors_are_shown_page_by_page(site: Site) -> None:
@@ -244,6 +244,15 @@ def test_tasks_have_rates_percentiles_and_an_order(site: Site) -> None:
     page = shown(site, "/tasks/other")
     assert "x</bdi>" in page
     assert 'href="/jobs?task=other&amp;state=dead"' in page
+
+
+def test_a_renamed_task_whose_attempts_count_under_its_oldest_name_is_not_idle(site: Site) -> None:
+    announce(site, tasks=("pay", "charge", "refund"), identities={"charge": "pay"})
+    put(site, "a")
+    report(site, 1, "pay")
+    idle = shown(site, "/tasks?range=24h").partition("No attempts in this time")[2]
+    assert ">refund<" in idle
+    assert ">charge<" not in idle
 
 
 # ── workers ──────────────────────────────────────────────────────────────────────────────────────

@@ -50,14 +50,16 @@ async def test_a_flow_is_followed_to_its_signal_which_is_sent(browser: Any) -> N
         await page.locator("#graph .box.w-suspended").wait_for()
         assert await page.locator("#nodes tr[data-row]").count() == 3
         await page.evaluate("window.stays = true")
-        await page.get_by_text("Send it").click()
-        data = page.get_by_label("Data of the signal")
+        await page.get_by_text("Send it…", exact=True).click()
+        await page.get_by_text("Send it as JSON…", exact=True).click()
+        form = page.locator("details:has(> summary:text-is('Send it as JSON…'))")
+        data = form.get_by_label("Data of the signal")
         await data.fill("{2")
-        await page.get_by_role("button", name="Send packed").click()
+        await form.get_by_role("button", name="Send packed").click()
         assert "This is not JSON" in await data.evaluate("one => one.validationMessage")
         assert await page.evaluate("window.stays")  # nothing was sent
         await data.fill("2")
-        await page.get_by_role("button", name="Send packed").click()
+        await form.get_by_role("button", name="Send packed").click()
         await page.get_by_text("the job has received it").wait_for()
         await page.locator("#state .s-completed").wait_for()  # by itself
         await page.locator("#graph .k-node.s-completed").nth(2).wait_for()

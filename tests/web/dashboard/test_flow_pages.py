@@ -233,7 +233,7 @@ def test_an_expression_is_explained_and_a_hostile_one_refused_at_once(site: Site
 def test_a_search_for_started_batches_says_how_far_it_came(
     site: Site, app: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.stores.memory.verbs.searching.SEARCH_STEP", 1)
+    monkeypatch.setattr("penstock.stores.sql.verbs.searching.SEARCH_STEP", 1)
     app.enqueue_many([app.fetch.job(n) for n in range(6)])
     page = site.client.get("/batches").text
     assert "None of these jobs is a batch" in page
@@ -258,7 +258,8 @@ def test_batches_are_shown_and_started(site: Site, app: Any) -> None:
     page = site.client.get("/batches").text
     assert "No batch collects" in page
     (batch,) = asyncio.run(Inspector(app.store).started_batches()).batches
-    assert (batch.members, batch.key, batch.job.state) == (3, "ann", "completed")
+    assert batch.spec.batch_terms is not None
+    assert (len(batch.members), batch.spec.batch_terms.key, batch.state) == (3, "ann", "completed")
     assert answer.headers["location"] in page
 
 

@@ -10,13 +10,15 @@ import pytest
 
 from penstock import App
 from penstock.core.job import Ref, State
-from penstock.inspector import BulkActs, BulkState, Inspector, JobAct, bulk_acts, bulk_pace
-from penstock.stores.contract import JobFilter
-from penstock.web.dashboard.bulk_steps import BulkSteps
+from penstock.core.lifecycle import Transition
+from penstock.inspector import BulkActs, BulkState, Inspector, JobAct, bulk_acts
+from penstock.stores.contract import JobFilter, Settlement, Share
+from penstock.web.dashboard.background import BulkSteps
 from tests.web.dashboard.conftest import Opened, Site
 from tests.web.dashboard.test_asks import counts, in_browser, many, put
 from tests.web.dashboard.test_pages import PAYLOADS
 
+MINUTE = 60_000
 DEAD = JobFilter(states=(State.DEAD,))
 
 
@@ -65,8 +67,36 @@ def test_an_act_on_selected_jobs_is_undone_once(site: Site) -> None:
     for late in (undo, "/jobs/undo/nothing"):
         site.post(site.client, late, "/queues")
         assert "too late to undo" in site.client.get("/jobs").text
-    acts = [one.act for one in asyncio.run(Inspector(site.app.store).job("mail/a"))[0].acts]
+    acts = [one.entry.act for one in asyncio.run(Inspector(site.app.store).job("mail/a"))[0].acts]
     assert acts == ["jobs.undo", "jobs.retry"]
+
+
+def test_at_most_once_jobs_that_have_started_are_said_and_can_be_left_out(site: Site) -> None:
+    asyncio.run(put(site.app, "mail", "once", at_most_once=True, max_attempts=1))
+    asyncio.run(put(site.app, "mail", "plain"))
+
+    async def fail() -> None:
+        store = site.app.store
+        fetched = await store.fetch([Share("mail", 2, 2)], limit=2, lease=MINUTE, worker="w", token="t")
+        end = Transition(State.DEAD, keep=MINUTE)
+        await store.settle([Settlement(job.lease, end) for job in fetched.jobs])
+
+    asyncio.run(fail())
+    for path in ("/jobs/change?act=retry&job=mail/once&job=mail/plain", "/jobs/change?act=retry&queue=mail"):
+        page = site.client.get(path).text
+        assert "at-most-once and started: each would start again" in page
+        assert 'name="spare"' in page
+    assert 'name="spare"' not in site.client.get("/jobs/change?act=cancel&queue=mail").text
+    address = site.post(site.client, "/jobs/change?act=retry&queue=mail", spare="on").headers["location"]
+    started = asyncio.run(BulkActs(site.app.store).get(address.removeprefix("/bulk/")))
+    assert started is not None
+    assert started.spare_at_most_once
+    asyncio.run(BulkActs(site.app.store).abort(started.id, by="ann"))
+    form_token = re.search(r'name="form_token" value="(\w+)"', site.client.get("/jobs").text)
+    assert form_token is not None
+    data = {"act": "retry", "job": ["mail/once", "mail/plain"], "back": "/jobs", "spare": "on"}
+    site.client.post("/jobs/change", data={**data, "form_token": form_token[1]})
+    assert asyncio.run(counts(site.app.store, "mail"))["dead"] == 1
 
 
 def test_a_pause_is_undone(site: Site) -> None:
@@ -151,7 +181,7 @@ def test_views_are_bounded_and_garbage_is_none(site: Site) -> None:
 async def test_a_bulk_act_goes_on_if_its_dashboard_dies(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_acts, "_HELD", 20)  # ms, until another process may continue
     pauses: Iterator[float] = iter([0.0])
-    monkeypatch.setattr(bulk_pace, "pause_after_step", lambda *_: next(pauses, 60.0))
+    monkeypatch.setattr(bulk_acts, "pause_after_step", lambda *_: next(pauses, 60.0))
     await put(app, "mail", *many(1_000), dead=True)
     acts = BulkActs(app.store)
     bulk = await acts.start(JobAct.RETRY, DEAD, by="ann")

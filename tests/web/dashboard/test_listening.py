@@ -167,6 +167,22 @@ async def test_of_too_many_idle_connections_the_oldest_makes_room(
             writer.close()
 
 
+async def test_an_address_with_most_connections_makes_room(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection of somebody else stays, though it has waited longest."""
+    monkeypatch.setattr("penstock.web.dashboard.server._MOST_CONNECTIONS", 60)
+    monkeypatch.setattr(bounded_connection, "_SPARE", 50)
+    async with served(site, DashboardListener(port=0)) as port:
+        other = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+        crowd = [await asyncio.open_connection("127.0.0.1", port) for _ in range(80)]
+        assert await crowd[0][0].read() == b""
+        other[1].write(b"GET /login HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await other[0].readline()).startswith(b"HTTP/1.1 ")
+        for _, writer in (other, *crowd):
+            writer.close()
+
+
 async def test_a_request_behind_an_event_stream_ends_the_connection(site: Site) -> None:
     async with served(site, DashboardListener(port=0)) as port:
         head = b" HTTP/1.1\r\nHost: localhost\r\n\r\n"

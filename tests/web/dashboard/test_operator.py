@@ -127,17 +127,17 @@ async def test_a_dead_job_is_found_by_its_error_retried_with_other_arguments_and
 async def test_a_paused_queue_starts_nothing_until_it_is_resumed(opened: Opened) -> None:
     pack, send = opened.app.tasks["pack"], opened.app.tasks["send"]
     async with working(opened.app):
-        await (await pack.aenqueue(1)).aresult(timeout=30)
+        await (await pack.aenqueue(1)).aresult(timeout=60)
         page = await opened.page("/queues/boxes")
         await page.get_by_role("button", name="Pause").click()
         await page.locator("#flags .f-paused").wait_for()
         kept = await pack.aenqueue(2)
         for name in ("ann", "bob"):
-            await (await send.aenqueue(name)).aresult(timeout=30)  # the worker goes on with others
+            await (await send.aenqueue(name)).aresult(timeout=60)  # the worker goes on with others
         assert await kept.astatus() == "available"
         await page.locator("#totals a", has_text="available 1").wait_for()  # by itself
         await page.get_by_role("button", name="Resume").click()
-        assert await kept.aresult(timeout=30) == "packed 2: "
+        assert await kept.aresult(timeout=60) == "packed 2: "
         await page.locator("#flags .f-paused").wait_for(state="detached")
 
 

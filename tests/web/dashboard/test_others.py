@@ -119,13 +119,13 @@ def test_batches_are_looked_for_in_the_queues_that_the_visitor_may_read(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cursor of a search over all queues may name one of them."""
-    asked, search = [], site.app.store.search_jobs
+    asked, search = [], site.app.store.search
 
     async def watched(filter: JobFilter, **given: Any) -> SearchPage:
         asked.append(filter.queues)
         return await search(filter, **given)
 
-    monkeypatch.setattr(site.app.store, "search_jobs", watched)
+    monkeypatch.setattr(site.app.store, "search", watched)
     site.app.store.sync.enqueue([NewJob(queue, "send", b"{}", queue) for queue in ("secret", "mail")])
     assert "No batch is kept." in site.logged_in(site.token("ann", "read:mail")).get("/batches").text
     assert "No batch is kept." in site.logged_in(site.token("bob", "read:none")).get("/batches").text
@@ -160,7 +160,7 @@ def test_a_store_that_does_not_tell_its_time_is_taken_to_have_ours(
         await asyncio.Event().wait()
         return 0
 
-    monkeypatch.setattr("penstock.web.dashboard.store_time._PATIENCE", 0.01)
+    monkeypatch.setattr("penstock.web.dashboard.shared_reads._CLOCK_PATIENCE", 0.01)
     monkeypatch.setattr(site.dashboard._clock, "_read", silent)
     assert site.client.get("/").status_code == 200
 
@@ -274,7 +274,7 @@ def test_a_message_in_a_cookie_of_another_host_of_the_domain_is_not_shown(site: 
 def test_what_was_entered_is_not_lost_with_the_login(
     new_site: NewSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.web.dashboard.identification._FRESH", 0.0)
+    monkeypatch.setattr("penstock.web.dashboard.identification._SESSION_CACHE", 0.0)
     site = new_site()
     client = site.logged_in(site.token("ann", "operate"))
     fields = {

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from penstock import App
-from penstock.core.batch import BatchTerms
 from penstock.core.job import AttemptError, NewJob, State
 from penstock.core.lifecycle import Transition
-from penstock.core.partition import Partition, Tenant
+from penstock.core.relations import BatchTerms, Partition, Tenant
 from penstock.core.schedule import NewEntry, Schedule
-from penstock.core.task_stats import TaskStats
+from penstock.core.stats import TaskStats
 from penstock.core.unique import UniqueKey
 from penstock.inspector import Inspector, JobAct
 from penstock.inspector.audit import AuditLog

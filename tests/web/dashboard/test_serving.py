@@ -19,6 +19,7 @@ def test_serve_opens_a_page_and_ends_its_streams_at_sigterm(tmp_path: Path) -> N
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as server:
         assert server.stdout is not None
         port = json.loads(server.stdout.readline())["port"]
+        server.send_signal(signal.SIGUSR1)  # of a program that rotates logs
         client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         client.request("GET", "/")
         answer = client.getresponse()
@@ -29,6 +30,6 @@ def test_serve_opens_a_page_and_ends_its_streams_at_sigterm(tmp_path: Path) -> N
         assert stream.getheader("x-accel-buffering") == "no"
         assert stream.readline() == b"retry: 3000\n"
         server.send_signal(signal.SIGTERM)
-        assert server.wait(20) == 0
+        assert server.wait(60) == 0
         assert stream.read().endswith(b"\n")
         client.close()

@@ -15,9 +15,9 @@ from penstock import App
 from penstock.core.ids import mint
 from penstock.core.job import Ref, State
 from penstock.core.limits import LimitChange, Rate
-from penstock.core.partition import Partition
+from penstock.core.relations import Partition
 from penstock.encryption import new_key
-from penstock.inspector import Inspector
+from penstock.inspector import Inspector, as_json
 from penstock.inspector.audit import AuditLog
 from penstock.stores.contract import SignalWait, StepRecord, Store, WorkerInfo
 from tests.cli.conftest import Cli
@@ -119,7 +119,7 @@ def test_why_is_the_same_from_code_the_command_line_and_the_dashboard(app: App, 
         (view,) = asyncio.run(inspector.why(address))
         seen |= {one.kind for one in view.reasons}
         (shown,) = Cli(url).json("jobs", "why", address)["jobs"]
-        assert shown == msgspec.to_builtins(view)
+        assert shown == as_json(view)
         page = _text(site.client.get(f"/jobs/{ref.queue}/{ref.id}").text)
         for one in view.reasons:
             if one.says not in ("it has completed", f"it is {view.state}"):  # the page says so above

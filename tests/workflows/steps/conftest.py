@@ -11,7 +11,12 @@ from uuid import uuid4
 import pytest
 
 from penstock import App, Worker
+from penstock.client.handle import Handle
+from penstock.testing import Inline
+from penstock.workflows import failures
+from penstock.workflows.failures import Failures
 from tests import servers
+from tests.lease_clocks import LeaseClock
 from tests.sqlite_files import new_url
 
 
@@ -58,6 +63,31 @@ async def running(app: App) -> AsyncIterator[Running]:
 
 async def until(look: Callable[[], Awaitable[Any]], wanted: Any) -> None:
     """Wait until something has the wanted value."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await look() != wanted:
             await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def lease_clock(monkeypatch: pytest.MonkeyPatch) -> LeaseClock:
+    return LeaseClock(monkeypatch)
+
+
+@pytest.fixture
+def ran() -> list[Any]:
+    """What the functions of the test have done, in order."""
+    return []
+
+
+@pytest.fixture
+def no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that comes to a cut goes on at once: random programs cut off by events, not by timers."""
+    monkeypatch.setattr(failures, "_CUT_GRACE", 0)
+    monkeypatch.setattr(Failures, "_age", lambda _failures: 0)
+
+
+def ended(box: Inline, task: Any, *args: Any) -> Handle[Any]:
+    """A job of this task that has run to its end, as far as nothing from outside is needed."""
+    handle: Handle[Any] = task.enqueue(*args)
+    box.run_all()
+    return handle

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.following import follow as follow_store
-from penstock.cli.options import limit_option
-from penstock.cli.session import Session
+from penstock.cli.session import Session, limit_option
 from penstock.cli.show import emit, note, say, table
 from penstock.cli.watching import Listing
+from penstock.cli.watching import follow as follow_store
 from penstock.core.formats import instant
 
 if TYPE_CHECKING:
     from penstock.inspector.audit import ShownEntry
     from penstock.stores.contract import Store
-
-__all__ = ["command"]
 
 
 @click.command("audit", cls=Listing, short_help="Show who did what as an operator or administrator.")
@@ -90,10 +87,10 @@ class _NewEntries:
 
 
 async def _read(store: Store, most: int, who: str, act: str) -> list[ShownEntry]:
-    from penstock.inspector.audit import AuditLog
+    from penstock.inspector.audit import AuditFilter, AuditLog
 
     found: list[ShownEntry] = []
-    async with aclosing(AuditLog(store).newest_first(who=who, act=act)) as entries:
+    async with aclosing(AuditLog(store).newest_first(AuditFilter(who=who, act=act))) as entries:
         async for entry in entries:
             found.append(entry)
             if len(found) >= most:

@@ -6,20 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.audited_acts import AuditedAct
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import not_found
-from penstock.cli.options import limit_option
-from penstock.cli.session import Command, Session
-from penstock.cli.short_forms import age
+from penstock.cli.formats import age
+from penstock.cli.session import AuditedAct, Command, Session, limit_option
 from penstock.cli.show import emit, say, table
 from penstock.cli.watching import Listing
 
 if TYPE_CHECKING:
-    from penstock.inspector import BatchView
-    from penstock.stores.contract import Store
-
-__all__ = ["command"]
+    from penstock.stores.contract import BatchInfo, Store
 
 
 @click.group("batches")
@@ -40,7 +35,7 @@ def list_(queue: str | None, limit: int) -> None:
     table(
         ("QUEUE", "TASK", "BATCH KEY", "SIZE", "OLDEST", "DUE"),
         [
-            (g.queue, g.task, g.key or "-", f"{g.size}", age(g.oldest_at), age(g.due_at) or "when full")
+            (g.queue, g.task, g.key or "-", f"{g.size}", age(g.oldest), age(g.due) or "when full")
             for g in batches
         ],
         empty="no batches are collecting",
@@ -77,6 +72,6 @@ def flush(queue: str, task: str, key: str) -> None:
         say(f"{queue}/{batch}: available")
 
 
-def _others(batches: list[BatchView]) -> str:
+def _others(batches: list[BatchInfo]) -> str:
     there = "".join(f"; there is {batch.key!r} of {batch.task}" for batch in batches)
     return there or "; `penstock batches list` lists all"

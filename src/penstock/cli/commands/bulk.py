@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.audited_acts import acting_user
 from penstock.cli.completing import complete_bulk
 from penstock.cli.faults import Exit, not_found
+from penstock.cli.formats import age
 from penstock.cli.job_acts import bulk_line, bulk_row
-from penstock.cli.session import Command, Session
-from penstock.cli.short_forms import age
+from penstock.cli.session import Command, Session, acting_user
 from penstock.cli.show import emit, facts, say, table
 from penstock.cli.watching import Listing
 from penstock.core.formats import iso
@@ -20,9 +19,7 @@ from penstock.core.text import counted
 
 if TYPE_CHECKING:
     from penstock.inspector import BulkAct
-    from penstock.stores.contract import JobFilter, TimeRange
-
-__all__ = ["command"]
+    from penstock.stores.contract import JobFilter
 
 
 @click.group("bulk")
@@ -53,7 +50,7 @@ def list_() -> None:
 
 def _line(bulk: BulkAct) -> tuple[str, ...]:
     counts = (f"{bulk.done}", f"{bulk.asked}", f"{bulk.refused}")
-    started = age(iso(bulk.created_at))
+    started = age(bulk.created_at)
     progress = bulk.error or bulk_line(bulk).partition(": ")[2]
     return bulk.id, bulk.act.value, bulk.state.value, *counts, bulk.by, started, progress
 
@@ -76,6 +73,7 @@ def show(id: str) -> None:
             ("act", bulk.act.value),
             ("to", bulk.to or None),
             ("reason", bulk.reason or None),
+            ("at-most-once", "left out, if started" if bulk.spare_at_most_once else None),
             ("filter", ", ".join(_terms(bulk.filter))),
             ("state", bulk.state.value),
             ("error", bulk.error or None),
@@ -84,6 +82,7 @@ def show(id: str) -> None:
             ("ended", iso(bulk.ended_at)),
             ("progress", bulk_line(bulk).partition(": ")[2]),
             *((name, f"{row[name]:,}") for name in ("done", "asked", "refused", "missing")),
+            ("start again", f"{bulk.again:,} at-most-once" if bulk.again else None),
             *(("skipped", f"{n:,}: {why}") for why, n in bulk.skipped.items()),
         ]
     )
@@ -91,19 +90,12 @@ def show(id: str) -> None:
 
 def _terms(filter: JobFilter) -> Iterator[str]:
     """A filter in words, named like the options of `jobs list`."""
-    yield from (f"queue={queue}" for queue in filter.queues)
-    yield from (f"state={state}" for state in filter.states)
-    for name in ("task", "worker", "text"):
-        if value := getattr(filter, name):
-            yield f"{name}={value}"
-    yield from (f"header={name}={value}" for name, value in filter.headers.items())
-    if filter.flow is not None:
-        yield f"flow={filter.flow.queue}/{filter.flow.id}"
-    for name in ("enqueued", "due", "ended"):
-        range: TimeRange = getattr(filter, name)
-        for end, at in (("since", range.since), ("until", range.until)):
-            if at is not None:
-                yield f"{name} {end} {iso(at)}"
+    from penstock.inspector import ends_of_ranges, filter_texts
+
+    texts = filter_texts(filter)
+    for name in ("queue", "state", "task", "worker", "text", "header", "flow"):
+        yield from (f"{name}={text}" for text in texts.get(name, ()))
+    yield from (f"{name} {end} {iso(at)}" for name, end, at in ends_of_ranges(filter))
     yield from (f"not task={task}" for task in filter.not_tasks)
 
 

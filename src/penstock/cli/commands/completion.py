@@ -9,8 +9,6 @@ from penstock.cli.faults import CommandError
 from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, say_lines
 
-__all__ = ["command"]
-
 
 @click.command("completion", cls=Command)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))

@@ -7,8 +7,6 @@ import click
 from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, table
 
-__all__ = ["command"]
-
 
 @click.command("config", cls=Command)
 @click.option("--why", is_flag=True, help="Also show the purpose of each setting.")

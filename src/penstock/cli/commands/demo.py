@@ -29,8 +29,6 @@ if TYPE_CHECKING:  # not imported for `penstock --help`
     from penstock.demo.demo_folder import DemoFolder
     from penstock.verify.ledger import Verdict
 
-__all__ = ["command"]
-
 
 @click.command("demo", cls=Command)
 @click.option(
@@ -81,8 +79,8 @@ def command(
         from penstock.cli.demo_serving import serve_sample
 
         return serve_sample(workdir, port=port, opens=opens)
-    from penstock.cli.demo_display import display
-    from penstock.cli.listening import interruptible
+    from penstock.cli.demo_serving import display
+    from penstock.cli.serving import interruptible
     from penstock.demo.conductor import conduct
     from penstock.demo.survey import standard_library
 
@@ -140,7 +138,7 @@ def _demo_folder(workdir: Path | None, url: str | None, namespace: str | None) -
 
 def _clear(folder: DemoFolder) -> None:
     """Remove the jobs and queues of the demo from an existing store."""
-    from penstock.demo.workers import QUEUES
+    from penstock.demo.conductor import QUEUES
     from penstock.inspector import Inspector
     from penstock.stores.connect import connect
 
@@ -236,7 +234,7 @@ def _look_command(folder: DemoFolder) -> str:
 
 
 def _remove_command(folder: DemoFolder) -> str:
-    from penstock.demo.workers import QUEUES
+    from penstock.demo.conductor import QUEUES
 
     return f"penstock queues delete --force {' '.join(QUEUES)} {_where(folder)}"
 

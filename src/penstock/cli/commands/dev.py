@@ -9,12 +9,9 @@ from typing import Any
 import click
 
 from penstock.cli.completing import complete_queue
-from penstock.cli.session import Command, Session, require_web
+from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, note
 
-__all__ = ["command"]
-
-_PACKAGES = ("httptools", "starlette", "jinja2", "uvicorn")
 #: Seconds after the drain time before a restart kills a process that does not end.
 _PATIENCE = 5.0
 
@@ -69,7 +66,9 @@ def command(
       INT, TERM  Wait for running jobs up to --drain-timeout, and exit.
                  A second signal exits at once.
     """
-    require_web("dev needs", _PACKAGES)
+    from penstock.core.installation import DASHBOARD_SERVER, require_extra
+
+    require_extra("web", DASHBOARD_SERVER, "dev")
     from penstock.cli.commands.worker import parse_queues
 
     session = Session.current()
@@ -83,7 +82,7 @@ def command(
         return serve_dev(
             app, config, served, [socket.socket(fileno=int(n)) for n in listen_on.split(",")], host
         )
-    from penstock.cli.listening import address_of, listen_somewhere
+    from penstock.cli.serving import address_of, listen_somewhere
 
     sockets = listen_somewhere(host, port)
     address = address_of(host, sockets[0])

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from penstock.stores import contract
     from penstock.stores.contract import Store
 
-__all__ = ["command"]
-
 _COLOURS = {"ok": "green", "warning": "yellow", "bad": "red"}
 _LEVELS = {"fine": "ok", "warning": "warning", "error": "bad"}
 
@@ -80,7 +78,7 @@ def _store(session: Session) -> Iterator[DoctorFinding]:
                 yield free_space(path)
                 yield durability(session.url())
                 if not path.exists():
-                    why = f"{shown} does not exist yet; the first enqueue creates it"
+                    why = f"{shown} does not exist yet: this file is new, and the first enqueue creates it"
                     yield DoctorFinding.of("store", "ok", why)
                     return
             yield from asyncio.run(_fleet(store, shown))
@@ -94,7 +92,10 @@ async def _fleet(store: Store, shown: str) -> list[DoctorFinding]:
     inspector = Inspector(store)
     queues = await inspector.queues()
     jobs = sum(n for queue in queues for n in queue.counts.values())
-    says = f"{shown} answers: {counted(len(queues), 'queue')}, {counted(jobs, 'job')}"
+    new = (
+        "" if queues or getattr(store, "path", None) is None else "; this file is new: it has had no job yet"
+    )
+    says = f"{shown} answers: {counted(len(queues), 'queue')}, {counted(jobs, 'job')}{new}"
     return [DoctorFinding.of("store", "ok", says), *map(_shown, await inspector.checkup())]
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from penstock.app.task import Task
     from penstock.client.handle import Handle
 
-__all__ = ["command", "find_task", "read_arguments", "refuse_memory", "split_words"]
-
 _APP = re.compile(r"[\w.]+:[\w.]+\Z")
 
 

@@ -6,14 +6,11 @@ import click
 
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import Exit
-from penstock.cli.options import limit_option
+from penstock.cli.formats import age
 from penstock.cli.queue_notes import note_away, why_empty
-from penstock.cli.session import Session
-from penstock.cli.short_forms import age
+from penstock.cli.session import Session, limit_option
 from penstock.cli.show import emit, note, table
 from penstock.cli.watching import Listing
-
-__all__ = ["command"]
 
 
 @click.command("errors", cls=Listing, short_help="List errors by task, class and message.")
@@ -34,7 +31,7 @@ def command(queue: str | None, task: str | None, limit: int) -> Exit:
     table(
         ("COUNT", "LAST", "FIRST", "TASK", "ERROR"),
         [
-            (f"{g.count:,}", age(g.last_at), age(g.first_at), f"{g.queue}/{g.task}", _text(g.kind, g.message))
+            (f"{g.count:,}", age(g.last), age(g.first), f"{g.queue}/{g.task}", _text(g.kind, g.message))
             for g in groups
         ],
         empty="" if groups else why_empty(session, [queue] if queue else [], "no errors"),

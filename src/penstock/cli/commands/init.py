@@ -13,8 +13,6 @@ from penstock.cli.faults import CommandError
 from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, say
 
-__all__ = ["command"]
-
 #: The files of the project are stored with this suffix, so that they are no modules of Penstock.
 _SUFFIX = ".txt"
 

@@ -1,42 +1,32 @@
-"""`penstock jobs`: list, show and change jobs."""
+"""`penstock jobs`: list, show and explain jobs. Other commands of the group: `job_acts.py`, `one_job.py`."""
 
 from __future__ import annotations
 
 import json
-from base64 import b64decode
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from penstock.cli.faults import INTERRUPTED, Exit
+from penstock.cli.formats import age, exact, last_error, progress_text, span
 from penstock.cli.job_acts import add_acts
-from penstock.cli.job_addresses import no_job
-from penstock.cli.job_edit import add_edit
-from penstock.cli.job_following import follow_jobs
-from penstock.cli.job_log import add_log, log_line
-from penstock.cli.job_search import read_search, run_search, search_options
+from penstock.cli.job_search import follow_jobs, read_search, run_search, search_options
+from penstock.cli.one_job import add_edit, add_log, add_steps, log_line, no_job
 from penstock.cli.queue_notes import why_empty
 from penstock.cli.session import Command, Session
-from penstock.cli.short_forms import age, progress_text, span
 from penstock.cli.show import emit, facts, note, say, say_lines, table
 from penstock.cli.watching import Listing
-from penstock.core.duration import format_ms
-from penstock.core.job import State
-from penstock.core.retry import DURATIONS
+from penstock.core.changes import until
+from penstock.core.formats import format_ms, iso, json_or_base64, seconds, shown_text
+from penstock.core.job import TERMINAL, State
+from penstock.core.retry import DEFAULT, DURATIONS, RetryPolicy
 from penstock.core.text import counted
 
 if TYPE_CHECKING:
-    from penstock.inspector import (
-        ActView,
-        AttemptView,
-        JobRow,
-        JobView,
-        UniqueView,
-    )
-    from penstock.inspector.job_views import StepView
-
-__all__ = ["command"]
+    from penstock.core.job import Job
+    from penstock.inspector import AttemptView, JobView, ShownEntry
+    from penstock.stores.contract import StoredStep
 
 #: Maximum number of characters shown of a payload or result without --full.
 _SHOWN = 4_000
@@ -79,7 +69,7 @@ def list_(after: str | None, limit: int, follow: bool, **given: Any) -> int:
         table(
             ("ID", "QUEUE", "TASK", "STATE", "ATTEMPT", "WHEN", "ENQUEUED", "NOTE"),
             [_line(job) for job in found.jobs],
-            empty="" if found.jobs else why_empty(session, given["queues"], "no matching jobs"),
+            empty="" if found.jobs else why_empty(session, given["queue"], "no matching jobs"),
             spare=("ENQUEUED", "ATTEMPT", "NOTE", "WHEN", "QUEUE"),
         )
     if found.away:
@@ -131,7 +121,7 @@ def why(address: str) -> None:
         emit({"jobs": views})
         return
     for view in views:
-        say(f"{view.queue}/{view.id} is {view.state} since {_instant(view.since)}")
+        say(f"{view.queue}/{view.id} is {view.state} since {exact(view.since)}")
         for reason in view.reasons:
             say(f"  {reason.says}")
 
@@ -139,85 +129,89 @@ def why(address: str) -> None:
 add_log(command)
 add_acts(command)
 add_edit(command)
+add_steps(command)
 
 
 # ── showing ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _line(job: JobRow) -> tuple[str, ...]:
+def _line(job: Job) -> tuple[str, ...]:
     return (
         job.id,
         job.queue,
         job.task,
         _state(job),
-        f"{job.attempt}/{job.max_attempts}",
+        f"{job.attempt}/{job.spec.max_attempts}",
         age(_when(job)),
         age(job.enqueued_at),
         _note(job),
     )
 
 
-def _state(job: JobRow) -> str:
-    return "running (asked to stop)" if job.cancel_asked and job.state == State.RUNNING else job.state
+def _state(job: Job) -> str:
+    return f"{job.state} (asked to stop)" if job.cancel_asked and job.state not in TERMINAL else job.state
 
 
-def _when(job: JobRow) -> str | None:
+def _when(job: Job) -> int | None:
     """The relevant instant of the job's state: fetched, ended or due."""
     if job.state == State.RUNNING:
         return job.fetched_at
-    return job.ended_at or job.due_at
+    return job.run_at if job.ended_at is None else job.ended_at
 
 
-def _note(job: JobRow) -> str:
+def _note(job: Job) -> str:
     if job.state == State.RUNNING and job.progress is not None:
         return progress_text(job.progress)
-    text = (job.error if job.state in (State.RETRYABLE, State.DEAD) else job.reason) or ""
+    failed = job.state in (State.RETRYABLE, State.DEAD)
+    text = (last_error(job) if failed else job.reason and shown_text(job.reason)) or ""
     return text if len(text) <= 60 else text[:59] + "…"
 
 
 def _show(job: JobView, limit: int | None) -> None:
+    spec = job.spec
     facts(
         [
             ("id", job.id),
             ("queue", job.queue),
             ("task", job.task),
             ("state", _state(job)),
-            ("reason", job.reason),
-            ("attempt", f"{job.attempt} of {job.max_attempts}"),
+            ("reason", job.reason and shown_text(job.reason)),
+            ("attempt", f"{job.attempt} of {spec.max_attempts}"),
             ("lost leases", str(job.lost) if job.lost else None),
-            ("priority", str(job.priority)),
-            ("delivery", job.delivery),
-            ("enqueued", _instant(job.enqueued_at)),
-            ("due", _instant(job.due_at)),
-            ("fetched", _instant(job.fetched_at)),
+            ("priority", str(spec.priority)),
+            ("delivery", "at-most-once" if spec.at_most_once else "at-least-once"),
+            ("enqueued", exact(job.enqueued_at)),
+            ("due", exact(job.run_at)),
+            ("fetched", exact(job.fetched_at)),
             ("function", _begun(job)),
-            ("ended", _instant(job.ended_at)),
-            ("waited", span(job.waited) or None),
-            ("ran", span(job.ran) or None),
-            ("expires", _instant(job.expires_at)),
-            ("deadline", _instant(job.deadline)),
-            ("timeout", "none" if job.timeout is None else span(job.timeout)),
-            ("retention", _span_or_none(job.retention)),
-            ("kept if dead", None if job.keep_dead is None else _span_or_none(job.keep_dead)),
-            ("retry", _policy(job.retry)),
-            ("unique", None if job.unique is None else _unique(job.unique)),
+            ("ended", exact(job.ended_at)),
+            ("waited", span(seconds(job.run_at, job.fetched_at)) or None),
+            ("ran", span(seconds(job.fetched_at, job.ended_at)) or None),
+            ("expires", exact(job.expires_at)),
+            ("deadline", exact(spec.deadline)),
+            ("timeout", "none" if spec.timeout is None else span(spec.timeout / 1000)),
+            ("retention", _span_or_none(spec.retention)),
+            ("kept if dead", None if spec.keep_dead is None else _span_or_none(spec.keep_dead)),
+            ("retry", _policy(spec.retry or DEFAULT)),
+            ("unique", _unique(job)),
             *_partition(job),
             *_waits(job),
-            ("tenant", job.tenant),
-            ("batch key", job.batch_key),
+            ("tenant", None if spec.tenant is None else spec.tenant.key),
+            ("batch key", None if spec.batch_terms is None else spec.batch_terms.key),
             ("batch", job.batch),
             ("members", ", ".join(job.members) or None),
             ("worker", job.worker),
             ("progress", None if job.progress is None else progress_text(job.progress)),
-            *((f"header {name}", value) for name, value in sorted(job.headers.items())),
+            *((f"header {name}", value) for name, value in sorted((spec.headers or {}).items())),
         ]
     )  # fmt: skip
+    heading = f"payload ({len(spec.payload):,} bytes)"
     if job.closed is not None:
-        _show_text(f"payload ({job.payload_size:,} bytes)", job.closed)
+        _show_text(heading, job.closed)
     else:
-        _show_data(f"payload ({job.payload_size:,} bytes)", job.payload, job.payload_base64, limit)
-    if job.result is not None or job.result_base64 is not None:
-        _show_data("result", job.result, job.result_base64, limit)
+        _show_data(heading, spec.payload, limit)
+    if job.result is not None:
+        _show_data("result", job.result, limit)
     if job.steps:
         _show_text(f"steps ({len(job.steps):,})", "\n".join(map(_step, job.steps)))
     if job.log:
@@ -227,51 +221,52 @@ def _show(job: JobView, limit: int | None) -> None:
     if job.attempts:
         _show_text("attempts", "\n".join(map(_attempt_line, job.attempts)))
     for error in job.errors:
-        heading = f"attempt {error.attempt} failed {_instant(error.at)}: {error.kind}: {error.message}"
-        _show_text(heading, error.traceback.rstrip())
+        heading = (
+            f"attempt {error.attempt} failed {exact(error.at)}: {error.kind}: {shown_text(error.message)}"
+        )
+        _show_text(heading, shown_text(error.traceback).rstrip())
 
 
 def _partition(job: JobView) -> list[tuple[str, str | None]]:
     """The job's partition and, if the job waits in it, the jobs ahead of it and its earliest start."""
-    partition = job.partition
-    if partition is None:
+    partition, of = job.partition, job.spec.partition
+    if partition is None or of is None:
         return []
-    terms = "in order" if partition.ordered else f"{partition.most} at a time"
-    rows: list[tuple[str, str | None]] = [
-        ("partition", f"{partition.key} ({terms}, {partition.waiting} waiting)")
-    ]
+    terms = "in order" if of.ordered else f"{of.most} at a time"
+    rows: list[tuple[str, str | None]] = [("partition", f"{of.key} ({terms}, {partition.waiting} waiting)")]
     if partition.before is not None:
         rows.append(("queued behind", counted(partition.before, "waiting job")))
-        rows.append(("waits for", ", ".join(partition.admitted) or None))
-        rows.append(("earliest start", _instant(partition.due_at)))
+        rows.append(("waits for", ", ".join(f"{one.id} {one.state}" for one in partition.admitted) or None))
+        rows.append(("earliest start", exact(partition.due)))
     return rows
 
 
 def _waits(job: JobView) -> list[tuple[str, str | None]]:
     """The signals that a suspended job waits for; without one it waits for its due time."""
-    waits = [step for step in job.steps if step.size is None]
     if job.state != State.SUSPENDED:
         return []
-    return [
-        ("waits for", f"signal {step.signal}" + (f", key {step.key}" if step.key else "")) for step in waits
-    ]
+    waits = [step.signal for step in job.steps if step.value is None and step.signal is not None]
+    return [("waits for", f"signal {name}" + (f", key {key}" if key else "")) for name, key in waits]
 
 
-def _step(step: StepView) -> str:
-    what = "waits for its signal" if step.size is None else f"{step.size:,} bytes"
-    return f"{_instant(step.at)}  {step.name}  {what}"
+def _step(step: StoredStep) -> str:
+    from penstock.inspector import step_text
+
+    what = "waits for its signal" if step.value is None else f"{step.size:,} bytes"
+    return f"{exact(step.at)}  {step_text(step.name) or shown_text(step.name)}  {what}"
 
 
 def _attempt_line(one: AttemptView) -> str:
     ran = "" if one.ran is None else f" after {span(one.ran)}"
     where = "" if one.worker is None else f", worker {one.worker}"
     error = "" if one.error is None else f": {one.error}"
-    return f"{one.attempt}  since {_instant(one.fetched_at) or 'unknown'}  {one.outcome}{ran}{where}{error}"
+    return f"{one.attempt}  since {exact(one.fetched_at) or 'unknown'}  {one.outcome}{ran}{where}{error}"
 
 
-def _act_line(one: ActView) -> str:
-    facts = "".join(f" {name}={text}" for name, text in one.facts.items())
-    return f"{_instant(one.at)}  {one.act} by {one.who}{facts}"
+def _act_line(one: ShownEntry) -> str:
+    entry = one.entry
+    facts = "".join(f" {name}={text}" for name, text in entry.facts.items())
+    return f"{exact(one.at)}  {entry.act} by {entry.who}{facts}"
 
 
 def _begun(job: JobView) -> str | None:
@@ -280,18 +275,22 @@ def _begun(job: JobView) -> str | None:
     return "started" if job.started else "not known to have started"
 
 
-def _unique(unique: UniqueView) -> str:
-    until = "" if unique.until is None else f", until {unique.until}"
-    return f"{unique.key} while {' or '.join(unique.states)}{until}"
+def _unique(job: Job) -> str | None:
+    unique = job.spec.unique
+    if unique is None:
+        return None
+    ends = until(unique, job.enqueued_at)
+    return f"{unique.key} while {' or '.join(unique.held_in)}" + (f", until {iso(ends)}" if ends else "")
 
 
-def _span_or_none(seconds: float) -> str:
-    return span(seconds) if seconds else "none"
+def _span_or_none(ms: int) -> str:
+    return span(ms / 1000) if ms else "none"
 
 
-def _policy(policy: dict[str, Any]) -> str:
+def _policy(policy: RetryPolicy) -> str:
     """A retry policy without its defaults, e.g. "exponential, base 0.5s, cap 10s"."""
-    return ", ".join([policy["kind"], *(_term(*one) for one in policy.items() if one[0] != "kind")])
+    terms = msgspec.to_builtins(policy)
+    return ", ".join([terms.pop("kind"), *(_term(*one) for one in terms.items())])
 
 
 def _term(name: str, value: Any) -> str:
@@ -299,21 +298,18 @@ def _term(name: str, value: Any) -> str:
         return name
     if name not in DURATIONS:
         return f"{name} {value:g}"
-    delays = value if isinstance(value, list) else [value]
+    delays = [value] if isinstance(value, int) else [*value]
     more = [f"{len(delays) - _STEPS} more"] if len(delays) > _STEPS else []
     return f"{name} {' then '.join([*map(_short, delays[:_STEPS]), *more])}"
 
 
-def _short(seconds: float) -> str:
-    return f"{seconds:g}s" if seconds < 1 else format_ms(round(seconds * 1000))
+def _short(ms: int) -> str:
+    return f"{ms / 1000:g}s" if ms < 1000 else format_ms(ms)
 
 
-def _instant(iso: str | None) -> str | None:
-    return None if iso is None else f"{iso} ({age(iso)})"
-
-
-def _show_data(name: str, data: Any, base64: str | None, limit: int | None) -> None:
-    text = _json_lines(bytes(data)) if data is not None else repr(b64decode(base64 or ""))
+def _show_data(name: str, data: bytes, limit: int | None) -> None:
+    raw, _ = json_or_base64(data)
+    text = repr(data) if raw is None else _json_lines(bytes(raw))
     if limit is not None and len(text) > limit:
         text = text[:limit] + f"… ({len(text) - limit:,} more characters: --full)"
     _show_text(name, text)

@@ -7,8 +7,6 @@ import click
 from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, say
 
-__all__ = ["command"]
-
 
 @click.command("keygen", cls=Command)
 def command() -> None:

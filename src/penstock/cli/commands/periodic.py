@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.audited_acts import AuditedAct
 from penstock.cli.commands.enqueue import find_task, read_arguments, refuse_memory, split_words
 from penstock.cli.completing import complete_entry, complete_queue
 from penstock.cli.faults import Exit, not_found
-from penstock.cli.session import Command, Session
-from penstock.cli.short_forms import age, span
+from penstock.cli.formats import age, exact, span
+from penstock.cli.session import AuditedAct, Command, Session
 from penstock.cli.show import emit, facts, say, table
 from penstock.cli.watching import Listing
 from penstock.core.errors import did_you_mean
+from penstock.core.formats import instant, json_or_base64
 
 if TYPE_CHECKING:
     from penstock.core.schedule import NewEntry, Schedule
     from penstock.inspector import Change, EntryView, Inspector
-
-__all__ = ["command"]
 
 _POLICIES = ("misfire", "catch_up", "overlap", "jitter")
 _ENTRY = click.argument("address", metavar="ENTRY", shell_complete=complete_entry)
@@ -61,7 +59,7 @@ def list_(queue: str | None) -> None:
                 f"{entry.enqueued}",
                 f"{entry.skipped or '-'}",
                 entry.by,
-                "paused" if entry.paused else "",
+                "paused" if entry.paused else entry.unserved or ("skipping" if entry.skipping else ""),
             )
             for entry in entries
         ],
@@ -84,13 +82,15 @@ def show(address: str) -> None:
             [
                 ("entry", f"{entry.queue}/{entry.name}"),
                 ("task", entry.task),
-                ("arguments", entry.payload_base64 or bytes(entry.payload or b"").decode()),
+                ("arguments", _arguments(entry)),
                 ("schedule", _schedule(entry)),
-                ("next", f"{entry.next_at} ({age(entry.next_at)})" if entry.next_at else None),
+                ("next", exact(entry.next_at)),
                 ("paused", "yes" if entry.paused else None),
-                ("misfire", f"all, at most {entry.catch_up}" if entry.misfire == "all" else entry.misfire),
-                ("overlap", entry.overlap),
-                ("jitter", span(entry.jitter) if entry.jitter else None),
+                ("no jobs", entry.unserved or None),
+                ("skipping", entry.skipping or None),
+                ("misfire", _misfire(entry)),
+                ("overlap", entry.spec.overlap),
+                ("jitter", span(entry.spec.jitter / 1000) if entry.spec.jitter else None),
                 ("registered by", entry.by),
                 ("last job", entry.last),
                 ("enqueued", f"{entry.enqueued}"),
@@ -116,17 +116,17 @@ def next_(address: str, count: int) -> None:
 
     session = Session.current()
 
-    async def acting(inspector: Inspector) -> tuple[EntryView, list[str]]:
+    async def acting(inspector: Inspector) -> tuple[EntryView, list[int]]:
         (entry, *_) = await _some(inspector, inspector.entry, address)
         return entry, await inspector.upcoming(f"{entry.queue}/{entry.name}", count=count)
 
     entry, instants = session.run(acting)
     if session.json:
-        emit({"queue": entry.queue, "name": entry.name, "next": instants})
+        emit({"queue": entry.queue, "name": entry.name, "next": [*map(instant, instants)]})
         return
-    for instant in instants:
-        local = datetime.fromisoformat(instant).astimezone(zone(entry.tz))
-        say(f"{local.isoformat(' ', 'seconds')}  {age(instant)}")
+    for at in instants:
+        local = datetime.fromtimestamp(at / 1000, zone(entry.tz))
+        say(f"{local.isoformat(' ', 'seconds')}  {age(at)}")
 
 
 @command.command("add", cls=Command)
@@ -324,6 +324,16 @@ async def _some(
         near = did_you_mean(address, known) or "; `penstock periodic list` lists all"
         raise not_found(f"there is no periodic entry {address!r}{near}")
     return found
+
+
+def _arguments(entry: EntryView) -> str:
+    raw, base64 = json_or_base64(entry.spec.job.payload)
+    return base64 or bytes(raw or b"").decode()
+
+
+def _misfire(entry: EntryView) -> str:
+    spec = entry.spec
+    return f"all, at most {spec.catch_up}" if spec.misfire == "all" else spec.misfire
 
 
 def _schedule(entry: EntryView) -> str:

@@ -7,23 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.cli.audited_acts import AuditedAct
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import Exit, not_found
-from penstock.cli.session import Command, Session
-from penstock.cli.short_forms import age
+from penstock.cli.formats import age
+from penstock.cli.session import AuditedAct, Command, Session
 from penstock.cli.show import ask, emit, note, say, table
 from penstock.cli.watching import Listing
-from penstock.core.duration import format_ms
 from penstock.core.errors import did_you_mean
+from penstock.core.formats import format_ms, instant
 from penstock.core.job import TERMINAL, State
 from penstock.core.limits import LimitChange
 from penstock.core.text import counted
 
 if TYPE_CHECKING:
-    from penstock.inspector import Inspector, LimitsView, QueueView
-
-__all__ = ["command"]
+    from penstock.core.limits import QueueLimits
+    from penstock.inspector import Inspector, QueueView
 
 #: States in the order of the columns: queued and running, then ended.
 _STATES = sorted(State, key=lambda state: state in TERMINAL)
@@ -55,9 +53,15 @@ def list_() -> None:
     )
 
 
-def _line(queue: QueueView, states: Sequence[str]) -> tuple[str, ...]:
+def _line(queue: QueueView, states: Sequence[State]) -> tuple[str, ...]:
     counts = [f"{queue.counts.get(state, 0) or '-'}" for state in states]
-    return (queue.name, *counts, age(queue.oldest_available_at), f"{queue.workers}", _status(queue))
+    return (
+        queue.name,
+        *counts,
+        age(queue.oldest_available),
+        "-" if queue.workers is None else f"{queue.workers}",
+        _status(queue),
+    )
 
 
 @command.command("show", cls=Command)
@@ -78,37 +82,39 @@ def show(name: str) -> None:
 
 
 def _settings(queue: QueueView) -> Iterator[tuple[str, ...]]:
-    by = queue.stopped_by or "operator"
+    from penstock.inspector.queue_views import limit_values
+
+    by = "operator" if queue.stopped_by is None else str(queue.stopped_by)
     for name, on in (("paused", queue.paused), ("closed", queue.closed)):
         source = by if name == "paused" else "operator"
         yield name, "yes" if on else "no", source if on else "default", "-"
     if queue.throttled_until is not None:
-        yield "throttled until", queue.throttled_until, "-" if queue.paused else by, "-"
+        yield "throttled until", instant(queue.throttled_until), "-" if queue.paused else by, "-"
     if queue.held_by:
         yield "max-running held by", ", ".join(queue.held_by), "-", "-"
-    for name in queue.limits.__struct_fields__:
-        given = getattr(queue.limits, name)
-        in_code = _shown(name, queue.by_code[name]) if name in queue.by_code else "-"
-        yield name.replace("_", "-"), _shown(name, given), queue.set_by.get(name, "default"), in_code
+    set_by, by_code = queue.set_by, queue.by_code
+    for name, given in limit_values(queue.limits).items():
+        in_code = _shown(name, by_code[name]) if name in by_code else "-"
+        yield name.replace("_", "-"), _shown(name, given), set_by.get(name, "default"), in_code
 
 
 def _shown(name: str, value: Any) -> str:
     if value is None:
         return "none"
-    return str(_span(value) if name.endswith("_for") else value)
+    return format_ms(value).replace(" ", "") if name.endswith("_for") else str(value)
 
 
 @command.command("parked", cls=Listing)
 def parked() -> None:
-    """Count parked jobs by queue and task, and name the workers that know the task."""
+    """Count parked jobs by queue and task, and name the workers that know the task, or the reason."""
     session = Session.current()
     found = session.run(lambda i: i.parked())
     if session.json:
         emit({"parked": found})
         return
     table(
-        ("QUEUE", "TASK", "JOBS", "KNOWN TO"),
-        [(one.queue, one.task, f"{one.jobs}", " ".join(one.known_to) or "none") for one in found],
+        ("QUEUE", "TASK", "JOBS", "KNOWN TO", "REASON"),
+        [(one.queue, one.task, f"{one.jobs}", " ".join(one.known_to) or "none", one.reason) for one in found],
         empty="no parked jobs",
     )
 
@@ -118,29 +124,23 @@ def _status(queue: QueueView) -> str:
     if queue.away:
         words.append(f"away: {queue.away}")
     if queue.throttled_until is not None:
-        words.append(f"throttled until {queue.throttled_until}")
+        words.append(f"throttled until {instant(queue.throttled_until)}")
     limits = " ".join(_limits(queue.limits))
     return ", ".join([*words, *([limits] if limits else [])])
 
 
-def _limits(limits: LimitsView) -> list[str]:
+def _limits(limits: QueueLimits) -> list[str]:
     """The limits that are set, named like the options of `queues set`."""
-    given = {
-        "max-size": limits.max_size,
-        "on-full": limits.on_full if limits.max_size is not None else None,
-        "max-running": limits.max_running,
-        "rate": limits.rate,
-        "burst": limits.burst if limits.burst != 1 else None,
-        "keep-finished": limits.keep_finished,
-        "keep-dead": limits.keep_dead,
-        "keep-finished-for": _span(limits.keep_finished_for),
-        "keep-dead-for": _span(limits.keep_dead_for),
-    }
-    return [f"{name}={value}" for name, value in given.items() if value is not None]
+    from penstock.inspector.queue_views import limit_values
 
-
-def _span(seconds: float | None) -> str | None:
-    return None if seconds is None else format_ms(round(seconds * 1000)).replace(" ", "")
+    given = limit_values(limits)
+    given["on_full"] = given["on_full"] if limits.max_size is not None else None
+    given["burst"] = given["burst"] if given["burst"] != 1 else None
+    return [
+        f"{name.replace('_', '-')}={_shown(name, value)}"
+        for name, value in given.items()
+        if value is not None
+    ]
 
 
 def _switch(name: str, says: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,17 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from penstock.cli.session import Command, Session, require_web
+from penstock.cli.session import Command, Session
 from penstock.cli.show import emit, note
 from penstock.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.cli.lmstfy_pools import Pools
     from penstock.cli.serving import ListenAddress, Listening
-    from penstock.dialects.lmstfy.config_file import LmstfyConfig
     from penstock.dialects.lmstfy.service import LmstfyService
-
-__all__ = ["command"]
+    from penstock.dialects.lmstfy.settings import LmstfyConfig
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
 
@@ -152,7 +151,9 @@ def command(app: str | None, lmstfy: bool, **options: Any) -> int:
       INT, TERM  Accept no more connections, answer waiting requests, finish
                  those in flight, and exit. A second signal exits at once.
       HUP        Read settings and certificates again.
+      USR1       Nothing: the log goes to stderr, so there is no file to reopen.
     """
+    _ignore_usr1()
     if not lmstfy:
         from penstock.cli.dashboard_serving import run_dashboard
 
@@ -162,8 +163,10 @@ def command(app: str | None, lmstfy: bool, **options: Any) -> int:
     if app is not None:
         raise click.UsageError("--lmstfy serves a store: name it with --url, or the app with --app")
     options["port"] = 7777 if options["port"] is None else options["port"]
-    require_web("serve needs")
-    from penstock.cli.lmstfy_pools import open_pools, read_file
+    from penstock.core.installation import HTTP_SERVER, require_extra
+
+    require_extra("web", HTTP_SERVER, "serve")
+    from penstock.cli.lmstfy_pools import check_stores, open_pools, read_file
     from penstock.web.processes import inherited_listeners
     from penstock.worker.logs import configure_logs
 
@@ -181,6 +184,8 @@ def command(app: str | None, lmstfy: bool, **options: Any) -> int:
         for line in config.notes:
             note(f"penstock: {line}")
     with open_pools(config) as pools:
+        if inherited is None:
+            check_stores(pools, config)
         return _run(pools, config, options, inherited, as_json=session.json)
 
 
@@ -190,6 +195,12 @@ _OF_LMSTFY = (
     *("public_sizes", "public_info", "processes", "admin_unix"),
 )
 _OF_DASHBOARD = ("read_only", "redact", "trust_proxy")
+
+
+def _ignore_usr1() -> None:
+    """Ignore SIGUSR1, which programs that rotate logs send, also in the processes of this server."""
+    if hasattr(signal, "SIGUSR1"):  # not on Windows
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 def _refuse(names: Collection[str], needed: str) -> None:
@@ -203,7 +214,7 @@ def _refuse(names: Collection[str], needed: str) -> None:
 
 def _check(options: dict[str, Any], accounts: Mapping[str, str]) -> None:
     """Refuse to serve beyond loopback what asks for no secret, and options that need each other."""
-    from penstock.core.loopback import is_loopback
+    from penstock.core.security import is_loopback
 
     open_data = options["no_tokens"] and not options["unix"] and not is_loopback(options["host"])
     if open_data and not options["allow_anyone"]:
@@ -218,7 +229,7 @@ def _check(options: dict[str, Any], accounts: Mapping[str, str]) -> None:
 
 def _check_admin(options: dict[str, Any], accounts: Mapping[str, str]) -> None:
     """Refuse to let everyone beyond loopback make tokens."""
-    from penstock.core.loopback import is_loopback
+    from penstock.core.security import is_loopback
 
     guarded = options["accounts"] or accounts or options["admin_tokens"]
     alone = options["admin_unix"] or is_loopback(options["admin_host"])
@@ -245,10 +256,11 @@ def _run(
     for store in pools.stores.values():
         check_processes(processes, store.url)
     listening = None if inherited else Listening.at(_addresses(options), processes)
+    urls = pools.urls if as_json else pools.shown
 
     def show() -> None:
         if listening is not None:
-            _show(listening, pools.urls, processes, as_json=as_json)
+            _show(listening, urls, processes, as_json=as_json)
 
     if listening is not None and processes > 1:
         return supervise(listening, grace=options["grace"], on_ready=show)
@@ -295,7 +307,7 @@ def _show(listening: Listening, urls: str, processes: int, *, as_json: bool) -> 
 def _reload(service: LmstfyService, before: LmstfyConfig | None, options: dict[str, Any]) -> list[str]:
     """Apply what the file says now; returns what needs a restart. Raises ConfigError."""
     from penstock.cli.lmstfy_pools import read_settings
-    from penstock.dialects.lmstfy.config_file import read_config
+    from penstock.dialects.lmstfy.settings import read_config
 
     if before is None:
         service.apply(read_settings(options, None))

@@ -9,12 +9,12 @@ import click
 
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import Exit
+from penstock.cli.formats import brief
 from penstock.cli.queue_notes import note_away, why_empty
 from penstock.cli.session import Session
-from penstock.cli.short_forms import brief
 from penstock.cli.show import emit, note, say, table
 from penstock.cli.watching import Listing
-from penstock.core.duration import milliseconds
+from penstock.core.formats import instant, milliseconds
 
 if TYPE_CHECKING:
     from penstock.inspector import (
@@ -22,13 +22,10 @@ if TYPE_CHECKING:
         PeriodDepthView,
         PeriodStatsView,
         QueueDepthView,
-        QueueStatsView,
         TaskStatsView,
         TimesView,
     )
-    from penstock.stores.contract import Resolution
-
-__all__ = ["command"]
+    from penstock.stores.contract import QueueStats, Resolution
 
 _DEPTH_HEADS = ("AVAILABLE", "PEAK", "RUNNING", "LATER", "ENQUEUED")
 _NO_ATTEMPTS = "no attempts in this time"
@@ -97,7 +94,7 @@ def command(
 
 
 def _show_all(session: Session, days: int, queue: str | None, task: str | None, span: int) -> None:
-    async def read(inspector: Inspector) -> tuple[list[QueueStatsView], list[TaskStatsView]]:
+    async def read(inspector: Inspector) -> tuple[list[QueueStats], list[TaskStatsView]]:
         tasks = await inspector.statistics.tasks(queue=queue, task=task, span=span)
         every = await inspector.stats(days=days) if task is None else []
         return [one for one in every if queue in (None, one.name)], tasks
@@ -120,7 +117,7 @@ def _show_all(session: Session, days: int, queue: str | None, task: str | None, 
     _note_missing("day", span)
 
 
-def _show_totals(queues: list[QueueStatsView], totals: dict[str, int], empty: str) -> None:
+def _show_totals(queues: list[QueueStats], totals: dict[str, int], empty: str) -> None:
     rows: list[tuple[str, ...]] = [(q.name, str(q.enqueued), str(q.processed), str(q.failed)) for q in queues]
     if len(rows) > 1:
         rows.append(("all", *(str(n) for n in totals.values())))
@@ -207,11 +204,12 @@ def _times(times: TimesView) -> str:
     return "/".join(brief(one) for one in (times.p50, times.p95, times.p99)) if times.p50 is not None else "-"
 
 
-def _start(at: str, by: str) -> str:
+def _start(ms: int, by: str) -> str:
+    at = instant(ms)
     return at[:10] if by == "day" else f"{at[:10]} {at[11:16]}"
 
 
-def _by_day(queues: list[QueueStatsView]) -> list[tuple[str, str, str]]:
+def _by_day(queues: list[QueueStats]) -> list[tuple[str, str, str]]:
     sums: dict[str, tuple[int, int]] = {}
     for queue in queues:
         for day in queue.days:

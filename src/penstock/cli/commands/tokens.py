@@ -7,21 +7,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from penstock.cli.audited_acts import AuditedAct
 from penstock.cli.faults import not_found
-from penstock.cli.session import Command, Session
-from penstock.cli.short_forms import age
+from penstock.cli.formats import age
+from penstock.cli.session import AuditedAct, Command, Session
 from penstock.cli.show import ask, emit, note, say, table
-from penstock.core.duration import milliseconds
 from penstock.core.errors import did_you_mean
-from penstock.core.formats import instant, iso
+from penstock.core.formats import instant, iso, milliseconds
 
 if TYPE_CHECKING:
     from penstock.stores.contract import Store
     from penstock.web.access import AccessTokens
     from penstock.web.access_tokens import AccessToken
-
-__all__ = ["command"]
 
 T = TypeVar("T")
 
@@ -119,8 +115,8 @@ def _line(token: AccessToken, now: int) -> tuple[str, ...]:
         token.name,
         " ".join(str(scope) for scope in token.scopes),
         "-" if token.rate is None else str(token.rate),
-        age(instant(token.created_at)),
-        age(iso(token.expires_at)) or "never",
+        age(token.created_at),
+        age(token.expires_at) or "never",
         "expired" if token.expired(now) else "valid",
         token.description,
     )
@@ -163,9 +159,12 @@ def _check_known(names: Iterable[str], known: list[str]) -> None:
 
 
 def _run(session: Session, act: Callable[[AccessTokens, Store], Awaitable[T]], *, create: bool = False) -> T:
+    from penstock.stores.contract import Capability, Documents, unsupported
     from penstock.web.access import AccessTokens
 
     async def acting(store: Store) -> T:
+        if not store.can(Capability.DOCUMENTS):
+            raise unsupported(store.url, Documents)
         return await act(AccessTokens(store), store)
 
     return session.run_on_store(acting, create=create)

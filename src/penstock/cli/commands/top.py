@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from importlib.util import find_spec
 
 import click
 
 from penstock.cli.faults import CommandError
 from penstock.cli.session import Command, Session
 from penstock.config import mask_url
-from penstock.core.errors import MissingExtra
-
-__all__ = ["command"]
 
 
 @click.command("top", cls=Command, short_help="Show queues, workers and jobs live, with acts by keys.")
@@ -36,10 +32,9 @@ def command(interval: float, read_only: bool) -> int:
     session = Session.current()
     if session.json:
         raise click.UsageError("top has no --json: use `penstock queues list --json --watch`, for example")
-    if find_spec("textual") is None:
-        raise MissingExtra(
-            "top needs the package 'textual', which is not installed: pip install 'penstock[tui]'"
-        )
+    from penstock.core.installation import require_extra
+
+    require_extra("tui", ("textual",), "top")
     if not (sys.stdin and sys.stdin.isatty() and sys.stdout and sys.stdout.isatty()):
         raise CommandError("top needs a terminal: use `penstock queues list --watch`, for example")
     from penstock.cli.top.app import Top

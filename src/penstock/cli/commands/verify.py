@@ -28,8 +28,6 @@ if TYPE_CHECKING:  # not imported for `penstock --help`
     from penstock.verify.report.report import Report, Spread
     from penstock.verify.run_folder import RunFolder
 
-__all__ = ["command"]
-
 _PRIVATE = ("sqlite", "redis", "redis-always", "redis-everysec", "redis-sentinel", "redis-cluster")
 
 
@@ -124,10 +122,9 @@ def command(
 
     The exit code is 0 if all promises were kept, and 1 if one was broken.
     """
-    from penstock.verify.conductor import conduct
-    from penstock.verify.faults.plan import RunRequest
-    from penstock.verify.faults.types import choose
-    from penstock.verify.interrupts import interruptible
+    from penstock.verify.conductor import conduct, interruptible
+    from penstock.verify.faults.plan import choose
+    from penstock.verify.run_folder import RunRequest
 
     session = Session.current()
     if "namespace" in session.options:
@@ -211,7 +208,7 @@ def _place(folder: Path, environment: Environment) -> RunFolder:
 
 def _clean(environment: Environment, place: RunFolder) -> None:
     """Empty the namespace of the run. If that fails, print a note, so that the report is not lost."""
-    from penstock.verify.interrupts import without_interrupts
+    from penstock.verify.conductor import without_interrupts
 
     try:
         with without_interrupts():
@@ -303,6 +300,10 @@ def _show(report: Report) -> None:
     say()
     rows = [(kind, f"{n}") for kind, n in report.injected.items()]
     table(("FAULT", "TIMES"), rows, empty="no faults were asked for")
+    if report.left_out:
+        say()
+    for lack in report.left_out:
+        say(f"left out: {lack}")
     causes = sorted(report.reruns.items(), key=lambda one: -one[1])
     if causes:
         say()

@@ -9,13 +9,11 @@ import click
 
 from penstock.cli.completing import complete_queue
 from penstock.cli.faults import Exit
-from penstock.cli.session import Command, Session, require_web
+from penstock.cli.session import Command, Session
 from penstock.core.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from penstock.worker.queues import Queue
-
-__all__ = ["command", "parse_queues"]
 
 
 @click.command("worker", cls=Command)
@@ -97,7 +95,9 @@ def command(spec: str | None, queues: str | None, burst: bool, reload: bool, **k
         knobs["log_format"] = "json"
     config = session.load(queues=queues, **knobs).config
     if config.metrics_port or config.health_port:
-        require_web("metrics and health need")
+        from penstock.core.installation import HTTP_SERVER, require_extra
+
+        require_extra("web", HTTP_SERVER, "the listener of metrics and health")
     served = parse_queues(config.queues) if config.queues else None
     app = session.app_spec(spec)
     if reload:
@@ -105,12 +105,12 @@ def command(spec: str | None, queues: str | None, burst: bool, reload: bool, **k
 
         return run_reloading([word for word in sys.argv[1:] if word != "--reload"], config)
     from penstock.worker.logs import configure_logs
-    from penstock.worker.orders import AWAY, REFUSED, UNUSABLE
+    from penstock.worker.orders import REFUSED, UNREACHABLE, UNUSABLE
     from penstock.worker.supervisor import supervise
 
     configure_logs(config)
     code = supervise(app, config, queues=served, burst=burst)
-    return {REFUSED: Exit.USAGE, UNUSABLE: Exit.FAILED, AWAY: Exit.UNAVAILABLE}.get(code, code)
+    return {REFUSED: Exit.USAGE, UNUSABLE: Exit.FAILED, UNREACHABLE: Exit.UNAVAILABLE}.get(code, code)
 
 
 def parse_queues(text: str) -> list[Queue]:

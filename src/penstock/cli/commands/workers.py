@@ -7,20 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.audited_acts import AuditedAct, acting_user
 from penstock.cli.completing import complete_worker
 from penstock.cli.faults import CommandError, Exit, not_found
-from penstock.cli.session import Command, Session, shared_options
-from penstock.cli.short_forms import age, progress_text, span
+from penstock.cli.formats import age, progress_text, span
+from penstock.cli.session import AuditedAct, Command, Session, acting_user, shared_options
 from penstock.cli.show import ask, emit, note, say, say_lines, table
 from penstock.cli.watching import Listing, watch_option, watched
-from penstock.core.duration import milliseconds
+from penstock.core.formats import milliseconds, seconds
 from penstock.core.text import counted
 
 if TYPE_CHECKING:
-    from penstock.inspector import Inspector, RunningView, SentCommand, WorkerView
-
-__all__ = ["command"]
+    from penstock.core.job import Job
+    from penstock.inspector import Inspector, SentCommand, WorkerView
 
 #: Number of jobs shown per worker.
 _JOBS = 20
@@ -154,7 +152,7 @@ def _list(jobs: int) -> None:
         emit({"workers": workers})
         return
     _print_workers(workers)
-    held = [(worker.id, job) for worker in workers for job in worker.jobs]
+    held = [(worker, job) for worker in workers for job in worker.jobs]
     if held:
         say()
         _print_jobs(held)
@@ -177,13 +175,14 @@ def _print_workers(workers: Iterable[WorkerView]) -> None:
     table((*head, "SEEN", "VERSION"), rows, empty="no workers", spare=spare)
 
 
-def _print_jobs(held: Iterable[tuple[str, RunningView]]) -> None:
+def _print_jobs(held: Iterable[tuple[WorkerView, Job]]) -> None:
     head = ("JOB", "QUEUE", "TASK", "ATTEMPT", "AGE", "FUNCTION", "PROGRESS", "WORKER")
     rows = []
     for worker, job in held:
+        age_ = seconds(job.fetched_at, worker.now)
         function = "started" if job.started else "-"
         progress = "-" if job.progress is None else progress_text(job.progress)
         rows.append(
-            (job.id, job.queue, job.task, str(job.attempt), span(job.age), function, progress, worker)
+            (job.id, job.queue, job.task, str(job.attempt), span(age_), function, progress, worker.id)
         )
     table(head, rows, empty="", spare=("WORKER", "FUNCTION", "ATTEMPT", "PROGRESS", "QUEUE"))

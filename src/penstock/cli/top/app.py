@@ -13,23 +13,19 @@ from textual.containers import Container
 from textual.events import DescendantFocus, Resize
 from textual.widgets import DataTable, Static
 
-from penstock.cli.top.acts import plan
-from penstock.cli.top.details import details
 from penstock.cli.top.dialogs import HELP, Ask, AskText, ShowText
 from penstock.cli.top.layout import KEYS, LABELS, STYLE, shows_all
 from penstock.cli.top.pane_table import PaneTable
-from penstock.cli.top.panes import PANES, totals
-from penstock.cli.top.rates import Rates
+from penstock.cli.top.panes import PANES, Rates, totals
+from penstock.cli.top.subjects import details, plan
 from penstock.core.errors import PenstockError
 from penstock.core.text import one_line
 from penstock.inspector import Inspector, Overview
 from penstock.stores.contract import Store
 
-__all__ = ["Top"]
-
 _SHORTEST, _LONGEST = 0.2, 3_600.0
 #: A read without an answer is shown after this time (s).
-_LATE = 2.0
+_ANSWER_LATE = 2.0
 
 
 class Top(App[None]):
@@ -67,7 +63,7 @@ class Top(App[None]):
         """Begin to read."""
         self.action_choose(0)
         self._read_on()
-        self.set_interval(_LATE, self._check_answer)
+        self.set_interval(_ANSWER_LATE, self._check_answer)
 
     def on_resize(self, event: Resize) -> None:
         """Show all panes if there is room."""
@@ -141,7 +137,7 @@ class Top(App[None]):
 
     def _check_answer(self) -> None:
         """Say it when a read takes long: its error may come only after several seconds."""
-        if self._asked_at is not None and time.monotonic() - self._asked_at >= _LATE:
+        if self._asked_at is not None and time.monotonic() - self._asked_at >= _ANSWER_LATE:
             self._say_away()
 
     def _say_away(self) -> None:

@@ -11,8 +11,6 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-__all__ = ["HELP", "Ask", "AskText", "ShowText"]
-
 HELP = """\
 1 to 5, Tab   choose a pane            s   sort by the next column
 arrows        choose a row             o   turn the order round

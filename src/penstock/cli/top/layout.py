@@ -6,8 +6,6 @@ from textual.binding import Binding, BindingType
 
 from penstock.cli.top.panes import PANES
 
-__all__ = ["KEYS", "LABELS", "STYLE", "shows_all"]
-
 STYLE = """
 Screen { layout: vertical; }
 #head, #totals, #tabs, #message, #keys { height: 1; }

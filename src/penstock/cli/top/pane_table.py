@@ -8,12 +8,9 @@ from rich.text import Text
 from textual.events import Resize
 from textual.widgets import DataTable
 
-from penstock.cli.tables import fit, justify, style
-from penstock.cli.top.pane_rows import PaneRow
-from penstock.cli.top.panes import Pane, arranged
+from penstock.cli.show import fit, justify, style
+from penstock.cli.top.panes import Pane, PaneRow, arranged
 from penstock.core.text import one_line
-
-__all__ = ["PaneTable"]
 
 
 class PaneTable(DataTable[Text]):

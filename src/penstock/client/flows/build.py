@@ -1,25 +1,24 @@
-"""Lays out the nodes of a flow: numbers them, connects them, and checks that results fit parameters."""
+"""Lay out the nodes of a flow: number them, connect them, and check that results fit parameters."""
 
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections import Counter
 from collections.abc import Sequence
 from inspect import Parameter
-from typing import Any
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec.structs import replace
 
-from penstock.client.flows.fitting import ListOf, fits
 from penstock.client.job_call import JobCall
 from penstock.codec import ANY_RESULT, ResultCodec
 from penstock.core.errors import ConfigError
 from penstock.core.flow import NewFlow, NewNode, When
-from penstock.core.flow_member import FlowMember, Input
 from penstock.core.ids import mint_many
-
-__all__ = ["Builder", "Link", "Source", "link_of"]
+from penstock.core.job import NewJob
+from penstock.core.relations import FlowMember, Input
 
 _given_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _VARIABLE = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -103,8 +102,13 @@ class Builder:
         for index, node in enumerate(self.nodes):
             job = None
             if node.call is not None:
-                job = self.client.rewritten(node.call.template.new(next(ids), node.call.payload))
+                job = self.client.rewritten(node.call.template.node(next(ids), node.call.payload))
                 kept = max(job.retention, keep_nodes or 0)
+                if job.unique is not None or job.batch_terms is not None:
+                    raise ConfigError(
+                        f"{job.task}: enqueue middleware makes the job unique, or one of a batch, but it is "
+                        "a node of a flow, which must be enqueued and runs alone; nothing was stored"
+                    )
                 member = FlowMember(flow.queue, flow.id, index, node.payload_inputs)
                 job = replace(job, flow=member, retention=kept)
             used = -1 if index == flow.result or keep_nodes is not None else uses[index]
@@ -115,8 +119,7 @@ class Builder:
         """The queue of the first job."""
         for node in self.nodes:
             if node.call is not None:
-                queue: str = node.call.template.new("x", b"{}").queue
-                return queue
+                return node.call.template.queue
         return "default"
 
     # ── private ──
@@ -134,13 +137,11 @@ class Builder:
         template = call.template
         if self.client is None:
             self.client = template.client
-        elif template.client is not self.client:
-            raise ConfigError(f"{template.task} is a task of another app: all nodes of a flow are of one app")
+        template.refuse_unless(template.client is self.client)
         why = None
-        sample = template.new("x", b"{}") if not template.has_key else None
-        if template.has_key or (sample is not None and sample.unique is not None):
+        if template.has_key:
             why = "is unique: a node of a flow must be enqueued; use unique=None"
-        elif sample is not None and sample.batch_terms is not None:
+        elif template.batches:
             why = "collects batches: a node of a flow runs alone"
         elif call.given:
             why = "has an id of the caller's choice: nodes get their own; give the flow an id"
@@ -160,6 +161,8 @@ class Builder:
             if parameter is None:
                 continue
             self._check_type(template.task, parameter, source.node)
+            if template.key_functions is not None:
+                template.key_functions.refuse_results([parameter.name])
             given.add(parameter.name)
             inputs.append(Input(source.node, parameter.name, parameter.kind is Parameter.VAR_POSITIONAL))
         missing = [
@@ -205,6 +208,21 @@ class Builder:
             )
 
 
+def first_jobs(nodes: Sequence[NewNode]) -> list[NewJob]:
+    """The jobs that start with the flow: those that follow no other job."""
+    waits = [node.waits for node in nodes]
+    found: list[NewJob] = []
+    for node in nodes:  # predecessors come before their successors
+        if waits[node.index]:
+            continue
+        if node.job is not None:
+            found.append(node.job)
+            continue
+        for after in node.next:  # a join without members ends at once
+            waits[after] -= nodes[after].when is not When.FAILURE
+    return found
+
+
 def _type_of(codec: ResultCodec) -> Any:
     if codec is ANY_RESULT:
         return Any
@@ -212,3 +230,74 @@ def _type_of(codec: ResultCodec) -> Any:
         return codec.annotation
     except ConfigError:
         return Any
+
+
+# ── whether results fit parameters ───────────────────────────────────────────────────────────────
+
+_LISTS = (list, tuple, set, frozenset)
+_NUMBERS = {bool: (int, float, complex), int: (float, complex), float: (complex,)}
+
+
+class ListOf:
+    """The type of a join: the list of the values of its inputs."""
+
+    def __init__(self, elements: tuple[Any, ...]) -> None:
+        self.elements = elements
+
+
+def fits(result: Any, parameter: Any) -> bool:
+    """False if no value of the type `result` fits the type `parameter`; True if some do, or if unknown."""
+    parameter = _bare(parameter)
+    if parameter is Any or parameter is object or isinstance(parameter, TypeVar):
+        return True
+    if _is_union(parameter):
+        return any(fits(result, one) for one in get_args(parameter))
+    if isinstance(result, ListOf):
+        return _list_fits(result, parameter)
+    result = _bare(result)
+    if result is Any or result is object or isinstance(result, TypeVar):
+        return True
+    if _is_union(result):
+        return any(fits(one, parameter) for one in get_args(result))
+    return _classes_fit(result, parameter)
+
+
+def _classes_fit(result: Any, parameter: Any) -> bool:
+    of, into = get_origin(result) or result, get_origin(parameter) or parameter
+    if result is None or parameter is None or of is type(None) or into is type(None):
+        return (result is None or of is type(None)) and (parameter is None or into is type(None))
+    if not isinstance(of, type) or not isinstance(into, type):
+        return True  # a Literal, say: the worker will check the value
+    if of in _LISTS and into in _LISTS:
+        mine, wanted = get_args(result), get_args(parameter)
+        return not mine or not wanted or fits(mine[0], wanted[0])
+    if into in _NUMBERS.get(of, ()):
+        return True
+    return _may_be(of, into)
+
+
+def _may_be(of: type, into: type) -> bool:
+    if issubclass(of, into) or issubclass(into, of):
+        return True
+    plain = (bool, int, float, str, bytes, list, tuple, set, frozenset, dict)
+    return of not in plain or into not in plain  # structs and dicts, enums and texts look alike when stored
+
+
+def _list_fits(result: ListOf, parameter: Any) -> bool:
+    into = get_origin(parameter) or parameter
+    if not isinstance(into, type):
+        return True
+    if into in (bool, int, float, str, bytes, dict, type(None)):
+        return False
+    wanted = get_args(parameter)
+    if into in _LISTS and wanted and not (into is tuple and len(wanted) != 2):
+        return all(fits(one, wanted[0]) for one in result.elements)
+    return True
+
+
+def _bare(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _is_union(annotation: Any) -> bool:
+    return get_origin(annotation) in (Union, types.UnionType)

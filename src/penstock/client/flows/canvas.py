@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from penstock.client.flows.build import Builder, Link, Source, link_of
 from penstock.client.flows.flow_handle import FlowHandle
 from penstock.client.flows.submit import Submission, asubmit, submit
-from penstock.core.duration import Duration
+from penstock.client.job_call import JobCall
 from penstock.core.errors import ConfigError
 from penstock.core.flow import FlowPolicy, When
-
-__all__ = ["Canvas", "Chain", "Chord", "Flow", "Group", "NodeRef", "chunks_of", "immutable", "into"]
+from penstock.core.formats import Duration
 
 R = TypeVar("R")
+#: How a part is laid out: asks for its own parts, each after these nodes; is sent the node of each result.
+Laying = Generator[tuple[Any, Sequence[Source]], int, int]
 C = TypeVar("C", bound="Canvas[Any]")
 
 
@@ -71,10 +72,10 @@ class Canvas(Generic[R]):
         """Like `enqueue`, without blocking the event loop."""
         return await asubmit(self._submission(id, name, policy, retention, keep_nodes))
 
-    def lay(self, builder: Builder, sources: Sequence[Source]) -> int:
+    def lay(self, builder: Builder, sources: Sequence[Source]) -> Laying:
         """Add the nodes after these; returns the node that stands for the result."""
         first = len(builder.nodes)
-        value = self._lay(builder, sources)
+        value = yield from self._lay(builder, sources)
         last = len(builder.nodes)
         for kind, link in self._callbacks:
             if kind == "success":
@@ -87,7 +88,7 @@ class Canvas(Generic[R]):
                 builder.job(link, [Source(end)], When.END)
         return value
 
-    def _lay(self, builder: Builder, sources: Sequence[Source]) -> int:
+    def _lay(self, builder: Builder, sources: Sequence[Source]) -> Laying:
         raise NotImplementedError
 
     def _call(self: C, kind: str, call: Any) -> C:
@@ -106,7 +107,7 @@ class Canvas(Generic[R]):
         keep_nodes: Duration | None,
     ) -> Submission[R]:
         builder = Builder()
-        builder.result = self.lay(builder, ())
+        builder.result = _lay_out(builder, self)
         return Submission(builder, id, name, policy, retention, keep_nodes)
 
 
@@ -119,10 +120,10 @@ class Chain(Canvas[R]):
         if not self._parts:
             raise ConfigError("chain() of nothing: give it at least one job")
 
-    def _lay(self, builder: Builder, sources: Sequence[Source]) -> int:
+    def _lay(self, builder: Builder, sources: Sequence[Source]) -> Laying:
         value = 0
         for part in self._parts:
-            value = _lay_part(builder, part, sources)
+            value = yield part, sources
             sources = [Source(value)]
         return value
 
@@ -130,15 +131,28 @@ class Chain(Canvas[R]):
 class Group(Canvas[list[R]]):
     """Jobs side by side; the result is the list of their results, in order."""
 
+    #: The client of an app, for a group that may have no member.
+    _client: Any = None
+
     def __init__(self, *members: Any) -> None:
         super().__init__()
         self._members = _flat(members)
 
+    @classmethod
+    def of(cls, calls: Iterable[JobCall[R]], client: Any) -> Group[R]:
+        """A group of these calls of an app, perhaps of none."""
+        made: Group[R] = Group(list(calls))
+        made._client = client
+        return made
+
     def __len__(self) -> int:
         return len(self._members)
 
-    def _lay(self, builder: Builder, sources: Sequence[Source]) -> int:
-        values = [_lay_part(builder, member, sources) for member in self._members]
+    def _lay(self, builder: Builder, sources: Sequence[Source]) -> Laying:
+        builder.client = builder.client or self._client
+        values: list[int] = []
+        for member in self._members:
+            values.append((yield member, sources))  # noqa: PERF401 (a comprehension cannot yield)
         return builder.join(values, () if values else [source.node for source in sources])
 
 
@@ -150,9 +164,9 @@ class Chord(Canvas[R]):
         self._group = members if isinstance(members, Group) else Group(*members)
         self._then = then
 
-    def _lay(self, builder: Builder, sources: Sequence[Source]) -> int:
-        value = self._group.lay(builder, sources)
-        return _lay_part(builder, self._then, [Source(value)])
+    def _lay(self, builder: Builder, sources: Sequence[Source]) -> Laying:
+        value = yield self._group, sources
+        return (yield self._then, [Source(value)])
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
@@ -191,18 +205,18 @@ class Flow(Canvas[Any]):
             self._names[name] = ref
         return ref
 
-    def _lay(self, builder: Builder, sources: Sequence[Source]) -> int:
+    def _lay(self, builder: Builder, sources: Sequence[Source]) -> Laying:
         if not self._refs:
             raise ConfigError("a flow of no nodes: add a job first")
         values: dict[NodeRef, int] = {}
         for ref in self._in_order():
-            before = [Source(values[self._found(one)], name) for one, name in ref.after]
-            values[ref] = _lay_part(builder, ref.part, before or sources)
-        used = {self._found(one) for ref in self._refs for one, _ in ref.after}
+            before = [Source(values[self._resolved(one)], name) for one, name in ref.after]
+            values[ref] = yield ref.part, before or sources
+        used = {self._resolved(one) for ref in self._refs for one, _ in ref.after}
         last = [values[ref] for ref in self._refs if ref not in used]
         return last[0] if len(last) == 1 else builder.join(last)
 
-    def _found(self, one: NodeRef | str) -> NodeRef:
+    def _resolved(self, one: NodeRef | str) -> NodeRef:
         ref = self._names.get(one) if isinstance(one, str) else one
         if ref is None or ref not in self._refs_set():
             known = f"; known are {', '.join(self._names)}" if self._names else ""
@@ -222,7 +236,7 @@ class Flow(Canvas[Any]):
             while step is not None or path:
                 if step is not None and step not in done:
                     done[step] = False
-                    path.append((step, iter([self._found(one) for one, _ in step.after])))
+                    path.append((step, iter([self._resolved(one) for one, _ in step.after])))
                 elif step is not None and not done[step]:
                     names = ", ".join(ref.name or repr(ref.part)[:40] for ref, _ in path)
                     raise ConfigError(f"the nodes of the flow depend on each other in a circle: {names}")
@@ -260,13 +274,26 @@ def _link(part: Any, what: str) -> Link:
     return link
 
 
-def _lay_part(builder: Builder, part: Any, sources: Sequence[Source]) -> int:
-    if isinstance(part, Canvas):
-        return part.lay(builder, sources)
-    link = link_of(part)
-    if link is None:
-        raise ConfigError(_no_part(part))
-    return builder.job(link, sources)
+def _lay_out(builder: Builder, whole: Canvas[Any]) -> int:
+    """Lay out a canvas with all its parts, without recursion: parts nest to any depth."""
+    open = [whole.lay(builder, ())]
+    value: int | None = None  # of the part that was asked for last
+    while True:
+        try:
+            part, sources = next(open[-1]) if value is None else open[-1].send(value)
+        except StopIteration as end:
+            value = int(end.value)
+            open.pop()
+            if not open:
+                return value
+            continue
+        value = None
+        if isinstance(part, Canvas):
+            open.append(part.lay(builder, sources))
+        elif (link := link_of(part)) is not None:
+            value = builder.job(link, sources)
+        else:
+            raise ConfigError(_no_part(part))
 
 
 def _no_part(part: object) -> str:

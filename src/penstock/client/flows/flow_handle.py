@@ -12,24 +12,33 @@ from penstock.client.flows.values import decoded, needed
 from penstock.client.timeouts import (
     WaitLimit,
     acall_through_outage,
+    await_end,
     call_through_outage,
     refuse_in_loop,
+    wait_for_end,
 )
 from penstock.codec import ANY_RESULT, ResultCodec
-from penstock.core.duration import Duration
 from penstock.core.errors import JobDead, JobNotFound, ResultCancelled, ResultTimeout
-from penstock.core.flow import OPEN, FlowInfo, FlowNode, FlowState, NodeState, end_of_flow
-from penstock.core.flow_rerun import nodes_to_rerun, refuse_gone
-from penstock.core.formats import shown_text
+from penstock.core.flow import (
+    OPEN,
+    FlowInfo,
+    FlowNode,
+    FlowState,
+    NodeState,
+    end_of_flow,
+    nodes_to_rerun,
+    refuse_gone,
+)
+from penstock.core.formats import Duration, shown_text
 from penstock.core.job import AttemptError, Job, Progress, Ref
+from penstock.core.portable import in_process
 from penstock.stores.contract import FLOW_STEP, FlowChange, Store, most_steps
-
-__all__ = ["FlowHandle"]
 
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
+@in_process("send its queue and id, and make the handle there")
 class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
     """The address of a stored flow and the operations on it. Every method has an async twin with `a`."""
 
@@ -45,11 +54,11 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
 
     def info(self) -> FlowInfo:
         """The stored flow, with its nodes counted by state. Raises JobNotFound."""
-        return self._found(self._store.sync.get_flows([self.ref])[0])
+        return self._existing(self._store.sync.get_flows([self.ref])[0])
 
     async def ainfo(self) -> FlowInfo:
         """Like `info`, without blocking the event loop."""
-        return self._found((await self._store.get_flows([self.ref]))[0])
+        return self._existing((await self._store.get_flows([self.ref]))[0])
 
     def status(self) -> FlowState:
         """The state of the flow. Raises JobNotFound."""
@@ -107,15 +116,13 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
         - Raises JobDead, ResultCancelled, ResultTimeout or JobNotFound.
         """
         refuse_in_loop("result() of a flow", "await ….aresult()")
-        wait_limit, end = WaitLimit(timeout), [end_of_flow(self.ref)]
+        wait_limit, end = WaitLimit(timeout), end_of_flow(self.ref)
         while True:
             info = call_through_outage(wait_limit, self.info)
             value = call_through_outage(wait_limit, partial(self._nodes, [info.spec.result]))[0]
             if self._is_over(info, value, wait_limit):
                 break
-            call_through_outage(
-                wait_limit, lambda: self._store.sync.wait_for_end(end, timeout=wait_limit.left)
-            )
+            wait_for_end(self._store, end, wait_limit)
         if value.state is NodeState.COMPLETED:
             value_read: R_co = self._decoded(value.index, self._read(needed([value.index])))
             return value_read
@@ -124,15 +131,13 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
 
     async def aresult(self, timeout: Duration | None = None) -> R_co:
         """Like `result`, without blocking the event loop."""
-        wait_limit, end = WaitLimit(timeout), [end_of_flow(self.ref)]
+        wait_limit, end = WaitLimit(timeout), end_of_flow(self.ref)
         while True:
             info = await acall_through_outage(wait_limit, self.ainfo)
             value = (await acall_through_outage(wait_limit, partial(self._anodes, [info.spec.result])))[0]
             if self._is_over(info, value, wait_limit):
                 break
-            await acall_through_outage(
-                wait_limit, lambda: self._store.wait_for_end(end, timeout=wait_limit.left)
-            )
+            await await_end(self._store, end, wait_limit)
         if value.state is NodeState.COMPLETED:
             value_read: R_co = self._decoded(value.index, await self._aread(needed([value.index])))
             return value_read
@@ -144,20 +149,20 @@ class FlowHandle(msgspec.Struct, Generic[R_co], frozen=True, eq=False):
 
     # ── private ──────────────────────────────────────────────────────────────────────────────────
 
-    def _found(self, info: FlowInfo | None) -> FlowInfo:
+    def _existing(self, info: FlowInfo | None) -> FlowInfo:
         if info is None:
             raise JobNotFound(f"{self!r}: the flow is not there: it has ended and was not kept, or never was")
         return info
 
     def _change(self, change: FlowChange, node: int | None = None) -> FlowState:
-        info = self._found(self._store.sync.change_flow(self.ref, change, node=node))
+        info = self._existing(self._store.sync.change_flow(self.ref, change, node=node))
         for _ in range(most_steps(info)):
             if not self._store.sync.advance_flows():
                 break
         return self.status()
 
     async def _achange(self, change: FlowChange, node: int | None = None) -> FlowState:
-        info = self._found(await self._store.change_flow(self.ref, change, node=node))
+        info = self._existing(await self._store.change_flow(self.ref, change, node=node))
         for _ in range(most_steps(info)):
             if not await self._store.advance_flows():
                 break

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["WORDS"]
-
 _ENQUEUE = "use task.enqueue(...) or await task.aenqueue(...)"
 _USING = 'use task.using(...).enqueue(...), as in task.using(delay="5m").enqueue(42)'
 _IN = 'use task.using(delay="5m").enqueue(...)'

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["WORDS"]
-
 _BEAT = "not needed: any worker enqueues the periodic jobs; see `penstock periodic`"
 _PURGE = "use `penstock queues purge NAME`"
 _LOG = "use --log-level"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["WORDS"]
-
 _DELAY = 'use task.using(delay="5m")'
 _RUN_AT = "use task.using(run_at=...), an aware datetime"
 _EXPIRES = "use @app.task(expires=...) or task.using(expires=...)"

@@ -4,6 +4,5 @@
 |---|---|
 | `shop.py` | the app with its tasks |
 | `history.py` | the jobs of the last day, with their errors and statistics |
-| `present.py` | what is open now: flows, delayed, parked and dead jobs, what operators did |
-| `traffic.py` | new jobs while the dashboard is open |
+| `present.py` | what is open now: flows, delayed, parked and dead jobs, what operators did; and new jobs |
 """

@@ -19,18 +19,15 @@ from msgspec.structs import replace
 from penstock.app.outcome import error_of
 from penstock.client.job_call import JobCall
 from penstock.core.clock import ManualClock
-from penstock.core.error_groups import group_id, normalised
 from penstock.core.ids import mint, mint_token
 from penstock.core.job import AttemptError, Job, NewJob, State
 from penstock.core.lifecycle import Transition, decide
 from penstock.core.outcomes import Outcome, Raised, Returned
 from penstock.core.schedule import id_at
-from penstock.core.sketch import MS_BOUNDS, SECOND_BOUNDS, sketch_of
-from penstock.core.task_stats import TaskStats
+from penstock.core.stats import MS_BOUNDS, SECOND_BOUNDS, TaskStats, sketch_of
 from penstock.demo.showcase import shop
 from penstock.stores.contract import ErrorCount, Settlement, Share, StatsReport, Store, TaskCount
-
-__all__ = ["HOURS", "live_through"]
+from penstock.worker.worker_stats import group_id, normalised
 
 HOURS = 24
 #: Steps (ms): of the last hour, whose charts have minutes, and before. A step before it has the jobs of this

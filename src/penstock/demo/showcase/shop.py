@@ -16,21 +16,9 @@ from typing import Literal
 from penstock.app.app import App
 from penstock.app.attempt import current_job
 from penstock.app.queue import QueueDefaults
-from penstock.core.batch import Batch
+from penstock.core.relations import Batch
 from penstock.demo.demo_folder import NAMESPACE, URL
 from penstock.workflows import current_flow
-
-__all__ = [
-    "QUEUES",
-    "Currency",
-    "Product",
-    "app",
-    "check_address",
-    "pay",
-    "post",
-    "read_picture",
-    "read_prices",
-]
 
 QUEUES = ("mail", "payments", "images", "imports", "webhooks", "stock", "search", "orders", "reports")
 #: How often a call of another service fails.

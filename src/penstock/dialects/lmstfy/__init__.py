@@ -3,20 +3,22 @@
 | module | contents |
 |---|---|
 | `service.py` | the two listeners and the services behind them |
-| `routes.py`, `parameters.py`, `bodies.py` | requests and answers, byte for byte |
-| `data_api.py` | publish, bulk, republish, peek, ack, size, destroy |
-| `poll.py`, `dispatcher.py` | consume: long polls as records, served in the order of their arrival |
-| `lease_requests.py` | touch, release and give up a job, acknowledge it with a check |
-| `dead_letters.py` | peek, respawn and delete dead letters |
-| `access.py` | which caller may send a request |
-| `tokens.py`, `limits.py` | tokens and their limits, as documents of the store |
-| `admin_api.py`, `limits_api.py` | the listener that manages them |
-| `counters.py`, `metrics.py` | what Prometheus sees |
-| `jobs.py`, `job_ids.py`, `names.py` | lmstfy's jobs, ids and names as those of Penstock |
-| `config_file.py`, `defaults.py` | lmstfy's file, and what a reload changes |
-| `migration.py`, `old_pools.py`, `upstream.py`, `taking_over.py` | a pool whose jobs move to another one |
-| `operations.py` | the access log switch, reload, metrics of several processes |
-| `timers.py` | due jobs, jobs whose TTR is over |
+| `requests.py` | how a request is read, and how an answer is written, byte for byte |
+| `access.py`, `limits.py` | who may send it: tokens and their limits, as documents of the store |
+| `data_api.py` | from a request to the store and back |
+| `jobs.py` | publish requests as jobs, and jobs as lmstfy shows them |
+| `polls.py`, `dispatcher.py` | consume: long polls as records, served in the order of their arrival |
+| `queue_requests.py` | sizes, dead letters, and jobs that a consumer holds: touch, release, give up |
+| `backend.py`, `timers.py` | a store as a pool: due jobs, jobs whose TTR is over, calls that requests share |
+| `admin_api.py` | the listener that manages tokens, and the routes of operators |
+| `metrics.py` | what Prometheus sees |
+| `names.py` | names of queues, ids of jobs and requests |
+| `settings.py` | lmstfy's file, and what a reload changes |
+| `migration.py`, `old_pools.py`, `upstream.py` | a pool whose jobs move to another one |
 
 A job is a raw job with the task `lmstfy` in the queue `NAMESPACE.QUEUE`, so a Penstock worker can serve it.
 """
+
+from penstock.core.installation import HTTP_SERVER, require_extra
+
+require_extra("web", HTTP_SERVER, "the HTTP interface of lmstfy")

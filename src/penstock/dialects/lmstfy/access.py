@@ -1,46 +1,108 @@
-"""Who may send a request to the data API: a token of lmstfy, or a native token with the right to do it."""
+"""Who may send a request: a token of lmstfy, or a native token with the right to do it.
+
+lmstfy's tokens are kept in the store as documents, the same for all servers on it.
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from penstock.dialects.lmstfy.backend import Backend
-from penstock.dialects.lmstfy.names import store_queue
-from penstock.dialects.lmstfy.parameters import RefusedError, read_query
-from penstock.dialects.lmstfy.routes import Action, Route
-from penstock.dialects.lmstfy.tokens import Tokens, token_name
-from penstock.web.access import AccessRefusedError
-from penstock.web.access_tokens import AccessToken, Right, looks_native
-from penstock.web.exchange import Exchange
+import msgspec
 
-__all__ = ["NEEDED_RIGHTS", "Caller", "bearer_token", "check_access", "given_token"]
+from penstock.dialects.lmstfy.backend import Backend
+from penstock.dialects.lmstfy.names import DEFAULT_POOL, mint_ulid, store_queue
+from penstock.dialects.lmstfy.requests import Action, RefusedError, Route, read_query
+from penstock.stores.contract import Store
+from penstock.web.access import AccessRefusedError
+from penstock.web.access_tokens import AccessToken, looks_native
+from penstock.web.document_cache import DocumentCache
+from penstock.web.exchange import Exchange
+from penstock.web.text_cache import TextCache
+
+#: The kind of their documents.
+_KIND = "lmstfy.tokens"
+
+#: Called with whether the token is valid, or with the error of the look-up.
+OnChecked = Callable[[bool | BaseException], None]
+
+
+class KnownToken(msgspec.Struct, frozen=True):
+    """A token of a namespace in a pool."""
+
+    pool: str
+    namespace: str
+    token: str
+    description: str
+
+
+def read_token(text: str) -> tuple[str, str]:
+    """The pool and the token in `[POOL:]TOKEN`."""
+    pool, colon, token = text.partition(":")
+    return (pool or DEFAULT_POOL, token) if colon else (DEFAULT_POOL, text)
+
+
+class Tokens:
+    """The tokens of all namespaces.
+
+    `fixed`: tokens of the command line, by namespace; valid in the default pool, and not shown or stored.
+    """
+
+    def __init__(self, store: Store, fixed: Mapping[str, frozenset[str]] | None = None) -> None:
+        self._stored = DocumentCache(store, _KIND, KnownToken)
+        self._fixed = dict(fixed or {})
+
+    def check(self, pool: str, namespace: str, token: str, then: OnChecked) -> None:
+        """Call `then` with whether the token is valid, at once if it was read a moment ago."""
+        if pool == DEFAULT_POOL and self._is_fixed(namespace, token):
+            then(True)
+            return
+        name = _names[pool, namespace, token]
+
+        def decide(known: Mapping[str, KnownToken] | BaseException) -> None:
+            then(known if isinstance(known, BaseException) else name in known)
+
+        self._stored.ask(decide, missed=name not in self._stored.known)
+
+    async def create(self, pool: str, namespace: str, description: str, token: str = "") -> str | None:
+        """Store a token, a new one if none is given; None if it exists already."""
+        known = KnownToken(pool, namespace, token or mint_ulid(), description)
+        added = await self._stored.put(token_name(pool, namespace, known.token), known, new=True)
+        return known.token if added else None
+
+    async def delete(self, pool: str, namespace: str, token: str) -> None:
+        """Delete a token, if it exists. Other servers refuse it within 100 ms."""
+        await self._stored.remove(token_name(pool, namespace, token))
+
+    async def all(self, pool: str, namespace: str) -> list[KnownToken]:
+        """The tokens of a namespace."""
+        every = (await self._stored.again()).values()
+        return [known for known in every if (known.pool, known.namespace) == (pool, namespace)]
+
+    def _is_fixed(self, namespace: str, token: str) -> bool:
+        given = token.encode("utf-8", "surrogateescape")
+        matches = [hmac.compare_digest(one.encode(), given) for one in self._fixed.get(namespace, ())]
+        return any(matches)
+
+
+def token_name(pool: str, namespace: str, token: str) -> str:
+    """The name of the documents about a token: a hash, which does not show the token.
+
+    The time of a look-up by the hash shows nothing about the token either.
+    """
+    return _names[pool, namespace, token]
+
+
+def _hashed(parts: tuple[str, str, str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+_names = TextCache(_hashed)
+
 
 _BEARER = "bearer "
-
-#: The rights that a native token needs for an action, on each queue of the request.
-NEEDED_RIGHTS = {
-    Action.PUBLISH: (Right.PRODUCE,),
-    Action.BULK: (Right.PRODUCE,),
-    Action.REPUBLISH: (Right.PRODUCE, Right.CONSUME),
-    Action.CONSUME: (Right.CONSUME,),
-    Action.ACK: (Right.CONSUME,),
-    Action.PEEK: (Right.READ,),
-    Action.PEEK_JOB: (Right.READ,),
-    Action.SIZE: (Right.READ,),
-    Action.DEAD_HEAD: (Right.READ,),
-    Action.DEAD_SIZE: (Right.READ,),
-    Action.DESTROY: (Right.OPERATE,),
-    Action.RESPAWN: (Right.OPERATE,),
-    Action.DELETE_DEAD: (Right.OPERATE,),
-    Action.TOUCH: (Right.CONSUME,),
-    Action.RELEASE: (Right.CONSUME,),
-    Action.BURY: (Right.CONSUME,),
-    Action.DEAD_LIST: (Right.READ,),
-    Action.RESPAWN_JOB: (Right.OPERATE,),
-    Action.DELETE_DEAD_JOB: (Right.OPERATE,),
-}
 
 
 class Caller(NamedTuple):
@@ -76,7 +138,7 @@ def check_access(
 
     def known(valid: bool | BaseException) -> None:
         if valid is True:
-            then(_caller(pool, route.namespace, token))
+            then(_callers[pool, route.namespace, token])
         else:
             then(RefusedError(401, "invalid token") if valid is False else valid)
 
@@ -91,15 +153,33 @@ def check_access(
             then(answer)
 
     if looks_native(token):
-        needs = NEEDED_RIGHTS[route.action]
-        backend.access_tokens.decide(token, needs, _queues(route), backend.now, decide)
+        backend.access_tokens.decide(token, route.action.rights, _queues(route), backend.now, decide)
     else:
         tokens.check(pool, route.namespace, token, known)
 
 
-@functools.lru_cache(maxsize=4_096)
-def _caller(pool: str, namespace: str, token: str) -> Caller:
-    return Caller(f"lmstfy:{token_name(pool, namespace, token)[:8]}", token)
+def prove_token(
+    tokens: Tokens, route: Route, pool: str, backend: Backend, token: str, then: Callable[[str | None], None]
+) -> None:
+    """Call `then` with the name of a valid token, whatever it allows; with None if it is not valid.
+
+    An error of the look-up proves nothing either. A token with a rate is not charged.
+    """
+    if looks_native(token):
+        backend.access_tokens.prove(token, backend.now, then)
+        return
+
+    def decide(valid: bool | BaseException) -> None:
+        then(_callers[pool, route.namespace, token].name if valid is True else None)
+
+    tokens.check(pool, route.namespace, token, decide)
+
+
+def _caller_of(parts: tuple[str, str, str]) -> Caller:
+    return Caller(f"lmstfy:{token_name(*parts)[:8]}", parts[2])
+
+
+_callers = TextCache(_caller_of)
 
 
 def _queues(route: Route) -> tuple[str, ...]:

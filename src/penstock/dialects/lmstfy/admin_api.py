@@ -1,46 +1,123 @@
-"""The admin API of lmstfy: tokens and their limits, the pools, the queues, the version."""
+"""The admin API of lmstfy: tokens and their limits, the pools, the queues, the version, operations."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import logging
+import os
 import re
 from base64 import b64decode
 from binascii import Error as BadBase64
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from penstock.dialects.lmstfy.access import bearer_token
+from penstock.core.errors import PenstockError
+from penstock.dialects.lmstfy import requests
+from penstock.dialects.lmstfy.access import Tokens, bearer_token, read_token, token_name
 from penstock.dialects.lmstfy.backend import Backend
-from penstock.dialects.lmstfy.bodies import error, indented, json_text, plain_reply, removed
-from penstock.dialects.lmstfy.limits import TokenLimits
-from penstock.dialects.lmstfy.limits_api import (
+from penstock.dialects.lmstfy.limits import (
+    TokenLimits,
     limiter_put,
     limiter_removed,
     limiter_shown,
     limiters_listed,
 )
 from penstock.dialects.lmstfy.migration import MigratingBackend
-from penstock.dialects.lmstfy.names import MOST_NAME, is_name, split_queue
-from penstock.dialects.lmstfy.operations import Operations
-from penstock.dialects.lmstfy.parameters import RefusedError, checked_text, number, read_query
-from penstock.dialects.lmstfy.routes import moved, turned_away
-from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens, read_token, token_name
+from penstock.dialects.lmstfy.names import DEFAULT_POOL, MOST_NAME, byte_length, is_name, split_queue
 from penstock.web.access import AccessRefusedError
+from penstock.web.access_log import AccessLog, AccessLogSwitch
 from penstock.web.access_tokens import Right
 from penstock.web.debug import DebugRoutes, comes_from_here
 from penstock.web.exchange import Exchange
 from penstock.web.exposition import EXPOSITION
 from penstock.web.hosts import HostRule
-from penstock.web.replies import TEXT, status_of
+from penstock.web.process_link import Act, Siblings
+from penstock.web.replies import TEXT
 
-__all__ = ["AdminApi", "shown_path"]
+#: Reads settings and certificates again; returns what needs a restart. Raises PenstockError.
+Reload = Callable[[], Awaitable[list[str]]]
+
+_SWITCH = {"enable": True, "disable": False}
+
+
+class Operations:
+    """The routes of operators. `siblings` are all processes of this server.
+
+    `counted`: the text of the metrics that this process counts itself.
+    """
+
+    def __init__(self, access_logs: Sequence[AccessLog], counted: Callable[[], str]) -> None:
+        self.access_log = AccessLogSwitch(access_logs)
+        self._counted = counted
+        self.reload: Reload = _nothing
+        self.siblings = Siblings(self.acts)
+
+    @property
+    def acts(self) -> dict[str, Act]:
+        """What one process does when a request at another one asks for it."""
+        return {"reload": self._reload, "access_log": self._switch, "counted": self._count}
+
+    def adopt(self, kept: Any) -> None:
+        """Use what operators have changed in processes of this server that started earlier; None: nothing."""
+        if kept is not None:
+            self.access_log.adopt(kept)
+
+    async def counted_by_others(self) -> list[str]:
+        """The metrics that the other processes count."""
+        answers: list[tuple[int, str]] = await self.siblings.ask_all("counted")
+        return [text for pid, text in answers if pid != os.getpid()]
+
+    async def access_log_shown(self) -> bytes:
+        """Whether requests are logged."""
+        return _status(self.access_log.enabled)
+
+    async def access_log_switched(self, status: str) -> bytes:
+        """Switch the access log of all processes, until their end. 503: one of them does not answer."""
+        enabled = _SWITCH.get(status)
+        if enabled is None:
+            raise requests.RefusedError(400, "invalid status")
+        try:
+            await self.siblings.ask_all("access_log", enabled)
+        except PenstockError as wrong:
+            return requests.error(503, str(wrong))
+        return _status(enabled)
+
+    async def reloaded(self) -> bytes:
+        """Reload settings and certificates in all processes. 400: they are wrong, and the old ones stay."""
+        try:
+            notes = await self.siblings.ask_all("reload")
+        except PenstockError as wrong:
+            return requests.error(400, str(wrong))
+        said = list(dict.fromkeys(note for some in notes for note in some))
+        return requests.plain_reply(200, requests.json_text({"notes": said, "status": "reloaded"}))
+
+    async def _count(self, _: Any) -> tuple[int, str]:
+        return os.getpid(), self._counted()
+
+    async def _reload(self, _: Any) -> list[str]:
+        notes = await self.reload()
+        await self.siblings.keep(self.access_log.state)
+        return notes
+
+    async def _switch(self, enabled: Any) -> None:
+        self.access_log.switch(bool(enabled))
+        await self.siblings.keep(self.access_log.state)
+
+
+def _status(enabled: bool) -> bytes:
+    return requests.plain_reply(200, requests.json_text({"status": "enabled" if enabled else "disabled"}))
+
+
+async def _nothing() -> list[str]:
+    return []
+
 
 _log = logging.getLogger("penstock.lmstfy")
 
+#: In bytes.
 _SHORTEST_TOKEN = 20
 _MOST_FORM = 64 * 1024
 _PROFILE_SECONDS = 30
@@ -91,7 +168,7 @@ class AdminApi:
         self._operations = operations
         self._profiles = DebugRoutes()
         self.accounts = dict(accounts or {})
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._answers = requests.PendingAnswers(_failed)
 
     def body_limit(self, exchange: Exchange) -> int:
         """The largest body of a request: that of a form."""
@@ -99,28 +176,33 @@ class AdminApi:
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a request, now or later."""
-        if turned_away(exchange, self._hosts):
+        if requests.refused_early(exchange, self._hosts):
             return
         path = unquote_to_bytes(exchange.path).decode("utf-8", "surrogateescape")
         parts = path.split("/")[1:]
         found = self._route(exchange, parts)
-        if found is None and not parts[-1] and self._route(exchange, parts[:-1]) is not None:
-            exchange.answer(moved(exchange))
+        if found is None and not parts[-1] and self._is_moved(exchange, parts[:-1]):
+            exchange.answer(requests.moved(exchange))
             return
         if found is None:
-            exchange.answer(plain_reply(404, b"404 page not found", b"text/plain"))
+            exchange.answer(requests.plain_reply(404, b"404 page not found", b"text/plain"))
             return
-        self._run(exchange, self._guarded(exchange, found) if found.guarded else found.act())
+        self._answers.make(exchange, self._guarded(exchange, found) if found.guarded else found.act())
+
+    def _is_moved(self, exchange: Exchange, parts: list[str]) -> bool:
+        """Whether lmstfy's router redirects to this path, also to the one of a namespace without a name."""
+        nameless = parts == ["token", ""] and exchange.method in ("GET", "POST")
+        return nameless or self._route(exchange, parts) is not None
 
     def _route(self, exchange: Exchange, parts: list[str]) -> _AdminRoute | None:
         """The route of a request; None if lmstfy has no such route."""
-        given = read_query(exchange.query)
+        given = requests.read_query(exchange.query)
         private = not self._public_info
         match exchange.method, parts:
             case "GET", ["version"]:
-                return _AdminRoute(lambda: _done(indented(200, _UNKNOWN)))
+                return _AdminRoute(lambda: _done(requests.indented(200, _UNKNOWN)))
             case "GET", ["pools"]:
-                return _AdminRoute(lambda: _done(indented(200, list(self._pools))), guarded=private)
+                return _AdminRoute(lambda: _done(requests.indented(200, list(self._pools))), guarded=private)
             case "GET", ["migrations"]:
                 return _AdminRoute(self._migrations, guarded=private)
             case "GET", ["info"]:
@@ -128,7 +210,7 @@ class AdminApi:
             case "GET", ["metrics"]:
                 return _AdminRoute(self._shown_metrics)
             case "GET", ["livez"]:
-                return _AdminRoute(lambda: _done(plain_reply(200, b"ok\n", TEXT)))
+                return _AdminRoute(lambda: _done(requests.plain_reply(200, b"ok\n", TEXT)))
             case "GET", ["readyz"]:
                 return _AdminRoute(self._ready)
             case "GET", ["accesslog"]:
@@ -148,10 +230,10 @@ class AdminApi:
                 return _AdminRoute(create, guarded=True, entry=("lmstfy.token.create", namespace))
             case "GET", ["token", namespace] if namespace:
                 return _AdminRoute(lambda: self._list(namespace, given.get("pool", "")), guarded=True)
-            case "DELETE", ["token", namespace, token] if namespace and token:
+            case "DELETE", ["token", namespace, token] if token:
                 entry = ("lmstfy.token.delete", _shown_token(namespace, token))
                 return _AdminRoute(lambda: self._delete(namespace, token), guarded=True, entry=entry)
-            case _, ["token", namespace, token, "limit"] if namespace and token:
+            case _, ["token", namespace, token, "limit"] if token:
                 return self._limiter(exchange, namespace, token)
         return None
 
@@ -161,15 +243,15 @@ class AdminApi:
             return None
         if not name:
             return _AdminRoute(
-                lambda: _done(plain_reply(200, self._profiles.index().encode(), TEXT)), guarded=True
+                lambda: _done(requests.plain_reply(200, self._profiles.index().encode(), TEXT)), guarded=True
             )
         profile = self._profiles.profiles.get(name)
         if profile is None:
             return None
 
         async def shown() -> bytes:
-            seconds = number(dict(given), "seconds", _PROFILE_SECONDS)
-            return plain_reply(200, (await profile(seconds)).encode("utf-8", "replace"), TEXT)
+            seconds = requests.number(dict(given), "seconds", _PROFILE_SECONDS)
+            return requests.plain_reply(200, (await profile(seconds)).encode("utf-8", "replace"), TEXT)
 
         return _AdminRoute(shown, guarded=True)
 
@@ -191,21 +273,13 @@ class AdminApi:
         caller = await self._caller(exchange)
         if caller is None:
             realm = b'WWW-Authenticate: Basic realm="Authorization Required"\r\n'
-            return plain_reply(401, b"", b"").replace(b"\r\n\r\n", b"\r\n" + realm + b"\r\n", 1)
+            return requests.plain_reply(401, b"", b"").replace(b"\r\n\r\n", b"\r\n" + realm + b"\r\n", 1)
         exchange.caller = caller
         if route.entry is None:
             return await route.act()
         act, to = route.entry
         write = partial(self._audit_log.write, caller, act, to, address=exchange.address)
-        try:
-            done = await route.act()
-        except RefusedError:
-            raise
-        except Exception:  # boundary: an act that failed midway may have done something
-            await write(status=500)
-            raise
-        await write(status=status_of(done))
-        return done
+        return await requests.audited(route.act(), write)
 
     async def _caller(self, exchange: Exchange) -> str | None:
         """The name of the caller: an account, or a native token with the right; None if it has neither."""
@@ -218,7 +292,7 @@ class AdminApi:
         try:
             token = await self._pools[DEFAULT_POOL].access_tokens.admitted(given, [Right.ADMIN], ["*"])
         except AccessRefusedError as refusal:
-            raise RefusedError(refusal.status, refusal.reason, refusal.retry_after) from None
+            raise requests.RefusedError(refusal.status, refusal.reason, refusal.retry_after) from None
         return None if token is None else f"token:{token.name}"
 
     def _account(self, authorization: str | None) -> str | None:
@@ -235,59 +309,45 @@ class AdminApi:
         ]
         return matches[0] if scheme.lower() == "basic" and matches else None
 
-    def _run(self, exchange: Exchange, answering: Awaitable[bytes]) -> None:
-        async def run() -> None:
-            try:
-                exchange.answer(await answering)
-            except RefusedError as refusal:
-                exchange.answer(error(refusal.status, refusal.error, refusal.retry_after))
-            except Exception as failure:  # noqa: BLE001  # boundary: every request gets an answer
-                _log.error("admin %s: %s", exchange.method, failure)  # not the path: it may have a token
-                exchange.answer(error(500, "internal error"))
-
-        task = asyncio.get_running_loop().create_task(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     # ── tokens ───────────────────────────────────────────────────────────────────────────────────
 
     async def _create(self, namespace: str, given: Mapping[str, str], form: Mapping[str, str]) -> bytes:
         description = form.get("description") or given.get("description", "")
         token = form.get("token") or given.get("token", "")
-        if not checked_text(description, "description"):
-            raise RefusedError(400, "invalid description")
-        if token and len(token) < _SHORTEST_TOKEN:
-            raise RefusedError(400, "the user token was too short")
-        if len(namespace) > MOST_NAME:
-            raise RefusedError(400, "the namespace name was too long")
+        if not requests.checked_text(description, "description"):
+            raise requests.RefusedError(400, "invalid description")
+        if token and byte_length(token) < _SHORTEST_TOKEN:
+            raise requests.RefusedError(400, "the user token was too short")
+        if byte_length(namespace) > MOST_NAME:
+            raise requests.RefusedError(400, "the namespace name was too long")
         if not is_name(namespace):
-            raise RefusedError(400, "namespace name contains forbidden characters")
+            raise requests.RefusedError(400, "namespace name contains forbidden characters")
         pool = given.get("pool", "")
         if token.count(":") == 1:
             pool, _, token = token.partition(":")
         named = pool or DEFAULT_POOL
         if named not in self._pools:
-            raise RefusedError(400, "the pool was not exists")
-        made = await self._tokens.create(named, namespace, description, checked_text(token, "token"))
+            raise requests.RefusedError(400, "the pool was not exists")
+        made = await self._tokens.create(named, namespace, description, requests.checked_text(token, "token"))
         if made is None:
-            raise RefusedError(400, "the token has already existed")
-        return indented(201, {"token": made if named == DEFAULT_POOL else f"{named}:{made}"})
+            raise requests.RefusedError(400, "the token has already existed")
+        return requests.indented(201, {"token": made if named == DEFAULT_POOL else f"{named}:{made}"})
 
     async def _list(self, namespace: str, pool: str) -> bytes:
         named = pool or DEFAULT_POOL
         if named not in self._pools:
-            raise RefusedError(400, "the pool was not exists")
+            raise requests.RefusedError(400, "the pool was not exists")
         prefix = f"{pool}:" if pool else ""
         known = await self._tokens.all(named, namespace)
-        return indented(200, {"tokens": {prefix + one.token: one.description for one in known}})
+        return requests.indented(200, {"tokens": {prefix + one.token: one.description for one in known}})
 
     async def _delete(self, namespace: str, text: str) -> bytes:
         pool, token = read_token(text)
         if pool not in self._pools:
-            raise RefusedError(400, "the pool was not exists")
+            raise requests.RefusedError(400, "the pool was not exists")
         await self._tokens.delete(pool, namespace, token)
         await self._limits.remove(pool, namespace, token)
-        return removed()
+        return requests.removed()
 
     # ── queues ───────────────────────────────────────────────────────────────────────────────────
 
@@ -298,29 +358,34 @@ class AdminApi:
             for name, backend in self._pools.items()
             if isinstance(backend, MigratingBackend)
         }
-        return indented(200, found)
+        return requests.indented(200, found)
 
     async def _shown_metrics(self) -> bytes:
-        return plain_reply(200, (await self._metrics()).encode(), EXPOSITION)
+        return requests.plain_reply(200, (await self._metrics()).encode(), EXPOSITION)
 
     async def _ready(self) -> bytes:
         """200 if the stores of all pools answer, else 503 with the reasons."""
         answers = await asyncio.gather(*(backend.answers() for backend in self._pools.values()))
         wrong = [f"{pool}: {why}" for pool, why in zip(self._pools, answers, strict=True) if why]
         if wrong:
-            return plain_reply(503, "\n".join([*wrong, ""]).encode("utf-8", "replace"), TEXT)
-        return plain_reply(200, b"ok\n", TEXT)
+            return requests.plain_reply(503, "\n".join([*wrong, ""]).encode("utf-8", "replace"), TEXT)
+        return requests.plain_reply(200, b"ok\n", TEXT)
 
     async def _info(self, pool: str) -> bytes:
         backend = self._pools.get(pool)
         if backend is None:
-            return plain_reply(200, b"", b"")
+            return requests.plain_reply(200, b"", b"")
         found: dict[str, list[str]] = {}
         for info in await backend.store.queues():
             names = split_queue(info.name)
             if names is not None:
                 found.setdefault(names[0], []).append(names[1])
-        return plain_reply(200, json_text(found, indent=4) + b"\n", TEXT)
+        return requests.indented(200, found, TEXT, b"\n")
+
+
+def _failed(exchange: Exchange, failure: Exception) -> None:
+    _log.error("admin %s: %s", exchange.method, failure)  # not the path: it may have a token
+    exchange.answer(requests.error(500, "internal error"))
 
 
 def shown_path(exchange: Exchange) -> bytes:
@@ -340,4 +405,4 @@ async def _done(answer: bytes) -> bytes:
 
 def _form(exchange: Exchange) -> Mapping[str, str]:
     kind = (exchange.header(b"content-type") or "").partition(";")[0].strip().lower()
-    return read_query(exchange.body) if kind == _FORM else {}
+    return requests.read_query(exchange.body) if kind == _FORM else {}

@@ -10,36 +10,36 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from penstock.core.errors import StoreError
 from penstock.core.ids import mint_token
 from penstock.core.job import Job, NewJob, Ref, State
-from penstock.dialects.lmstfy.counters import PoolMetrics
-from penstock.dialects.lmstfy.dispatcher import Dispatcher
-from penstock.dialects.lmstfy.poll import Poll
+from penstock.dialects.lmstfy.dispatcher import Dispatcher, DispatchEvents
+from penstock.dialects.lmstfy.metrics import PoolMetrics
+from penstock.dialects.lmstfy.polls import Poll
 from penstock.dialects.lmstfy.timers import QueueList, TtrTimer, WorkWatch
 from penstock.inspector.audit import AuditLog
-from penstock.maintenance.depth_sampler import DepthSampler
+from penstock.maintenance.housekeeping import DepthSampler, Pruner
 from penstock.maintenance.promoter import Promoter
-from penstock.maintenance.pruner import Pruner
 from penstock.maintenance.service import ProblemLog, Service
 from penstock.stores.contract import (
-    MOST_LISTED,
     Enqueued,
     EnqueueStatus,
     HeartbeatRequest,
+    JobFilter,
+    JobOrder,
     LeaseStatus,
     Replacement,
     Settled,
     Settlement,
     Store,
 )
-from penstock.stores.facade import StoreFacade
+from penstock.stores.own_store import OwnStore
 from penstock.web.access import AccessTokens
 from penstock.web.group_commit import GroupCommit
-
-__all__ = ["Backend"]
 
 _log = logging.getLogger("penstock.lmstfy")
 
 #: Called with an Enqueued per job of a publish request, or with the error of the call.
 OnPublished = Callable[[Sequence[Enqueued] | BaseException], None]
+#: The most jobs that one answer lists, or one step of a removal removes.
+MOST_LISTED = 1_000
 #: Dead letters are kept until somebody respawns or deletes them, regardless of their number.
 _KEEP_DEAD = 2**53
 
@@ -52,21 +52,22 @@ class Backend:
         self.access_tokens = AccessTokens(store)
         self.audit_log = AuditLog(store)
         self.metrics = PoolMetrics(pool)
-        if isinstance(store, StoreFacade):
+        if isinstance(store, OwnStore):
             store.observe(self.metrics.called)
         self._clock_offset = 0.0  # of the store's clock to this machine's (ms)
         worker = f"lmstfy-{mint_token()[:12]}"
         self.queue_list = QueueList(store, on_now=self.on_now)
-        self.promoter = Promoter(store, self.queue_list.scheduled, look=0.9)
-        self.dispatcher = Dispatcher(
-            store,
-            worker,
-            on_leased=self._on_leased,
-            on_waiting=self._on_waiting,
-            on_now=self.on_now,
-            on_delivered=self.metrics.delivered,
+        self.promoter = Promoter(store, self.queue_list.scheduled, look=0.9, on_moved=self._on_due)
+        events = DispatchEvents(
+            leased=self._on_leased,
+            waiting=self._on_waiting,
+            now=self.on_now,
+            delivered=self.metrics.delivered,
         )
-        self.ttr_timer = TtrTimer(store, worker, self.queue_list, on_work=self.dispatcher.work)
+        self.dispatcher = Dispatcher(store, worker, events)
+        self.ttr_timer = TtrTimer(
+            store, worker, self.queue_list, on_work=self.dispatcher.work, on_due=self._on_due
+        )
         self.work_watch = WorkWatch(store, self.dispatcher, on_due=self.promoter.expect)
         self._publish = GroupCommit(self._enqueue_groups)
         self._replace: GroupCommit[Replacement, Enqueued] = GroupCommit(self._replace_all)
@@ -110,7 +111,7 @@ class Backend:
         """Do now what is due by the store's clock, which was set, instead of within a second."""
         await self.queue_list.tick()
         await self.promoter.tick()
-        await self.ttr_timer.take_back_all()
+        await self.ttr_timer.reclaim_all()
 
     # ── the store's clock ────────────────────────────────────────────────────────────────────────
 
@@ -163,7 +164,7 @@ class Backend:
             else:
                 available[queue] = available.get(queue, 0) + 1
         for queue, number in numbers.items():
-            self.metrics.published(queue, number)
+            self.metrics.published(queue, number, available.get(queue, 0))
         for queue, number in available.items():
             self.dispatcher.work((queue,), number)
 
@@ -282,10 +283,11 @@ class Backend:
             left = None if left is None else left - removed
 
     async def each_page(self, queue: str, state: State, size: int) -> AsyncGenerator[list[Job], None]:
-        """Yield the jobs of a queue in this state, next one first, in pages of at most `size`."""
-        after: str | None = None
+        """Yield the available jobs of a queue, next one first, or the dead ones, oldest first, in pages."""
+        order = JobOrder.READY if state is State.AVAILABLE else JobOrder.ENDED
+        filter, after = JobFilter((queue,), (state,)), None
         while True:
-            page = await self.store.list_next(queue, state=state, after=after, limit=size)
+            page = await self.store.search(filter, order, descending=False, after=after, limit=size)
             if page.jobs:
                 yield page.jobs
             after = page.next
@@ -296,6 +298,9 @@ class Backend:
 
     def _on_leased(self, queues: set[str], ends: float) -> None:
         self.ttr_timer.leased(queues, ends)
+
+    def _on_due(self, number: int) -> None:
+        self.metrics.due += number
 
     def _on_waiting(self, queues: Sequence[str]) -> None:
         self.work_watch.waits_for(queues)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
@@ -11,33 +9,83 @@ from typing import Any
 
 from penstock.core.errors import StoreError
 from penstock.core.job import Job, Ref
-from penstock.dialects.lmstfy import dead_letters, lease_requests, publishing
-from penstock.dialects.lmstfy.access import Caller, check_access, given_token
+from penstock.dialects.lmstfy import queue_requests
+from penstock.dialects.lmstfy.access import (
+    Caller,
+    Tokens,
+    check_access,
+    given_token,
+    prove_token,
+    read_token,
+    token_name,
+)
 from penstock.dialects.lmstfy.backend import Backend
-from penstock.dialects.lmstfy.bodies import answer, error, plain_reply, removed
-from penstock.dialects.lmstfy.counters import HttpMetrics, RequestLabels, RequestMeasure
-from penstock.dialects.lmstfy.defaults import Defaults
-from penstock.dialects.lmstfy.jobs import exists, shown
+from penstock.dialects.lmstfy.jobs import (
+    BODY_LIMITS,
+    all_published,
+    exists,
+    published,
+    read_job,
+    read_jobs,
+    shown,
+)
 from penstock.dialects.lmstfy.limits import CONSUME, PRODUCE, Permit, TokenLimits
-from penstock.dialects.lmstfy.names import MOST_NAME, is_name, is_queue_list, is_utf8, store_queue
-from penstock.dialects.lmstfy.parameters import RefusedError, number, read_query
-from penstock.dialects.lmstfy.poll import Poll
-from penstock.dialects.lmstfy.queue_requests import destroyed, head, size
-from penstock.dialects.lmstfy.routes import PATTERNS, Action, Route, find_route, moved, turned_away
-from penstock.dialects.lmstfy.tokens import Tokens, read_token, token_name
+from penstock.dialects.lmstfy.metrics import HttpMetrics, RequestLabels, RequestMeasure
+from penstock.dialects.lmstfy.names import (
+    MOST_NAME,
+    byte_length,
+    is_name,
+    is_queue_list,
+    is_utf8,
+    store_queue,
+)
+from penstock.dialects.lmstfy.polls import Poll
+from penstock.dialects.lmstfy.requests import (
+    Action,
+    Parameters,
+    PendingAnswers,
+    RefusedError,
+    Route,
+    answer,
+    audited,
+    error,
+    find_route,
+    moved,
+    number,
+    plain_reply,
+    read_query,
+    refused_early,
+    removed,
+)
+from penstock.dialects.lmstfy.settings import Defaults
 from penstock.web.exchange import Exchange
 from penstock.web.hosts import HostRule
-from penstock.web.replies import status_of
-
-__all__ = ["DataApi"]
+from penstock.web.text_cache import TextCache
 
 _log = logging.getLogger("penstock.lmstfy")
 
-#: A coroutine that makes the answer of a request.
-Answering = Callable[[Backend, str, str, dict[str, str]], Coroutine[Any, Any, bytes]]
-AnsweringOfJob = Callable[[Backend, Route, dict[str, str], Defaults], Coroutine[Any, Any, bytes]]
+#: Makes the answer of a request.
+Answering = Callable[[Backend, Route, Parameters, Defaults], Coroutine[Any, Any, bytes]]
+#: The requests whose answer takes a call of the store each; the others share calls.
+_ANSWERS: dict[Action, Answering] = {
+    Action.PEEK: queue_requests.head,
+    Action.SIZE: queue_requests.size,
+    Action.DESTROY: queue_requests.destroyed,
+    Action.DEAD_HEAD: queue_requests.dead_head,
+    Action.RESPAWN: queue_requests.dead_respawned,
+    Action.DELETE_DEAD: queue_requests.dead_deleted,
+    Action.DEAD_SIZE: queue_requests.dead_size,
+    Action.DEAD_LIST: queue_requests.dead_listed,
+    Action.RESPAWN_JOB: queue_requests.dead_job_respawned,
+    Action.DELETE_DEAD_JOB: queue_requests.dead_job_deleted,
+    Action.TOUCH: queue_requests.touched,
+    Action.RELEASE: queue_requests.released,
+    Action.BURY: queue_requests.buried,
+}
 _SIZES = frozenset({Action.SIZE, Action.DEAD_SIZE})
 _MOST_COUNT = 100
+#: Names in a consume request: a fetch looks at each queue, and other requests wait for it meanwhile.
+_MOST_QUEUES = 2_500
 #: The actions that get an entry in the audit log, and the parameters that it shows.
 AUDITED_ACTS = {
     Action.DESTROY: "queue.destroy",
@@ -76,7 +124,7 @@ class DataApi:
         self._hosts = hosts
         self._public = _SIZES if public_sizes else frozenset()
         self.defaults = defaults or Defaults()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._answers = PendingAnswers(_failed)
         self._direct: dict[Action, Callable[[Exchange, Route, Backend], None]] = {
             Action.PUBLISH: self._publish,
             Action.BULK: self._publish_many,
@@ -84,23 +132,6 @@ class DataApi:
             Action.ACK: self._acknowledge,
             Action.PEEK_JOB: self._peek_job,
             Action.REPUBLISH: self._republish,
-        }
-        self._of_job: dict[Action, AnsweringOfJob] = {
-            Action.TOUCH: lease_requests.touched,
-            Action.RELEASE: lease_requests.released,
-            Action.BURY: lease_requests.buried,
-            Action.RESPAWN_JOB: dead_letters.respawned_job,
-            Action.DELETE_DEAD_JOB: dead_letters.deleted_job,
-        }
-        self._slower: dict[Action, Answering] = {
-            Action.PEEK: head,
-            Action.SIZE: size,
-            Action.DESTROY: destroyed,
-            Action.DEAD_HEAD: dead_letters.head,
-            Action.RESPAWN: self._respawned,
-            Action.DELETE_DEAD: dead_letters.deleted,
-            Action.DEAD_SIZE: dead_letters.size,
-            Action.DEAD_LIST: dead_letters.listed,
         }
 
     # ── every request ────────────────────────────────────────────────────────────────────────────
@@ -112,11 +143,22 @@ class DataApi:
         route = find_route(exchange.method, exchange.path)
         if route is None:
             return 0
-        return publishing.BODY_LIMITS.get(route.action, 0)
+        return BODY_LIMITS.get(route.action, 0)
+
+    def prove(self, exchange: Exchange, then: Callable[[str | None], None]) -> None:
+        """Call `then` with the token of a request, by its name, or with None if it is not valid."""
+        route = find_route(exchange.method, exchange.path)
+        pool, token = read_token(given_token(exchange))
+        if self._tokens is None:
+            then(exchange.address)
+        elif route is None or not token or pool not in self._pools:
+            then(None)
+        else:
+            prove_token(self._tokens, route, pool, self._pools[pool], token, then)
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a request, now or later."""
-        if turned_away(exchange, self._hosts):
+        if refused_early(exchange, self._hosts):
             return
         route = find_route(exchange.method, exchange.path)
         if route is None:
@@ -132,8 +174,7 @@ class DataApi:
 
     async def drained(self) -> None:
         """Wait until all requests are answered that are not waiting for a job."""
-        while self._tasks:
-            await asyncio.wait(list(self._tasks))
+        await self._answers.drained()
 
     def _authorise(self, exchange: Exchange, route: Route) -> None:
         _check_names(route)
@@ -144,7 +185,7 @@ class DataApi:
         open_to_all = self._tokens is None or route.action in self._public
         # the namespace of a wrong token is not shown
         shown = route.namespace if open_to_all else ""
-        measure = RequestMeasure(self._metrics, _labels(pool, shown, route.action, exchange.method))
+        measure = RequestMeasure(self._metrics, _labels[pool, shown, route.action, exchange.method])
         exchange.on_end = measure
         if self._tokens is None or open_to_all:
             self._act(exchange, route, backend)
@@ -153,9 +194,11 @@ class DataApi:
             raise RefusedError(401, "token not found")
 
         def decide(caller: Caller | BaseException) -> None:
-            if isinstance(caller, Caller):
+            if isinstance(caller, Caller) and exchange.unproved:  # the store was away when its body came
+                _refuse(exchange, RefusedError(503, "the token could not be checked in time", 1))
+            elif isinstance(caller, Caller):
                 exchange.caller = caller.name
-                measure.labels = _labels(pool, route.namespace, route.action, exchange.method)
+                measure.labels = _labels[pool, route.namespace, route.action, exchange.method]
                 self._limit(exchange, route, pool, caller.token)
             else:
                 _refuse(exchange, caller)
@@ -189,9 +232,6 @@ class DataApi:
         self._limits.ask(pool, route.namespace, token, action, decide)
 
     def _act_or_refuse(self, exchange: Exchange, route: Route, backend: Backend) -> None:
-        if exchange.gone and exchange.method == "GET":  # its client did not wait for the look-ups
-            exchange.ended(0)
-            return
         try:
             self._act(exchange, route, backend)
         except RefusedError as refusal:
@@ -203,59 +243,44 @@ class DataApi:
             direct(exchange, route, backend)
             return
         given = read_query(exchange.query)
-        of_job = self._of_job.get(route.action)
-        if of_job is not None:
-            answering = of_job(backend, route, given, self.defaults)
-        else:
-            answering = self._slower[route.action](backend, route.namespace, route.queue, given)
+        answering = _ANSWERS[route.action](backend, route, given, self.defaults)
         act = AUDITED_ACTS.get(route.action)
         if act is not None:
             answering = _with_entry(exchange, route, backend, act, given, answering)
-        self._run(exchange, answering)
-
-    def _run(self, exchange: Exchange, answering: Coroutine[Any, Any, bytes]) -> None:
-        async def run() -> None:
-            try:
-                exchange.answer(await answering)
-            except Exception as failure:  # noqa: BLE001  # boundary: every request gets an answer
-                _refuse(exchange, failure)
-
-        task = asyncio.get_running_loop().create_task(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._answers.make(exchange, answering)
 
     # ── publish ──────────────────────────────────────────────────────────────────────────────────
 
     def _publish(self, exchange: Exchange, route: Route, backend: Backend) -> None:
-        job = publishing.read_job(exchange, route, self.defaults)
+        job = read_job(exchange, route, self.defaults)
 
         def done(found: Any) -> None:
             if isinstance(found, BaseException):
                 _failed(exchange, found)
             else:
-                exchange.answer(publishing.published(found[0]))
+                exchange.answer(published(found[0]))
 
         backend.publish([job], done)
 
     def _publish_many(self, exchange: Exchange, route: Route, backend: Backend) -> None:
-        jobs = publishing.read_jobs(exchange, route, self.defaults)
+        jobs = read_jobs(exchange, route, self.defaults)
 
         def done(found: Any) -> None:
             if isinstance(found, BaseException):
                 _failed(exchange, found)
             else:
-                exchange.answer(publishing.all_published(found))
+                exchange.answer(all_published(found))
 
         backend.publish(jobs, done)
 
     def _republish(self, exchange: Exchange, route: Route, backend: Backend) -> None:
-        job = publishing.read_job(exchange, route, self.defaults)
+        job = read_job(exchange, route, self.defaults)
         old = Ref(job.queue, route.job_id)
 
         async def republished() -> bytes:
-            return publishing.published(await backend.republish(old, job))
+            return published(await backend.republish(old, job))
 
-        self._run(exchange, republished())
+        self._answers.make(exchange, republished())
 
     # ── consume, acknowledge, read ───────────────────────────────────────────────────────────────
 
@@ -266,7 +291,7 @@ class DataApi:
         count = number(given, "count", 1)
         if not 1 <= count <= _MOST_COUNT:
             raise RefusedError(400, "invalid count")
-        names, queues = _queues_of(route.namespace, route.queue)
+        names, queues = _queues[route.namespace, route.queue]
         if not names:
             raise RefusedError(400, "invalid queue name(s)")
         backend.consume(
@@ -286,8 +311,8 @@ class DataApi:
     def _acknowledge(self, exchange: Exchange, route: Route, backend: Backend) -> None:
         given = read_query(exchange.query)
         if "lease" in given:
-            acknowledged = lease_requests.acknowledged_with_lease(backend, route, given, self.defaults)
-            self._run(exchange, acknowledged)
+            acknowledged = queue_requests.acknowledged_with_lease(backend, route, given, self.defaults)
+            self._answers.make(exchange, acknowledged)
             return
 
         def done(failure: BaseException | None) -> None:
@@ -305,56 +330,57 @@ class DataApi:
             elif job is None or not exists(job, backend.now):
                 exchange.answer(error(404, "job not found"))
             else:
+                backend.metrics.looked_at += 1
                 body = shown(job, route.namespace, route.queue, backend.now, remain_tries=0)
                 exchange.answer(plain_reply(200, body))
 
         backend.get(Ref(store_queue(route.namespace, route.queue), route.job_id), done)
 
-    async def _respawned(self, backend: Backend, namespace: str, queue: str, given: dict[str, str]) -> bytes:
-        return await dead_letters.respawned(backend, namespace, queue, given, self.defaults.ttl)
-
 
 def _check_names(route: Route) -> None:
     """Raise RefusedError for names that lmstfy refuses."""
-    refusal = _refusal(route.namespace, route.queue, route.action is Action.CONSUME)
+    refusal = _refusals[route.namespace, route.queue, route.action is Action.CONSUME]
     if refusal:
         raise RefusedError(400, refusal)
     if not is_utf8(route.job_id):  # else the store would refuse the whole group of requests
         raise RefusedError(400, "job id contains forbidden characters")
 
 
-@functools.lru_cache(maxsize=4_096)
-def _refusal(namespace: str, queue: str, is_list: bool) -> str:
+def _refusal(names: tuple[str, str, bool]) -> str:
     """Why lmstfy refuses these names; "" if it does not. `is_list`: the queues of a consume request."""
-    if not is_list and (len(namespace) > MOST_NAME or len(queue) > MOST_NAME):
+    namespace, queue, is_list = names
+    if not is_list and max(byte_length(namespace), byte_length(queue)) > MOST_NAME:
         return "namespace or queue name too long"
     if not is_name(namespace):
         return "namespace name contains forbidden characters"
     if not (is_queue_list(queue) if is_list else is_name(queue) and not queue.startswith("_")):
         return "queue name contains forbidden characters"
-    return ""
+    return "too many queues" if queue.count(",") >= _MOST_QUEUES else ""
 
 
-@functools.lru_cache(maxsize=4_096)
-def _labels(pool: str, namespace: str, action: Action, method: str) -> RequestLabels:
-    return (pool, namespace, PATTERNS[action], method)
+def _labels_of(request: tuple[str, str, Action, str]) -> RequestLabels:
+    pool, namespace, action, method = request
+    return pool, namespace if len(namespace) <= MOST_NAME else "other", action.path, method
 
 
-@functools.lru_cache(maxsize=4_096)
-def _queues_of(namespace: str, listed: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _queues_of(asked: tuple[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The queues of a consume request, each once: their names, and the store's names of them."""
+    namespace, listed = asked
     names = tuple(dict.fromkeys(name for name in listed.split(",") if name))
     return names, tuple(store_queue(namespace, name) for name in names)
 
 
-async def _with_entry(
+_refusals, _labels, _queues = TextCache(_refusal), TextCache(_labels_of), TextCache(_queues_of)
+
+
+def _with_entry(
     exchange: Exchange,
     route: Route,
     backend: Backend,
     act: str,
-    given: dict[str, str],
+    given: Parameters,
     answering: Coroutine[Any, Any, bytes],
-) -> bytes:
+) -> Coroutine[Any, Any, bytes]:
     """The answer of an act of an operator, after the act has got its entry in the audit log."""
     to = store_queue(route.namespace, route.queue)
     facts = {name: text for name, text in given.items() if name in _FACTS}
@@ -362,15 +388,7 @@ async def _with_entry(
         facts["job"] = route.job_id
     who = exchange.caller or "anonymous"
     write = partial(backend.audit_log.write, who, act, to, address=exchange.address, facts=facts)
-    try:
-        done = await answering
-    except RefusedError:
-        raise
-    except Exception:  # boundary: an act that failed midway may have done something
-        await write(status=500)
-        raise
-    await write(status=status_of(done))
-    return done
+    return audited(answering, write)
 
 
 def _count(permit: Permit, action: str, on_end: Callable[[int], None] | None, status: int) -> None:
@@ -383,7 +401,7 @@ def _count(permit: Permit, action: str, on_end: Callable[[int], None] | None, st
 
 def _refuse(exchange: Exchange, refusal: BaseException) -> None:
     if isinstance(refusal, RefusedError):
-        exchange.answer(error(refusal.status, refusal.error, refusal.retry_after))
+        exchange.answer(refusal.answer())
     else:
         _failed(exchange, refusal)
 
@@ -392,7 +410,7 @@ def _failed(exchange: Exchange, failure: BaseException) -> None:
     _log.error(
         "%s %s: %s",
         exchange.method,
-        exchange.path.decode("latin-1"),
+        exchange.shown_path,
         failure,
         exc_info=None if isinstance(failure, StoreError) else failure,
     )

@@ -12,18 +12,17 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from itertools import islice
 
 from penstock.core.errors import StoreError
 from penstock.core.ids import mint_token
-from penstock.core.job import Job, Lease, State
-from penstock.core.lifecycle import ASK_CANCELLED, QueuePosition, Transition, kept, released
-from penstock.dialects.lmstfy.deadlines import Deadlines
-from penstock.dialects.lmstfy.fetch_plans import chains, emptied, plans, shares
-from penstock.dialects.lmstfy.poll import Poll
+from penstock.core.job import Job, Lease
+from penstock.core.lifecycle import asked_to_stop, released
+from penstock.core.loops import start_later
+from penstock.core.outcomes import QueuePosition
+from penstock.dialects.lmstfy.polls import Deadlines, Poll, chains, emptied, plans, shares
 from penstock.stores.contract import Fetched, Settlement, Share, Store
-
-__all__ = ["Dispatcher", "Poll"]
 
 _log = logging.getLogger("penstock.lmstfy")
 
@@ -36,34 +35,27 @@ _FEW_POLLS = 16
 _RECOVER = 0.5
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchEvents:
+    """What a dispatcher reports to the services around it: functions that it calls."""
+
+    #: With the queues of leased jobs and the instant (`time.monotonic`) at which their leases end.
+    leased: Callable[[set[str], float], None]
+    #: With queues that get their first waiting request.
+    waiting: Callable[[Sequence[str]], None]
+    #: With the store's clock (ms) when it is read.
+    now: Callable[[int], None]
+    #: With a queue, the ids of jobs that were delivered, and the store's clock.
+    delivered: Callable[[str, Sequence[str], int], None]
+
+
 class Dispatcher:
-    """Matches jobs with consume requests.
+    """Matches jobs with consume requests. `delivered` is the number of delivered jobs."""
 
-    - `on_leased`: called with the queues of leased jobs and the instant (`time.monotonic`) at which their
-      leases end.
-    - `on_waiting`: called with queues that get their first waiting request.
-    - `on_now`: called with the store's clock (ms) when it is read.
-    - `on_delivered`: called with a queue, the ids of jobs that were delivered, and the store's clock.
-
-    `delivered` is the number of delivered jobs.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        worker: str,
-        *,
-        on_leased: Callable[[set[str], float], None],
-        on_waiting: Callable[[Sequence[str]], None],
-        on_now: Callable[[int], None],
-        on_delivered: Callable[[str, Sequence[str], int], None],
-    ) -> None:
+    def __init__(self, store: Store, worker: str, events: DispatchEvents) -> None:
         self._store = store
         self._worker = worker
-        self._on_leased = on_leased
-        self._on_waiting = on_waiting
-        self._on_now = on_now
-        self._on_delivered = on_delivered
+        self._events = events
         self._new: list[Poll] = []
         self._arriving: dict[
             str, int
@@ -85,9 +77,11 @@ class Dispatcher:
 
     def put(self, poll: Poll) -> None:
         """Serve a request: now, or when there is a job, or at its timeout without one."""
+        if not poll.exchange.stays(poll.gone):
+            return
         self._arrivals += 1
         poll.arrival = self._arrivals
-        poll.on_gone, poll.exchange.on_gone = self._on_gone, poll.gone
+        poll.on_gone = self._on_gone
         if poll.timeout > 0:
             poll.deadline = time.monotonic() + poll.timeout
             if all(queue in self._waiting and queue not in self._arriving for queue in poll.queues):
@@ -145,7 +139,7 @@ class Dispatcher:
 
     def _start(self) -> None:
         if self._flight is None:
-            self._flight = asyncio.get_running_loop().create_task(self._run())
+            self._flight = start_later(self._run())
 
     async def _run(self) -> None:
         try:
@@ -230,18 +224,24 @@ class Dispatcher:
                 self._finish(poll)
                 poll.failed()
             return set()
-        self._on_now(found.now)
+        self._events.now(found.now)
         if found.jobs:
-            self._on_leased({job.queue for job in found.jobs}, time.monotonic() + lease / 1_000)
-        self._deliver(polls, found, wanted, guessed)
-        return emptied(asked, wanted, found.jobs)
+            self._events.leased({job.queue for job in found.jobs}, time.monotonic() + lease / 1_000)
+        empty, unseen = emptied(asked, wanted, found.jobs)
+        self._deliver(polls, found, wanted, guessed, more=bool(unseen))
+        if unseen and (left := [poll for poll in polls if not poll.done]):
+            empty |= await self._fetch(left, guessed, unseen)
+        return empty
 
-    def _deliver(self, polls: Sequence[Poll], found: Fetched, wanted: int, guessed: AbstractSet[str]) -> None:
+    def _deliver(
+        self, polls: Sequence[Poll], found: Fetched, wanted: int, guessed: AbstractSet[str], *, more: bool
+    ) -> None:
+        """`more`: requests that get no job do not wait yet: other queues may have one for them."""
         by_queue: dict[str, list[Job]] = {}
         ended: list[Settlement] = []
         for job in found.jobs:
             if job.cancel_asked:
-                ended.append(Settlement(job.lease, _cancelled(job)))
+                ended.append(Settlement(job.lease, asked_to_stop(job)))
             else:
                 by_queue.setdefault(job.queue, []).append(job)
         for jobs in by_queue.values():
@@ -251,14 +251,15 @@ class Dispatcher:
                 continue
             jobs = poll.pick(by_queue)
             if not jobs:
-                self._wait_on(poll)
+                if not more:
+                    self._wait_on(poll)
                 continue
             self._finish(poll)
             self.delivered += len(jobs)
             self._served.update(job.queue for job in jobs if job.queue in self._waiting)
             if poll.deliver(jobs, found.now):
                 for queue in {job.queue for job in jobs}:
-                    self._on_delivered(queue, [job.id for job in jobs if job.queue == queue], found.now)
+                    self._events.delivered(queue, [job.id for job in jobs if job.queue == queue], found.now)
             else:
                 ended += [_given_back(job.lease) for job in jobs]
         if len(found.jobs) >= wanted:  # where the number of jobs is not known, there may be more
@@ -288,7 +289,7 @@ class Dispatcher:
         for queue in poll.queues:
             self._waiting.setdefault(queue, {})[poll] = None
         if first:
-            self._on_waiting(first)
+            self._events.waiting(first)
 
     def _time_out(self, poll: Poll) -> None:
         if not poll.done:
@@ -359,9 +360,3 @@ def _arrival(poll: Poll) -> int:
 
 def _given_back(lease: Lease) -> Settlement:
     return Settlement(lease, released(QueuePosition.HEAD))
-
-
-def _cancelled(job: Job) -> Transition:
-    return Transition(
-        State.CANCELLED, keep=kept(job.spec, State.CANCELLED), charge=False, reason=ASK_CANCELLED
-    )

@@ -13,18 +13,16 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
-from penstock.core.errors import StoreError
+from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.core.job import Job, Ref, State
 from penstock.dialects.lmstfy.backend import Backend
 from penstock.dialects.lmstfy.old_pools import OldPool, TakenJob
-from penstock.dialects.lmstfy.poll import Poll
+from penstock.dialects.lmstfy.polls import Poll
 from penstock.inspector.audit import AuditLog
 from penstock.maintenance.service import Service
 from penstock.stores.contract import Enqueued, EnqueueStatus, Replacement, Settled, Settlement, Store
 from penstock.web.access import AccessTokens
 from penstock.web.group_commit import GroupCommit
-
-__all__ = ["MigratingBackend"]
 
 _log = logging.getLogger("penstock.lmstfy")
 
@@ -125,9 +123,10 @@ class MigratingBackend(Backend):
                 if isinstance(answer, Enqueued) and answer.status is EnqueueStatus.NEW
             ]
             self._forget(gone)
-            if gone:
-                await self._old.remove(gone)
-            return answers
+            failed = await self._remove_old(gone)
+            return [
+                failed.get(one.old.queue, answer) for one, answer in zip(replacements, answers, strict=True)
+            ]
 
     async def _settle_all(self, settlements: list[Settlement]) -> Sequence[Settled]:
         """Settle jobs. The old pool has one that ends here, too, if its move broke off."""
@@ -139,10 +138,8 @@ class MigratingBackend(Backend):
                 if answer is Settled.APPLIED and one.transition.state is State.COMPLETED
             ]
             self._forget(gone)
-            try:
-                if gone:
-                    await self._old.remove(gone)
-            except StoreError as error:  # the job may come again: the acknowledgement itself was applied
+            for error in (await self._remove_old(gone)).values():
+                # the job may come again: the acknowledgement itself was applied
                 self.problem_log.report(f"pool {self.metrics.pool}: removing acknowledged jobs", error)
             return answers
 
@@ -151,14 +148,29 @@ class MigratingBackend(Backend):
         async with self._moving:  # a job that is being moved would be stored after its removal
             here = set(await self._known(refs))
             answers = list(await super()._remove_all(refs))
-            try:
-                await self._old.remove(refs)
-                self._forget(refs)
-            except StoreError as error:
-                for n, ref in enumerate(refs):
-                    if ref not in here:
-                        answers[n] = answers[n] or error
+            failed = await self._remove_old(refs)
+            self._forget([ref for ref in refs if ref.queue not in failed])
+            for n, ref in enumerate(refs):
+                if ref not in here:
+                    answers[n] = answers[n] or failed.get(ref.queue)
             return answers
+
+    async def _remove_old(self, refs: Sequence[Ref]) -> dict[str, StoreError]:
+        """Remove jobs from the old pool; returns the errors by queue. One that is refused harms no other."""
+        queues = {ref.queue for ref in refs}
+        try:
+            if refs:
+                await self._old.remove(refs)
+            return {}
+        except StoreUnavailable as error:
+            return dict.fromkeys(queues, error)
+        except StoreError as error:
+            if len(queues) == 1:
+                return dict.fromkeys(queues, error)
+        failed: dict[str, StoreError] = {}
+        for queue in queues:
+            failed |= await self._remove_old([ref for ref in refs if ref.queue == queue])
+        return failed
 
     async def _known(self, refs: Sequence[Ref]) -> list[Ref]:
         try:
@@ -238,6 +250,7 @@ class MigratingBackend(Backend):
                 left[state.value] = number
         except StoreError as error:
             problem = str(error)
+        problem = "; ".join(one for one in (problem, self._old.problem) if one)
         return {"to": self.target, "moved": self.moved, "left": left, "problem": problem}
 
     def note_problem(self, error: StoreError) -> None:

@@ -9,21 +9,24 @@ import msgspec
 
 from penstock.core.ids import mint_token
 from penstock.core.job import Job, Lease, NewJob, Ref, State
-from penstock.core.lifecycle import QueuePosition, released
-from penstock.dialects.lmstfy import dead_letters
+from penstock.core.lifecycle import released
+from penstock.core.outcomes import QueuePosition
+from penstock.dialects.lmstfy import queue_requests
 from penstock.dialects.lmstfy.backend import Backend
 from penstock.dialects.lmstfy.jobs import acknowledged
 from penstock.dialects.lmstfy.names import is_ours
-from penstock.stores.contract import Settlement, Share, Store
-
-__all__ = ["DRAINED_FIRST", "OldPool", "OldStore", "TakenJob"]
+from penstock.maintenance.service import Service
+from penstock.stores.contract import Document, DocumentChange, Settlement, Share, Store
 
 #: The priority of moved jobs: they come before those that are published meanwhile.
 DRAINED_FIRST = 1
+#: The kinds of the documents that are copied from an old store.
+ACCESS_TOKENS = ("tokens",)
+LMSTFY_TOKENS = ("lmstfy.tokens", "lmstfy.limits")
+#: Changes of them are copied after this time (s).
+_EVERY = 1.0
 #: The lease (ms) of a job that is being moved. If this server dies meanwhile, the next one moves it then.
 _LEASE = 30_000
-
-
 #: What keeps an old pool from being switched off.
 _PENDING = (State.AVAILABLE, State.SCHEDULED, State.RETRYABLE, State.RUNNING, State.DEAD)
 
@@ -38,10 +41,14 @@ class TakenJob(NamedTuple):
 class OldPool(Protocol):
     """What a migration needs of the pool that it drains. All verbs raise StoreError.
 
-    `kept_for`: how long (s) a taken job is ours in a pool that takes none back; 0: `give_back` does that.
+    - `kept_for`: how long (s) a taken job is ours in a pool that takes none back; 0: `give_back` does that.
+    - `problem`: which of its jobs cannot be taken, and why; "": all can.
     """
 
     kept_for: float
+
+    @property
+    def problem(self) -> str: ...
 
     def start(self) -> None:
         """Start what happens by time there."""
@@ -104,6 +111,7 @@ class OldStore:
     """A store that is drained. Its timers run here: delayed jobs become due, and TTRs end."""
 
     kept_for = 0.0
+    problem = ""
 
     def __init__(self, store: Store, pool: str) -> None:
         self._backend = Backend(store, pool)
@@ -154,10 +162,10 @@ class OldStore:
         return before if limit is None else min(before, limit)
 
     async def dead_head(self, queue: str) -> str:
-        return await dead_letters.oldest(self._backend, queue)
+        return await queue_requests.oldest_dead(self._backend, queue)
 
     async def respawn(self, queue: str, limit: int, ttl: int) -> int:
-        return await dead_letters.made_available(self._backend, queue, limit, ttl)
+        return await queue_requests.made_available(self._backend, queue, limit, ttl)
 
     async def queues(self) -> list[str]:
         found = await self._store.queues()
@@ -187,3 +195,56 @@ def _moved(job: Job, now: int) -> NewJob:
         expires_at=None,
         max_attempts=max(1, spec.max_attempts - job.attempt),
     )
+
+
+class TokenCopy(Service):
+    """Copies the tokens and limits of an old store to the new one, also later changes and removals.
+
+    A document of the new store that is none of these copies stays as it is. Which ones are copies is kept
+    there, too, so that a token that is removed while no server runs is removed by the next one.
+    """
+
+    name = "token copy"
+
+    def __init__(self, old: Store, new: Store, kinds: Sequence[str]) -> None:
+        super().__init__()
+        self._old, self._new, self._kinds = old, new, list(kinds)
+        self._versions: list[int] = []
+
+    async def tick(self) -> float:
+        versions = await self._old.document_versions(self._kinds)
+        if versions != self._versions:
+            for kind in self._kinds:
+                await self._copy(kind)
+            self._versions = list(versions)
+        return _EVERY
+
+    async def _copy(self, kind: str) -> None:
+        marks = f"copied.{kind}"
+        copied, there = await _documents(self._new, marks), await _documents(self._new, kind)
+        old = await _documents(self._old, kind)
+        now = (await self._old.documents(kind, limit=1)).now
+        changes = [
+            DocumentChange(name, one.body, None, None if one.expires_at is None else one.expires_at - now)
+            for name, one in old.items()
+            if (name not in there or (name in copied and there[name].body != one.body))
+            and (one.expires_at is None or one.expires_at > now)
+        ]
+        gone = [DocumentChange(name, None) for name in copied if name not in old]
+        if changes:
+            await self._new.change_documents(marks, [DocumentChange(one.name, b"{}") for one in changes])
+        if changes or gone:
+            await self._new.change_documents(kind, [*changes, *gone])
+        if gone:
+            await self._new.change_documents(marks, gone)
+
+
+async def _documents(store: Store, kind: str) -> dict[str, Document]:
+    found: dict[str, Document] = {}
+    after: str | None = None
+    while True:
+        page = await store.documents(kind, after=after)
+        found.update({one.name: one for one in page.documents})
+        after = page.next
+        if after is None:
+            return found

@@ -5,29 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Self
 
-from penstock.dialects.lmstfy.admin_api import AdminApi, shown_path
+from penstock.dialects.lmstfy.access import Tokens, given_token, read_token
+from penstock.dialects.lmstfy.admin_api import AdminApi, Operations, shown_path
 from penstock.dialects.lmstfy.backend import Backend
-from penstock.dialects.lmstfy.counters import HttpMetrics
 from penstock.dialects.lmstfy.data_api import DataApi
-from penstock.dialects.lmstfy.defaults import Defaults, LmstfySettings
 from penstock.dialects.lmstfy.limits import TokenLimits
-from penstock.dialects.lmstfy.metrics import metrics_text, own_counts
+from penstock.dialects.lmstfy.metrics import HttpMetrics, own_counts, queue_sizes
 from penstock.dialects.lmstfy.migration import MigratingBackend
-from penstock.dialects.lmstfy.old_pools import OldPool, OldStore
-from penstock.dialects.lmstfy.operations import Operations
-from penstock.dialects.lmstfy.taking_over import ACCESS_TOKENS, LMSTFY_TOKENS, TokenCopy, take_over_tokens
-from penstock.dialects.lmstfy.tokens import DEFAULT_POOL, Tokens
-from penstock.dialects.lmstfy.upstream import OldLmstfy
+from penstock.dialects.lmstfy.names import DEFAULT_POOL
+from penstock.dialects.lmstfy.old_pools import ACCESS_TOKENS, LMSTFY_TOKENS, OldPool, OldStore, TokenCopy
+from penstock.dialects.lmstfy.settings import Defaults, LmstfySettings
+from penstock.dialects.lmstfy.upstream import OldLmstfy, take_over_tokens
 from penstock.stores.contract import Store
 from penstock.web.access_log import AccessLog
 from penstock.web.asgi import AsgiApp
 from penstock.web.bounds import DEFAULT_BOUNDS, HttpBounds
+from penstock.web.exchange import Exchange
+from penstock.web.exposition import with_others
 from penstock.web.hosts import HostRule
-from penstock.web.merged_metrics import with_others
 from penstock.web.server import HttpServer
-from penstock.web.store_metrics import cpu_metric
-
-__all__ = ["LmstfyService", "PoolMigration"]
+from penstock.web.store_metrics import (
+    Samples,
+    asynq_metrics,
+    cpu_metric,
+    process_metrics,
+    queue_metrics,
+    read_stores,
+)
 
 
 class PoolMigration(NamedTuple):
@@ -73,7 +77,7 @@ class LmstfyService:
         bounds: HttpBounds = DEFAULT_BOUNDS,
         asynq_names: bool = False,
     ) -> None:
-        data_log, admin_log = AccessLog("data"), AccessLog("admin", shown_path)
+        data_log, admin_log = AccessLog("data", pool=self._pool_of), AccessLog("admin", path=shown_path)
         self.operations = Operations([data_log, admin_log], self._counted)
         self._http_metrics = HttpMetrics()
         self._asynq_names = asynq_names
@@ -108,25 +112,42 @@ class LmstfyService:
             public_info=public_info,
         )
         self._data, self._admin = data, admin
-        self.asgi = AsgiApp(data.handle, data.body_limit, bounds=bounds, access_log=data_log)
+        self.asgi = AsgiApp(
+            data.handle, data.body_limit, bounds=bounds, access_log=data_log, prove=data.prove
+        )
         self.admin_asgi = AsgiApp(admin.handle, admin.body_limit, bounds=bounds, access_log=admin_log)
         self.data_server = HttpServer(
-            data.handle, body_limit=data.body_limit, bounds=bounds, access_log=data_log
+            data.handle, body_limit=data.body_limit, bounds=bounds, access_log=data_log, prove=data.prove
         )
         self.admin_server = HttpServer(
             admin.handle, body_limit=admin.body_limit, bounds=bounds, access_log=admin_log
         )
 
+    def _pool_of(self, exchange: Exchange) -> str:
+        """The pool that a request asks; "" if there is none of this name, whatever a client has written."""
+        pool, _ = read_token(given_token(exchange))
+        return pool if pool in self.backends else ""
+
     async def _metrics_of_all(self) -> str:
-        """The metrics of this server: what comes from the stores, and what all its processes count."""
-        text = await metrics_text(
-            self._http_metrics, self.backends, self.data_server.connections, asynq=self._asynq_names
-        )
+        """The metrics of this server: what comes from the stores, and what all its processes count.
+
+        A store that is away lacks those that come from it.
+        """
+        reports = await read_stores({name: backend.store for name, backend in self.backends.items()})
+        parts = [self._counted_here(), *queue_sizes(reports), *queue_metrics(reports)]
+        if self._asynq_names:
+            parts += asynq_metrics(reports[DEFAULT_POOL])
+        text = "".join([*parts, *process_metrics()])
         return with_others(text, await self.operations.counted_by_others())
 
     def _counted(self) -> str:
-        """What this process counts itself."""
-        return own_counts(self._http_metrics, self.backends, self.data_server.connections) + cpu_metric()
+        """What this process counts itself, for the answer of another one."""
+        return self._counted_here() + cpu_metric()
+
+    def _counted_here(self) -> str:
+        pools = [backend.metrics for backend in self.backends.values()]
+        waiting: Samples = [((name,), one.dispatcher.waiting) for name, one in self.backends.items()]
+        return own_counts(self._http_metrics, pools, waiting, self.data_server.connections)
 
     async def __aenter__(self) -> Self:
         """Start the timers, for `asgi` and `admin_asgi` in an application of somebody else."""

@@ -1,4 +1,4 @@
-"""What happens by time: jobs that become due, jobs whose TTR is over, and waiting requests that get work.
+"""Timers: delayed jobs become due, TTRs end, and waiting consume requests get work.
 
 The verbs of a store that do this take a list of queues. `QueueList` knows those that have scheduled or
 running jobs, so that a queue without them costs nothing.
@@ -20,8 +20,6 @@ from penstock.dialects.lmstfy.names import is_ours
 from penstock.maintenance.service import Backoff, Service
 from penstock.stores.contract import Settlement, Store, Wake
 
-__all__ = ["QueueList", "TtrTimer", "WorkWatch"]
-
 _log = logging.getLogger("penstock.lmstfy")
 
 #: A wait for work (ms), and the pause (s) before it is begun again: many changes are one.
@@ -29,6 +27,8 @@ _WAIT = 60_000
 _AGAIN = 0.002
 #: The part of a second that a wait for one queue takes to begin, at most: more queues begin it less often.
 _PER_QUEUE = 50e-6
+#: Interval (s) at which the leases of other servers are reclaimed, and the most jobs of a call.
+_ALL_EVERY, _RECLAIMED = 1.0, 500
 
 
 class QueueList(Service):
@@ -70,7 +70,7 @@ class QueueList(Service):
         self._just_scheduled, self._just_running = set(), set()
         began = time.monotonic()
         try:
-            self._on_now((await self._store.promote((), limit=1)).now)
+            self._on_now(await self._store.now())
             infos = await self._store.queues()
         except BaseException:  # boundary: whatever the error, no queue may be forgotten
             self._just_scheduled |= before[0]
@@ -84,7 +84,10 @@ class QueueList(Service):
 
 
 class TtrTimer(Service):
-    """Takes back jobs whose TTR is over: those leased here at once, those of other servers within a second.
+    """Reclaims jobs whose TTR is over: leases of this server at once, those of others within a second.
+
+    The TTR of a consume request is the lease of its jobs (`Dispatcher._fetch`), so nothing about it is stored
+    when a job is published. `jobs.after_ttr` decides what becomes of a job.
 
     The ends of leases are kept by queue in steps of a thousandth of the lease, at least 10 ms, so that a
     million leases take the memory of a few thousand.
@@ -99,16 +102,14 @@ class TtrTimer(Service):
         queue_list: QueueList,
         *,
         on_work: Callable[[Iterable[str]], None],
-        every: float = 1.0,
-        batch: int = 500,
+        on_due: Callable[[int], None],
     ) -> None:
         super().__init__()
         self._store = store
         self._worker = worker
         self._queue_list = queue_list
         self._on_work = on_work
-        self._every = every
-        self._batch = batch
+        self._on_due = on_due
         self._steps: dict[float, set[str]] = {}
         self._ends: list[float] = []  # the keys of `_steps`, as a heap
         self._all_at = 0.0
@@ -127,36 +128,44 @@ class TtrTimer(Service):
         if self._ends[0] == at:
             self.wake()
 
-    async def take_back_all(self) -> None:
+    async def reclaim_all(self) -> None:
         """Take back jobs of all queues whose TTR is over by the store's clock."""
-        while await self._take_back(sorted(self._queue_list.running())):
+        while await self._reclaim(sorted(self._queue_list.running())):
             pass
 
     async def tick(self) -> float:
         now = time.monotonic()
         queues: set[str] = set()
+        first = self._ends[0] if self._ends else now
         while self._ends and self._ends[0] <= now:
             queues |= self._steps.pop(heapq.heappop(self._ends))
         if now >= self._all_at:
             queues |= self._queue_list.running()
-            self._all_at = now + self._every
-        if queues and await self._take_back(sorted(queues)):
+            self._all_at = now + _ALL_EVERY
+        if queues and await self._reclaim(sorted(queues), since=min(first, now)):
             self._all_at = 0.0
             return 0.0
         return max(0.0, min([self._all_at, *self._ends[:1]]) - time.monotonic())
 
-    async def _take_back(self, queues: list[str]) -> bool:
-        """Decide jobs whose lease is over; whether there may be more."""
+    async def _reclaim(self, queues: list[str], since: float | None = None) -> bool:
+        """Settle jobs whose lease has ended; return True if there may be more.
+
+        `since`: when the first of these leases ended (`time.monotonic`): long ago after a stall.
+        """
         found = await self._store.reclaim(
-            queues, limit=self._batch, lease=15_000, worker=self._worker, token=mint_token()
+            queues, limit=_RECLAIMED, lease=15_000, worker=self._worker, token=mint_token()
         )
         if found.set_aside:
             self.on_set_aside(found.set_aside)
         if not found.jobs:
             return False
-        await self._store.settle([Settlement(job.lease, after_ttr(job, found.now)) for job in found.jobs])
+        late = 0 if since is None else int((time.monotonic() - since) * 1_000)
+        await self._store.settle(
+            [Settlement(job.lease, after_ttr(job, found.now, late=late)) for job in found.jobs]
+        )
+        self._on_due(len(found.jobs))
         self._on_work({job.queue for job in found.jobs})
-        return len(found.jobs) >= self._batch
+        return len(found.jobs) >= _RECLAIMED
 
 
 class WorkWatch(Service):

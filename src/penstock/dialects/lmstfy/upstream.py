@@ -1,24 +1,27 @@
-"""A running lmstfy as an old pool: its jobs are taken by its own HTTP interface."""
+"""A running lmstfy as an old pool: its jobs, tokens and limits are taken by its own HTTP interface."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.core.job import Job, Ref, State
+from penstock.dialects.lmstfy.access import Tokens
 from penstock.dialects.lmstfy.jobs import new_job
-from penstock.dialects.lmstfy.limits import Limiter
+from penstock.dialects.lmstfy.limits import Limiter, TokenLimits
 from penstock.dialects.lmstfy.names import split_queue, store_queue
 from penstock.dialects.lmstfy.old_pools import DRAINED_FIRST, TakenJob
 from penstock.web.http_client import HttpAnswer, HttpClient
 
-__all__ = ["OldLmstfy"]
+_log = logging.getLogger("penstock.lmstfy")
 
 T = TypeVar("T")
 
@@ -33,6 +36,10 @@ _WITHIN = 2.0
 _SIZES = {State.AVAILABLE: "size", State.DEAD: "deadletter/size"}
 #: The list of its queues is read again after this time (s).
 _LIST_EVERY = 5.0
+#: A namespace that it refuses is not asked for jobs again for this long (s).
+_AFTER_REFUSAL = 5.0
+#: The most refused namespaces that a message names.
+_MOST_NAMED = 10
 
 
 class _Shown(msgspec.Struct):
@@ -69,6 +76,14 @@ class OldLmstfy:
         self._named: dict[str, None] = {}  # queues that requests have named
         self._listed: list[str] = []
         self._list_at = 0.0
+        self._refused: dict[str, tuple[str, float]] = {}  # by namespace: why, and until when (monotonic)
+
+    @property
+    def problem(self) -> str:
+        """The namespaces whose jobs it does not give, and why; "": none."""
+        said = [f"namespace {name!r}: {why}" for name, (why, _) in sorted(self._refused.items())]
+        more = [f"{len(said) - _MOST_NAMED} more namespaces"] if len(said) > _MOST_NAMED else []
+        return "; ".join([*said[:_MOST_NAMED], *more])
 
     def start(self) -> None:
         """Nothing happens by time here: the old server does it."""
@@ -81,7 +96,10 @@ class OldLmstfy:
     # ── moving ───────────────────────────────────────────────────────────────────────────────────
 
     async def take(self, queues: Sequence[str], limit: int) -> list[TakenJob]:
-        """Consume jobs. One whose tries are spent by that gets this one back when it is moved."""
+        """Consume jobs. One whose tries are spent by that gets this one back when it is moved.
+
+        A namespace that is refused, such as one whose token is not known here, keeps its jobs there.
+        """
         by_namespace: dict[str, list[str]] = {}
         for stored in queues:
             names = split_queue(stored)
@@ -91,14 +109,22 @@ class OldLmstfy:
                     self._named[stored] = None
         taken: list[TakenJob] = []
         for namespace, wanted in by_namespace.items():
-            for start in range(0, len(wanted), _MOST_QUEUES):
-                some = wanted[start : start + _MOST_QUEUES]
-                try:
+            if len(taken) >= limit:
+                break
+            if namespace in self._refused and time.monotonic() < self._refused[namespace][1]:
+                continue
+            try:
+                for start in range(0, len(wanted), _MOST_QUEUES):
+                    some = wanted[start : start + _MOST_QUEUES]
                     taken += await self._take(namespace, some, limit - len(taken))
-                except StoreError:
-                    if taken:  # these are consumed
-                        return taken
-                    raise
+            except StoreUnavailable:
+                if taken:  # these are consumed
+                    return taken
+                raise
+            except StoreError as error:
+                self._note_refusal(namespace, error)
+            else:
+                self._refused.pop(namespace, None)
         return taken
 
     async def _take(self, namespace: str, names: list[str], limit: int) -> list[TakenJob]:
@@ -168,15 +194,14 @@ class OldLmstfy:
         await _all(self._remove(ref) for ref in refs)
 
     async def _remove(self, ref: Ref) -> None:
-        names = split_queue(ref.queue)
-        if names is not None and ref.id.isalnum() and ref.id.isascii():
-            await self._ask("DELETE", f"{names[0]}/{names[1]}/job/{ref.id}")
+        if path := _path_of_job(ref):
+            await self._ask("DELETE", path)
 
     async def get(self, ref: Ref) -> Job | None:
-        names = split_queue(ref.queue)
-        if names is None or not (ref.id.isalnum() and ref.id.isascii()):
+        path = _path_of_job(ref)
+        if not path:
             return None
-        answer = await self._ask("GET", f"{names[0]}/{names[1]}/job/{ref.id}")
+        answer = await self._ask("GET", path)
         if answer.status == 404:
             return None
         shown = _decoded(answer, _Shown)
@@ -189,21 +214,27 @@ class OldLmstfy:
         return dict(zip(asked, sizes, strict=True))
 
     async def _size(self, queue: str, path: str) -> int:
-        names = split_queue(queue)
-        if names is None:
-            return 0
-        return int(_decoded(await self._ask("GET", f"{names[0]}/{names[1]}/{path}"), dict[str, Any])["size"])
+        at = _path(queue)
+        return int(_decoded(await self._ask("GET", f"{at}/{path}"), dict[str, Any])["size"]) if at else 0
 
     async def left(self) -> dict[State, int]:
         """Ready and dead jobs of the known queues; lmstfy does not say what is delayed or reserved."""
-        found = await asyncio.gather(*(self.counted(queue) for queue in await self.queues()))
-        return {state: sum(counts[state] for counts in found) for state in _SIZES}
+        queues = await self.queues()
+        found = await asyncio.gather(*map(self.counted, queues), return_exceptions=True)
+        left = dict.fromkeys(_SIZES, 0)
+        for queue, counts in zip(queues, found, strict=True):
+            if not isinstance(counts, BaseException):
+                left = {state: number + counts[state] for state, number in left.items()}
+            elif isinstance(counts, StoreError) and not isinstance(counts, StoreUnavailable):
+                self._note_refusal(queue.partition(".")[0], counts)
+            else:
+                raise counts
+        return left
 
     async def purge(self, queue: str, state: State, limit: int | None) -> int:
-        names = split_queue(queue)
-        if names is None:
+        path = _path(queue)
+        if not path:
             return 0
-        path = f"{names[0]}/{names[1]}"
         if state is State.AVAILABLE:
             await self._ask("DELETE", path)
             return 0
@@ -214,17 +245,17 @@ class OldLmstfy:
         return number
 
     async def dead_head(self, queue: str) -> str:
-        names = split_queue(queue)
-        if names is None:
+        path = _path(queue)
+        if not path:
             return ""
-        answer = await self._ask("GET", f"{names[0]}/{names[1]}/deadletter")
+        answer = await self._ask("GET", f"{path}/deadletter")
         return str(_decoded(answer, dict[str, Any]).get("deadletter_head") or "")
 
     async def respawn(self, queue: str, limit: int, ttl: int) -> int:
-        names = split_queue(queue)
-        if names is None:
+        path = _path(queue)
+        if not path:
             return 0
-        answer = await self._ask("PUT", f"{names[0]}/{names[1]}/deadletter?limit={limit}&ttl={ttl}")
+        answer = await self._ask("PUT", f"{path}/deadletter?limit={limit}&ttl={ttl}")
         return int(_decoded(answer, dict[str, Any])["count"])
 
     async def answers(self) -> str:
@@ -235,6 +266,11 @@ class OldLmstfy:
         return ""
 
     # ── private ──────────────────────────────────────────────────────────────────────────────────
+
+    def _note_refusal(self, namespace: str, error: StoreError) -> None:
+        if namespace not in self._refused:
+            _log.warning("namespace %r: %s; its jobs stay there until that is mended", namespace, error)
+        self._refused[namespace] = (str(error), time.monotonic() + _AFTER_REFUSAL)
 
     async def _ask(self, method: str, path: str) -> HttpAnswer:
         """Send a request about a namespace. Raises StoreError, also for what it refuses."""
@@ -248,6 +284,17 @@ class OldLmstfy:
         return await _checked(self._admin, "GET", path, headers)
 
 
+def _path(queue: str) -> str:
+    """The path of a queue of the store below `/api/`; "" if it is not lmstfy's, or its name was shortened."""
+    return "/".join(split_queue(queue) or ())
+
+
+def _path_of_job(ref: Ref) -> str:
+    """The path of a job; "" if no job of lmstfy can have this id in this queue."""
+    path = _path(ref.queue)
+    return f"{path}/job/{ref.id}" if path and ref.id.isalnum() and ref.id.isascii() else ""
+
+
 async def _checked(client: HttpClient, method: str, target: str, headers: dict[str, str]) -> HttpAnswer:
     try:
         answer = await client.request(method, target, headers, within=_WITHIN)
@@ -256,7 +303,8 @@ async def _checked(client: HttpClient, method: str, target: str, headers: dict[s
     if answer.status in (200, 201, 204, 404):
         return answer
     shown = answer.body[:200].decode("utf-8", "replace")
-    raise StoreError(f"the old lmstfy answered {answer.status}: {shown}")
+    way_out = "; give the token of this namespace in UpstreamTokens" if answer.status == 401 else ""
+    raise StoreError(f"the old lmstfy answered {answer.status}: {shown}{way_out}")
 
 
 async def _all(requests: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -285,3 +333,37 @@ def _taken(shown: _Shown) -> TakenJob:
         attributes=shown.attributes,
     )
     return TakenJob(msgspec.structs.replace(job, priority=DRAINED_FIRST))
+
+
+# ── its tokens ───────────────────────────────────────────────────────────────────────────────────
+
+
+async def take_over_tokens(old: OldLmstfy, pool: str, tokens: Tokens, limits: TokenLimits) -> None:
+    """Copy the tokens and limits of the old server that the pool does not have yet; it may be away."""
+    try:
+        copied = await _copied(old, pool, tokens, limits)
+    except StoreError as error:
+        _log.warning("pool %s: the tokens of the old lmstfy were not copied: %s", pool, error)
+        return
+    if copied:
+        _log.info("pool %s: copied %d tokens of the old lmstfy", pool, copied)
+
+
+async def _copied(old: OldLmstfy, pool: str, tokens: Tokens, limits: TokenLimits) -> int:
+    copied = 0
+    for namespace in await old.namespaces():
+        try:
+            found = await old.tokens(quote(namespace))
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            _log.warning(
+                "pool %s: the tokens of the namespace %s were not copied: %s", pool, namespace, error
+            )
+            continue
+        for token, description in found.items():
+            if await tokens.create(pool, namespace, description, token) is not None:
+                copied += 1
+    for namespace, token, limiter in await old.limits():
+        await limits.put(pool, namespace, token, limiter, new=True)  # one that is there already stays
+    return copied

@@ -8,29 +8,14 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Annotated, Self
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.core.errors import ConfigError
-
-__all__ = [
-    "LARGEST_DOCUMENT",
-    "LONGEST_LOG",
-    "MOST_DOCUMENTS",
-    "Document",
-    "DocumentChange",
-    "DocumentPage",
-    "DocumentStatus",
-    "Documenting",
-    "LogEntry",
-    "LogPage",
-    "QuotaRequest",
-    "QuotaTaken",
-    "WrittenDocument",
-    "check_change",
-    "check_kind",
-]
+from penstock.core.security import Secret
+from penstock.stores.contract.request import Request
 
 #: The most bytes of one document or log entry, the most documents of a kind, the most entries of a log.
 LARGEST_DOCUMENT, MOST_DOCUMENTS, LONGEST_LOG = 65_536, 10_000, 100_000
@@ -43,7 +28,7 @@ class Document(msgspec.Struct, frozen=True):
     """A stored document. `revision` is higher after each change, and never repeats for a name."""
 
     name: str
-    body: bytes
+    body: Annotated[bytes, Secret.DOCUMENT]
     revision: int
     updated_at: int
     expires_at: int | None = None
@@ -59,7 +44,7 @@ class DocumentChange(msgspec.Struct, frozen=True):
     """
 
     name: str
-    body: bytes | None
+    body: Annotated[bytes | None, Secret.DOCUMENT]
     expected: int | None = None
     expires_in: int | None = None
 
@@ -101,7 +86,7 @@ class LogEntry(msgspec.Struct, frozen=True):
 
     number: int
     at: int
-    body: bytes
+    body: Annotated[bytes, Secret.LOG]
 
 
 class LogPage(msgspec.Struct, frozen=True):
@@ -127,67 +112,106 @@ class QuotaTaken(msgspec.Struct, frozen=True):
     resets_in: int
 
 
-class Documenting(Protocol):
-    """The verbs for documents, logs and quotas.
+class Documents(Request[DocumentPage], frozen=True):
+    """List the documents of a kind that have not expired, from the one after the name `after` on.
 
-    A kind and the name of a log have 1 to 64 of `a-z 0-9 . _ -`; a document's name has 1 to 512 bytes.
+    `limit`: the largest number of documents in the page, from 1 to 1000. A page may have fewer; only
+    `next` is None tells the end.
     """
 
-    async def documents(self, kind: str, *, after: str | None = None, limit: int = 1_000) -> DocumentPage:
-        """List the documents of a kind that have not expired, from the one after the name `after` on.
+    kind: str
+    after: str | None = None
+    limit: int = 1_000
 
-        `limit`: the largest number of documents in the page, from 1 to 1000. A page may have fewer; only
-        `next` is None tells the end.
-        """
-        ...
+    def checked(self) -> Self:
+        return replace(self, kind=check_kind(self.kind), limit=min(max(1, self.limit), 1_000))
 
-    async def document_versions(self, kinds: Sequence[str]) -> list[int]:
-        """Read the version of each kind: 0 at first, and higher after each change of a document.
 
-        One cheap read, for nodes that poll for changes. The expiry of a document does not change it.
-        """
-        ...
+class DocumentVersions(Request[list[int]], frozen=True):
+    """Read the version of each kind: 0 at first, and higher after each change of a document.
 
-    async def change_documents(
-        self, kind: str, changes: Sequence[DocumentChange], *, notify: bool = False
-    ) -> list[WrittenDocument]:
-        """Change documents of one kind in one step, each by itself and in order.
+    One cheap read, for nodes that poll for changes. The expiry of a document does not change it.
+    """
 
-        - `notify`: if anything was changed, wake waiting workers with SETTINGS, as a change of settings does.
+    kinds: Sequence[str]
 
-        - Removing a missing document is APPLIED, unless `expected` says otherwise.
-        - Expired documents count as missing; a full kind removes them.
+    def checked(self) -> Self:
+        for kind in self.kinds:
+            check_kind(kind)
+        return self
 
-        Answer: one `WrittenDocument` per change, in order.
-        Errors: ConfigError for a kind, name or body that is too long; then the call changes nothing.
-        """
-        ...
 
-    async def take_quota(self, requests: Sequence[QuotaRequest]) -> list[QuotaTaken]:
-        """Take from quotas that all nodes share, in order.
+class ChangeDocuments(Request[list[WrittenDocument]], frozen=True):
+    """Change documents of one kind in one step, each by itself and in order.
 
-        A window begins with the first request after the previous window. A request takes what the window has
-        left, at most its `amount`. A power cut may lose the latest requests.
+    - `notify`: if anything was changed, wake waiting workers with SETTINGS, as a change of settings does.
 
-        Answer: one `QuotaTaken` per request, in order.
-        Errors: ConfigError for a name that is too long; then the call changes nothing.
-        """
-        ...
+    - Removing a missing document is APPLIED, unless `expected` says otherwise.
+    - Expired documents count as missing; a full kind removes them.
 
-    async def append_log(self, log: str, entries: Sequence[bytes], *, keep: int = 10_000) -> int:
-        """Append entries, and remove all but the newest `keep` (at most `LONGEST_LOG`).
+    Answer: one `WrittenDocument` per change, in order.
+    Errors: ConfigError for a kind, name or body that is too long; then the call changes nothing.
+    """
 
-        Answer: the number of the last entry of the log; 0 if it has none.
-        Errors: ConfigError for a name or entry that is too long; then the call changes nothing.
-        """
-        ...
+    kind: str
+    changes: Sequence[DocumentChange]
+    notify: bool = False
 
-    async def read_log(self, log: str, *, before: int | None = None, limit: int = 100) -> LogPage:
-        """List the entries of a log, newest first; with `before`, those with lower numbers.
+    def checked(self) -> Self:
+        check_kind(self.kind)
+        for change in self.changes:
+            check_change(change.name, change.body)
+        return self
 
-        `limit`: the largest number of entries in the page, from 1 to 1000.
-        """
-        ...
+
+class TakeQuota(Request[list[QuotaTaken]], frozen=True):
+    """Take from quotas that all nodes share, in order.
+
+    A window begins with the first request after the previous window. A request takes what the window has
+    left, at most its `amount`. A power cut may lose the latest requests.
+
+    Answer: one `QuotaTaken` per request, in order.
+    Errors: ConfigError for a name that is too long; then the call changes nothing.
+    """
+
+    requests: Sequence[QuotaRequest]
+
+    def checked(self) -> Self:
+        for request in self.requests:
+            check_change(request.name, None)
+        return self
+
+
+class AppendLog(Request[int], frozen=True):
+    """Append entries, and remove all but the newest `keep` (at most `LONGEST_LOG`).
+
+    Answer: the number of the last entry of the log; 0 if it has none.
+    Errors: ConfigError for a name or entry that is too long; then the call changes nothing.
+    """
+
+    log: str
+    entries: Sequence[Annotated[bytes, Secret.LOG]]
+    keep: int = 10_000
+
+    def checked(self) -> Self:
+        check_kind(self.log)
+        for entry in self.entries:
+            check_change(self.log, entry)
+        return replace(self, keep=min(max(1, self.keep), LONGEST_LOG))
+
+
+class ReadLog(Request[LogPage], frozen=True):
+    """List the entries of a log, newest first; with `before`, those with lower numbers.
+
+    `limit`: the largest number of entries in the page, from 1 to 1000.
+    """
+
+    log: str
+    before: int | None = None
+    limit: int = 100
+
+    def checked(self) -> Self:
+        return replace(self, log=check_kind(self.log), limit=min(max(1, self.limit), 1_000))
 
 
 def check_kind(kind: str) -> str:

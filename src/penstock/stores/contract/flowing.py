@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Self
 
 import msgspec
+from msgspec.structs import replace
 
+from penstock.core.errors import QueueFull
 from penstock.core.flow import FlowInfo, FlowNode, NewFlow, NewNode
-from penstock.core.job import NewJob, Ref
-
-__all__ = ["FLOW_STEP", "FlowChange", "FlowPage", "Flowing", "SyncFlowing", "most_steps"]
+from penstock.core.job import NewJob
+from penstock.stores.contract.request import OfRef, OfRefs, Request, SyncRequest
 
 #: The largest number of nodes in one call of a verb of flows.
 FLOW_STEP = 1_000
@@ -44,119 +45,115 @@ class FlowPage(msgspec.Struct, frozen=True):
         return cls(list(flows), f"{at}/{queue}/{id}")
 
 
+def no_room(queue: str, needs: int, size: int, retry_after: int, *, waits: bool) -> QueueFull:
+    """The error for a queue that does not take the first jobs of a flow.
+
+    `needs`: how many; `size`, `retry_after` (ms) and `waits` as in `Enqueued`.
+    """
+    fits = needs <= size
+    wait = retry_after / 1000 if fits else None  # it never has room for more than its limit
+    return QueueFull(queue, wait, size, needs=needs, waits=waits and fits)
+
+
 def most_steps(info: FlowInfo) -> int:
     """How often a client calls `advance_flows` for this flow at most; workers continue what is left."""
     return 100 + info.total // 10
 
 
-class Flowing(Protocol):
-    """The verbs of flows, for callers in an event loop."""
+class PutFlow(SyncRequest[FlowInfo | None], frozen=True):
+    """Store up to `FLOW_STEP` nodes of a flow, and with `start` start it.
 
-    async def put_flow(
-        self, flow: NewFlow, nodes: Sequence[NewNode], *, start: bool = True
-    ) -> FlowInfo | None:
-        """Store up to `FLOW_STEP` nodes of a flow, and with `start` start it.
+    - Nodes come in the order of their numbers, and predecessors before their successors. Nodes that are
+      stored already are skipped, so a call can be repeated.
+    - Nothing runs before the call with `start`, which is the last: it starts up to `FLOW_STEP` nodes; the
+      others are started by `advance_flows`.
+    - The first call asks the queues in `flow.starts` if they take the flow. All other jobs of a flow
+      follow an accepted job: a closed or full queue takes them.
 
-        - Nodes come in the order of their numbers, and predecessors before their successors. Nodes that are
-          stored already are skipped, so a call can be repeated.
-        - Nothing runs before the call with `start`, which is the last: it starts up to `FLOW_STEP` nodes; the
-          others are started by `advance_flows`.
-        - A closed or full queue takes the jobs of a flow.
+    Answer: the flow; None if the id belongs to another flow (another `key`), or the parts before this one
+    are gone (see `BUILDING_KEPT`). Nothing was stored then.
 
-        Answer: the flow; None if the id belongs to another flow (another `key`), or the parts before this one
-        are gone (see `BUILDING_KEPT`). Nothing was stored then.
+    Errors: QueueClosed and QueueFull if a queue in `flow.starts` refuses its jobs: nothing was stored.
+    NotReplicated if it is stored, but on fewer replicas than the store's URL requires.
+    """
 
-        Errors: NotReplicated if it is stored, but on fewer replicas than the store's URL requires.
-        """
-        ...
-
-    async def add_to_flow(
-        self, ref: Ref, join: int, jobs: Sequence[NewJob], *, key: str = ""
-    ) -> FlowInfo | None:
-        """Add up to `FLOW_STEP` jobs to a running flow, as further predecessors and inputs of a join.
-
-        - Each job becomes a node and is enqueued; its `flow` is set by the store.
-        - `key`: a call whose key was used in this flow before changes nothing, so it can be repeated.
-
-        Answer: the flow; None if it does not run, or the join has ended. Nothing was stored then.
-
-        Errors: NotReplicated if they are stored, but on fewer replicas than the store's URL requires.
-        """
-        ...
-
-    async def get_flows(self, refs: Sequence[Ref]) -> list[FlowInfo | None]:
-        """Read flows, one per ref; None for a flow that does not exist."""
-        ...
-
-    async def flow_nodes(
-        self, ref: Ref, indexes: Sequence[int], *, results: bool = True
-    ) -> list[FlowNode | None]:
-        """Read up to `FLOW_STEP` nodes of a flow by their numbers; None for a node that does not exist.
-
-        `results=False`: without their results, which may be large: they are not read, and None in the answer.
-        """
-        ...
-
-    async def list_flows(self, *, after: str | None = None, limit: int = 50) -> FlowPage:
-        """List flows of all queues by their time of creation, newest first.
-
-        Errors: ConfigError if `after` is not a cursor.
-        """
-        ...
-
-    async def change_flow(self, ref: Ref, change: FlowChange, *, node: int | None = None) -> FlowInfo | None:
-        """Cancel or retry a flow: up to `FLOW_STEP` nodes now, the others by `advance_flows`.
-
-        - CANCEL: jobs in a queue are cancelled, running jobs are asked to stop, nodes without a job are
-          skipped. A flow that has ended does not change.
-        - RETRY: failed nodes whose jobs still exist run again, and skipped nodes wait again. A flow without
-          failed nodes does not change.
-        - RETRY with `node`: this node and all that follow it run again as well, also completed ones. Their
-          jobs are retried when they start, and keep their errors; a node whose job is gone ends.
-
-        Answer: the flow after the change; None if it does not exist.
-        Errors: ConfigError if the flow has not ended, or `node` has no job that can run again.
-        """
-        ...
-
-    async def advance_flows(self, *, limit: int = FLOW_STEP) -> int:
-        """Continue what verbs of flows, and ends of jobs, have left over, in one bounded step per flow.
-
-        - Cancels flows whose job (`NewFlow.wakes`) was cancelled, is dead, or was removed before its end, and
-          those that were not started when it completed.
-        - Removes results that no node needs any longer (`NewNode.uses`), flows past their retention, and
-          those that were never started.
-
-        Workers call it.
-
-        Answer: the number of nodes and flows changed; 0: nothing is left over.
-        """
-        ...
+    flow: NewFlow
+    nodes: Sequence[NewNode]
+    start: bool = True
 
 
-class SyncFlowing(Protocol):
-    """The same for callers without an event loop; each verb runs in the caller's thread."""
+class AddToFlow(OfRef[FlowInfo | None], frozen=True):
+    """Add up to `FLOW_STEP` jobs to a running flow, as further predecessors and inputs of a join.
 
-    def put_flow(self, flow: NewFlow, nodes: Sequence[NewNode], *, start: bool = True) -> FlowInfo | None:
-        """As `Flowing.put_flow`."""
-        ...
+    - Each job becomes a node and is enqueued; its `flow` is set by the store.
+    - `key`: a call whose key was used in this flow before changes nothing, so it can be repeated.
 
-    def add_to_flow(self, ref: Ref, join: int, jobs: Sequence[NewJob], *, key: str = "") -> FlowInfo | None:
-        """As `Flowing.add_to_flow`."""
-        ...
+    Answer: the flow; None if it does not run, or the join has ended. Nothing was stored then.
 
-    def get_flows(self, refs: Sequence[Ref]) -> list[FlowInfo | None]:
-        """As `Flowing.get_flows`."""
-        ...
+    Errors: NotReplicated if they are stored, but on fewer replicas than the store's URL requires.
+    """
 
-    def flow_nodes(self, ref: Ref, indexes: Sequence[int], *, results: bool = True) -> list[FlowNode | None]:
-        """As `Flowing.flow_nodes`."""
-        ...
+    join: int
+    jobs: Sequence[NewJob]
+    key: str = ""
 
-    def change_flow(self, ref: Ref, change: FlowChange, *, node: int | None = None) -> FlowInfo | None:
-        """As `Flowing.change_flow`."""
-        ...
 
-    def advance_flows(self, *, limit: int = FLOW_STEP) -> int:
-        """As `Flowing.advance_flows`."""
-        ...
+class GetFlows(OfRefs[list[FlowInfo | None]], frozen=True):
+    """Read flows, one per ref; None for a flow that does not exist."""
+
+
+class FlowNodes(OfRef[list[FlowNode | None]], frozen=True):
+    """Read up to `FLOW_STEP` nodes of a flow by their numbers; None for a node that does not exist.
+
+    `results=False`: without their results, which may be large: they are not read, and None in the answer.
+    """
+
+    indexes: Sequence[int]
+    results: bool = True
+
+
+class ListFlows(Request[FlowPage], frozen=True, kw_only=True):
+    """List flows of all queues by their time of creation, newest first.
+
+    Errors: ConfigError if `after` is not a cursor.
+    """
+
+    after: str | None = None
+    limit: int = 50
+
+    def checked(self) -> Self:
+        return replace(self, limit=min(max(1, self.limit), FLOW_STEP))
+
+
+class ChangeFlow(OfRef[FlowInfo | None], frozen=True):
+    """Cancel or retry a flow: up to `FLOW_STEP` nodes now, the others by `advance_flows`.
+
+    - CANCEL: jobs in a queue are cancelled, running jobs are asked to stop, nodes without a job are
+      skipped. A flow that has ended does not change.
+    - RETRY: failed nodes whose jobs still exist run again, and skipped nodes wait again. A flow without
+      failed nodes does not change.
+    - RETRY with `node`: this node and all that follow it run again as well, also completed ones. Their
+      jobs are retried when they start, and keep their errors; a node whose job is gone ends.
+
+    Answer: the flow after the change; None if it does not exist.
+    Errors: ConfigError if the flow has not ended, or `node` has no job that can run again.
+    """
+
+    change: FlowChange
+    node: int | None = None
+
+
+class AdvanceFlows(SyncRequest[int], frozen=True, kw_only=True):
+    """Continue what verbs of flows, and ends of jobs, have left over, in one bounded step per flow.
+
+    - Cancels flows whose job (`NewFlow.wakes`) was cancelled, is dead, or was removed before its end, and
+      those that were not started when it completed.
+    - Removes results that no node needs any longer (`NewNode.uses`), flows past their retention, and
+      those that were never started.
+
+    Workers call it.
+
+    Answer: the number of nodes and flows changed; 0: nothing is left over.
+    """
+
+    limit: int = FLOW_STEP

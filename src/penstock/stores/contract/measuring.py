@@ -7,31 +7,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Annotated
 
 import msgspec
 
-from penstock.core.queue_depth import QueueDepth
-from penstock.core.task_stats import TaskStats
-
-__all__ = [
-    "ERRORS_KEPT",
-    "MOST_ERROR_GROUPS",
-    "MOST_STATS_TASKS",
-    "REPORTS_REMEMBERED",
-    "SIZE_SAMPLE",
-    "DepthPage",
-    "DepthRow",
-    "ErrorCount",
-    "ErrorGroup",
-    "Measuring",
-    "QueueSize",
-    "Resolution",
-    "StatsPage",
-    "StatsReport",
-    "StatsRow",
-    "TaskCount",
-]
+from penstock.core.security import Secret
+from penstock.core.stats import QueueDepth, TaskStats
+from penstock.stores.contract.request import Request
 
 #: The most tasks of a queue with statistics of their own in one period; the rest is counted as `other`.
 MOST_STATS_TASKS = 200
@@ -89,10 +71,10 @@ class ErrorCount(msgspec.Struct, frozen=True):
     `message` is normalised: without what differs from job to job.
     """
 
-    group: str
+    group: Annotated[str, Secret.ERROR_GROUP_NAME]
     task: str
     kind: str
-    message: str
+    message: Annotated[str, Secret.ERROR_GROUP]
     count: int
     job: str
 
@@ -148,10 +130,10 @@ class ErrorGroup(msgspec.Struct, frozen=True):
     """
 
     queue: str
-    group: str
+    group: Annotated[str, Secret.ERROR_GROUP_NAME]
     task: str
     kind: str
-    message: str
+    message: Annotated[str, Secret.ERROR_GROUP]
     count: int
     first: int
     last: int
@@ -166,56 +148,66 @@ class QueueSize(msgspec.Struct, frozen=True):
     sampled: bool
 
 
-class Measuring(Protocol):
-    """The verbs of statistics."""
+class AddStats(Request[list[bool]], frozen=True):
+    """Add reports to the statistics of the current minute, hour and day, and to the groups of errors.
 
-    async def add_stats(self, reports: Sequence[StatsReport]) -> list[bool]:
-        """Add reports to the statistics of the current minute, hour and day, and to the groups of errors.
+    - A report with the number of an earlier one of the same source and queue, or a lower one, is not
+      added again: repeating a call whose reply was lost is safe for an hour.
+    - Reports of a queue that does not exist are dropped.
 
-        - A report with the number of an earlier one of the same source and queue, or a lower one, is not
-          added again: repeating a call whose reply was lost is safe for an hour.
-        - Reports of a queue that does not exist are dropped.
+    Answer: one value per report, in order; False: its part of the store is unreachable. Repeat it.
+    """
 
-        Answer: one value per report, in order; False: its part of the store is unreachable. Repeat it.
-        """
-        ...
+    reports: Sequence[StatsReport]
 
-    async def read_stats(
-        self, resolution: Resolution, *, span: int, queue: str | None = None, task: str | None = None
-    ) -> StatsPage:
-        """Read the statistics of all periods that end less than `span` ms ago, of one queue or task or all.
 
-        Answer: rows by queue, period and task. A record that cannot be read is left out.
-        """
-        ...
+class ReadStats(Request[StatsPage], frozen=True):
+    """Read the statistics of all periods that end less than `span` ms ago, of one queue or task or all.
 
-    async def read_errors(self, *, queue: str | None = None, task: str | None = None) -> list[ErrorGroup]:
-        """List the groups of errors of one queue or task or all, the latest error first."""
-        ...
+    Answer: rows by queue, period and task. A record that cannot be read is left out.
+    """
 
-    async def sample_depths(self) -> int:
-        """Count the unfinished jobs of each queue that has no sample in the current minute yet.
+    resolution: Resolution
+    span: int
+    queue: str | None = None
+    task: str | None = None
 
-        A queue has one sample per minute of the store's clock, however many callers there are. Each sample is
-        added to the current minute, hour and day. The first one of each also stores the total of enqueued
-        jobs, or 0 if the queue has no earlier samples. The time of the call does not depend on the number of
-        jobs.
 
-        Answer: the time until the next minute begins.
-        """
-        ...
+class ReadErrors(Request[list[ErrorGroup]], frozen=True, kw_only=True):
+    """List the groups of errors of one queue or task or all, the latest error first."""
 
-    async def read_depths(self, resolution: Resolution, *, span: int, queue: str | None = None) -> DepthPage:
-        """Read the depths in all periods that end less than `span` ms ago, of one queue or of all.
+    queue: str | None = None
+    task: str | None = None
 
-        Answer: rows by queue and period. A period without a sample has no row: jobs that were enqueued in it
-        count in the last period before it that has one. A record that cannot be read is left out.
-        """
-        ...
 
-    async def queue_sizes(self, names: Sequence[str] | None = None) -> list[QueueSize]:
-        """Estimate the space that these queues take in memory or in the file, or all queues, by name.
+class SampleDepths(Request[int], frozen=True):
+    """Count the unfinished jobs of each queue that has no sample in the current minute yet.
 
-        The time of the call does not depend on the number of jobs.
-        """
-        ...
+    A queue has one sample per minute of the store's clock, however many callers there are. Each sample is
+    added to the current minute, hour and day. The first one of each also stores the total of enqueued
+    jobs, or 0 if the queue has no earlier samples. The time of the call does not depend on the number of
+    jobs.
+
+    Answer: the time until the next minute begins.
+    """
+
+
+class ReadDepths(Request[DepthPage], frozen=True):
+    """Read the depths in all periods that end less than `span` ms ago, of one queue or of all.
+
+    Answer: rows by queue and period. A period without a sample has no row: jobs that were enqueued in it
+    count in the last period before it that has one. A record that cannot be read is left out.
+    """
+
+    resolution: Resolution
+    span: int
+    queue: str | None = None
+
+
+class QueueSizes(Request[list[QueueSize]], frozen=True):
+    """Estimate the space that these queues take in memory or in the file, or all queues, by name.
+
+    The time of the call does not depend on the number of jobs.
+    """
+
+    names: Sequence[str] | None = None

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncGenerator, Generator, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
 
 import msgspec
 
 from penstock.core.job import Job, NewJob, Ref, State
+from penstock.core.lifecycle import ASK_CANCELLED
+from penstock.core.security import Secret
+from penstock.stores.contract.request import OfRefs, SyncRequest
 
-__all__ = ["EnqueueStatus", "Enqueued", "Producing", "SyncProducing"]
+#: What Python raises for a job with a value that cannot be written: a wrong type, a huge number, a surrogate.
+UNWRITABLE = (TypeError, ValueError, OverflowError, AttributeError)
 
 
 class EnqueueStatus(enum.StrEnum):
@@ -47,97 +51,84 @@ class Enqueued(msgspec.Struct, frozen=True):
     waits: bool = False
 
 
-class Producing(Protocol):
-    """The verbs of a producer, for callers in an event loop."""
-
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Store new jobs.
-
-        - Jobs are stored in the order given: if two jobs of one call have the same id, the second is EXISTS.
-        - Checks run in this order, and the first that applies is the answer: EXISTS (a job with this id, in
-          any state, also in a closed queue), CLOSED, DUPLICATE or REPLACED, FULL (the queue has `max_size`
-          queued jobs, counted over all queued states).
-        - Unique keys: see docs/concepts/unique-keys.md.
-        - `lifecycle.first_state` gives the first state of a job. If `expires_in` and `expires_at` are both
-          set, the earlier instant applies.
-
-        Answer: one `Enqueued` per job, in the order of the jobs.
-        Errors: a call that is one step of the store raises StoreError, or EnqueueUnknown if the reply was
-        lost. A call that needs several steps (a large batch, several servers) answers FAILED or UNKNOWN for
-        each job of a failed step.
-        """
-        ...
-
-    async def get(self, refs: Sequence[Ref]) -> list[Job | None]:
-        """Read jobs as they are now.
-
-        Answer: one job per ref, in the order of the refs; None for a job that does not exist.
-        """
-        ...
-
-    async def cancel(self, refs: Sequence[Ref], *, reason: str = ...) -> list[State | None]:
-        """Cancel queued jobs at once, and ask running jobs to stop.
-
-        - `reason` (default `lifecycle.ASK_CANCELLED`) is stored with each job that this call cancels. A
-          running job that is asked to stop ends with this reason, if it is not the default (see `settle`).
-        - A request to stop is stored (`Job.cancel_asked`) until an operator retries the job. If the job is
-          queued again, the next worker that fetches it settles it as cancelled. A second request changes
-          nothing.
-        - Cancelled jobs are kept for the time that `lifecycle.kept` gives.
-
-        Answer: one state per ref: CANCELLED for a job that this call cancelled, RUNNING for a job asked to
-        stop, the unchanged state of a job that has ended or cannot be cancelled, None for a job that does not
-        exist.
-        """
-        ...
-
-    async def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        """Wait, without busy polling, until all jobs have ended or are gone.
-
-        `timeout`: the longest wait in ms of real time, even if a test controls the store's clock.
-        The ref of `end_of_flow` waits for the result or the end of a flow; its answer is always None.
-        Answer: as `get`, at the end of the wait, including jobs that have not ended in time.
-        """
-        ...
-
-    def stream_ends(
-        self, refs: Sequence[Ref], *, timeout: int
-    ) -> AsyncGenerator[dict[Ref, Job | None], None]:
-        """Stream jobs as they end.
-
-        - `timeout`: the longest wait in ms of real time.
-        - All streams and waits of an event loop share their queries to the store, for any number of jobs.
-        - Close a stream that is not read to its end.
-
-        Answer: each item maps the refs of jobs that have ended since the previous item to their jobs; None
-        for a job that does not exist. The first item has the jobs that have already ended. Each ref is
-        yielded once, even if it was given twice. The stream ends when all refs have been yielded, or at the
-        timeout.
-        """
-        ...
+def unwritable(job: NewJob, error: Exception) -> Enqueued:
+    """The answer for a job that cannot be written; the other jobs of its call are stored."""
+    return Enqueued(EnqueueStatus.FAILED, job.id, cause=f"the job cannot be written: {error}")
 
 
-class SyncProducing(Protocol):
-    """The verbs of a producer, for callers without an event loop; each runs in the caller's thread."""
+class Enqueue(SyncRequest[list[Enqueued]], frozen=True):
+    """Store new jobs.
 
-    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """As `Producing.enqueue`."""
-        ...
+    - Jobs are stored in the order given: if two jobs of one call have the same id, the second is EXISTS.
+    - Checks run in this order, and the first that applies is the answer: EXISTS (a job with this id, in
+      any state, also in a closed queue), CLOSED, DUPLICATE or REPLACED, FULL (the queue has `max_size`
+      queued jobs, counted over all queued states).
+    - Unique keys: see docs/concepts/unique-keys.md.
+    - `lifecycle.first_state` gives the first state of a job. If `expires_in` and `expires_at` are both
+      set, the earlier instant applies.
 
-    def get(self, refs: Sequence[Ref]) -> list[Job | None]:
-        """As `Producing.get`."""
-        ...
+    Answer: one `Enqueued` per job, in the order of the jobs. A job with a value that the store cannot
+    write is FAILED, and the others are stored.
+    Errors: a call that is one step of the store raises StoreError, or EnqueueUnknown if the reply was
+    lost. A call that needs several steps (a large batch, several servers) answers FAILED or UNKNOWN for
+    each job of a failed step.
+    """
 
-    def cancel(self, refs: Sequence[Ref], *, reason: str = ...) -> list[State | None]:
-        """As `Producing.cancel`."""
-        ...
+    jobs: Sequence[NewJob]
 
-    def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        """As `Producing.wait_for_end`."""
-        ...
 
-    def stream_ends(
-        self, refs: Sequence[Ref], *, timeout: int
-    ) -> Generator[dict[Ref, Job | None], None, None]:
-        """As `Producing.stream_ends`."""
-        ...
+class Get(OfRefs[list[Job | None]], frozen=True):
+    """Read jobs as they are now.
+
+    Answer: one job per ref, in the order of the refs; None for a job that does not exist.
+    """
+
+
+class CancelJobs(OfRefs[list[State | None]], frozen=True, kw_only=True):
+    """Cancel queued jobs at once, and ask running jobs to stop.
+
+    - `reason` (default `lifecycle.ASK_CANCELLED`) is stored with each job that this call cancels. A
+      running job that is asked to stop ends with this reason, if it is not the default (see `settle`).
+    - A request to stop is stored (`Job.cancel_asked`) until an operator retries the job. If the job is
+      queued again, the next worker that fetches it settles it as cancelled. A second request changes
+      nothing.
+    - A queued or suspended job that remembers the step STEP_UNDO is asked to stop as well, so that a
+      worker can undo its steps. Such a job becomes available at once (`waiting` if its partition has no
+      room); one that waits to start keeps its position.
+    - Cancelled jobs are kept for the time that `lifecycle.kept` gives.
+
+    Answer: one state per ref: CANCELLED for a job that this call cancelled, RUNNING for a job asked to
+    stop (it runs, or has STEP_UNDO), the unchanged state of a job that has ended or cannot be cancelled,
+    None for a job that does not exist.
+    """
+
+    verb: ClassVar[str] = "cancel"
+
+    reason: Annotated[str, Secret.REASON] = ASK_CANCELLED
+
+
+class WaitForEnd(OfRefs[list[Job | None]], frozen=True, kw_only=True):
+    """Wait, without busy polling, until all jobs have ended or are gone.
+
+    `timeout`: the longest wait in ms of real time, even if a test controls the store's clock.
+    The ref of `end_of_flow` waits for the result or the end of a flow; its answer is always None.
+    Answer: as `get`, at the end of the wait, including jobs that have not ended in time.
+    """
+
+    timeout: int
+
+
+class StreamEnds(OfRefs[dict[Ref, Job | None]], frozen=True, kw_only=True):
+    """Stream jobs as they end.
+
+    - `timeout`: the longest wait in ms of real time.
+    - All streams and waits of an event loop share their queries to the store, for any number of jobs.
+    - Close a stream that is not read to its end.
+
+    Answer: each item maps the refs of jobs that have ended since the previous item to their jobs; None
+    for a job that does not exist. The first item has the jobs that have already ended. Each ref is
+    yielded once, even if it was given twice. The stream ends when all refs have been yielded, or at the
+    timeout.
+    """
+
+    timeout: int

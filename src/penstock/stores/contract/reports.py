@@ -1,34 +1,16 @@
-"""Values that describe jobs, queues, partitions, batches and workers to operators.
+"""Values that describe jobs, queues, partitions, batches, workers and the store itself to operators.
 
 Instants are in ms since the epoch, by the store's clock.
 """
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from penstock.core.job import Job, State
-from penstock.core.limit_layers import NO_LAYERS, LimitLayers
-from penstock.core.limits import NO_LIMITS, QueueLimits
-
-__all__ = [
-    "PARTITION_SHOWN",
-    "BatchInfo",
-    "DayCount",
-    "Page",
-    "Parked",
-    "PartitionInfo",
-    "QueueInfo",
-    "QueueStats",
-    "WorkerInfo",
-]
-
-
-class Page(msgspec.Struct, frozen=True):
-    """One page of a list of jobs. `next` is the `after` of the next page; None on the last page."""
-
-    jobs: list[Job]
-    next: str | None
+from penstock.core.limits import NO_LAYERS, NO_LIMITS, LimitLayers, QueueLimits
 
 
 class QueueInfo(msgspec.Struct, frozen=True):
@@ -39,7 +21,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     - `layers`: who has set the limits.
     - `throttled_until`: when the queue's throttle ends; None if the queue is not throttled. A throttled queue
       gives no jobs.
-    - `opens`: when the rate or the throttle lets the next job start; None: now, or when a running job ends.
+    - `opens_at`: when the rate or the throttle lets the next job start; None: now, or at the end of a job.
     - `away`: why the store cannot report on this queue now, though it can report on others; "" if it can.
     """
 
@@ -52,7 +34,7 @@ class QueueInfo(msgspec.Struct, frozen=True):
     throttled_until: int | None = None
     away: str = ""
     layers: LimitLayers = NO_LAYERS
-    opens: int | None = None
+    opens_at: int | None = None
 
 
 class Parked(msgspec.Struct, frozen=True):
@@ -111,6 +93,10 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     - `handled`: the queues of which the worker runs the jobs of every task.
     - `full_queues`: the queues whose slots in the worker are all taken.
     - `full_tasks`: its process tasks, while all its process slots are taken.
+    - `identities`: the oldest name of each renamed task, by its other names: its keys, entries and counts go
+      by that one.
+    - `entries`: the periodic entries of its code ("queue/name") whose jobs it enqueues; None: unknown.
+    - `stalled_queues`: the queues whose jobs are waited for in every slot that they could have.
     - `state`: running, quiet or draining; "unreadable" if the record cannot be read.
     - `memory`, `cpu`: the resident bytes of the process, and the CPU seconds that it has used; 0: unknown.
     - `seen_at`: the store's clock at the worker's last announcement.
@@ -135,6 +121,9 @@ class WorkerInfo(msgspec.Struct, frozen=True):
     clock: int = 0
     full_queues: tuple[str, ...] = ()
     full_tasks: tuple[str, ...] = ()
+    identities: dict[str, str] = {}
+    entries: tuple[str, ...] | None = None
+    stalled_queues: tuple[str, ...] = ()
 
     @classmethod
     def unreadable(cls, id: str, seen_at: int) -> WorkerInfo:
@@ -160,3 +149,71 @@ class BatchInfo(msgspec.Struct, frozen=True):
     def order(self) -> tuple[bool, int, str, str, str]:
         """The sort key of collecting batches: in the order in which they are due."""
         return self.due is None, self.due or 0, self.task, self.key, self.queue
+
+
+# ── checkup ──────────────────────────────────────────────────────────────────────────────────────
+
+# Whether jobs are safe, as the store is set up.
+
+
+class Level(enum.StrEnum):
+    """The severity of a finding."""
+
+    FINE = "fine"
+    WARNING = "warning"  # jobs, or the work on them, are at risk
+    ERROR = "error"  # jobs will be lost, or cannot be stored
+
+    __hash__ = str.__hash__
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One result of a checkup: `what` was checked, `why` it has this level, and the `way_out`.
+
+    `loses_jobs`: a restart or full memory loses stored jobs.
+    """
+
+    level: Level
+    what: str
+    why: str
+    way_out: str = ""
+    loses_jobs: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}" + (f"; {self.way_out}" if self.way_out else "")
+
+
+def unreadable_settings_of(queue: str, cause: str) -> Finding:
+    """The finding for a queue whose settings cannot be read."""
+    why = f"they cannot be read, and count as not set ({cause})"
+    return Finding(
+        Level.WARNING, f"settings of the queue {queue}", why, "set them again with penstock queues set"
+    )
+
+
+# ── records that cannot be read ──────────────────────────────────────────────────────────────────
+
+# As verbs report them; see docs/concepts/unreadable-records.md.
+
+
+class SetAside(msgspec.Struct, frozen=True):
+    """A stored record that could not be read and was set aside, so that it blocks nothing.
+
+    | kind | consequence |
+    |---|---|
+    | "job" | the job is dead |
+    | "periodic entry" | the entry is never due |
+    | "settings" | the queue's settings count as not set |
+    | "worker" | the worker (`id`) counts as absent |
+    | "outbox entry" | the job that should have followed another job is not enqueued |
+
+    `cause` says why the record cannot be read.
+    """
+
+    kind: str
+    queue: str
+    id: str
+    cause: str
+
+    def __str__(self) -> str:
+        where = f" of the queue {self.queue}" if self.queue else ""
+        return f"{self.kind} {self.id}{where}: {self.cause}"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Protocol
+from typing import ClassVar
 
 import msgspec
 
 from penstock.core.job import NewJob, Ref
 from penstock.core.schedule import Entry, NewEntry, Overlap
-
-__all__ = ["Scheduling", "Tick", "TickResult", "TickStatus", "Timetable"]
+from penstock.stores.contract.request import OfRefs, Request
 
 
 class Timetable(msgspec.Struct, frozen=True):
@@ -57,57 +56,60 @@ class TickResult(msgspec.Struct, frozen=True):
     enqueued: tuple[str, ...] = ()
 
 
-class Scheduling(Protocol):
-    """The verbs for periodic entries. A name is unique in its queue: an entry's Ref is (queue, name).
+class Entries(Request[Timetable], frozen=True):
+    """List the periodic entries of these queues, or of all if None."""
 
-    `put_entries`, `pause_entries` and `delete_entries` wake waiting workers with SETTINGS.
+    queues: Sequence[str] | None = None
+
+
+class PutEntries(Request[list[Entry]], frozen=True):
+    """Store periodic entries; an entry of the same name in the same queue is replaced.
+
+    - An entry that is equal to the stored one does not change.
+    - The watermark of a new entry, or of an entry with a changed schedule, becomes now: runs that were
+      due before are not enqueued. A watermark in the future stays. The watermark of an unchanged schedule
+      stays, too.
+    - A paused entry stays paused.
+    - Missing queues are created.
+
+    Answer: the stored entries, in order.
     """
 
-    async def entries(self, queues: Sequence[str] | None = None) -> Timetable:
-        """List the periodic entries of these queues, or of all if None."""
-        ...
+    entries: Sequence[NewEntry]
 
-    async def put_entries(self, entries: Sequence[NewEntry]) -> list[Entry]:
-        """Store periodic entries; an entry of the same name in the same queue is replaced.
 
-        - An entry that is equal to the stored one does not change.
-        - The watermark of a new entry, or of an entry with a changed schedule, becomes now: runs that were
-          due before are not enqueued. A watermark in the future stays. The watermark of an unchanged schedule
-          stays, too.
-        - A paused entry stays paused.
-        - Missing queues are created.
+class PauseEntries(OfRefs[list[Entry | None]], frozen=True):
+    """Pause periodic entries (`paused=True`) or resume them.
 
-        Answer: the stored entries, in order.
-        """
-        ...
+    The watermark of a resumed entry becomes now, unless it lies in the future: runs missed during the
+    pause are not enqueued.
 
-    async def pause_entries(self, refs: Sequence[Ref], paused: bool) -> list[Entry | None]:
-        """Pause periodic entries (`paused=True`) or resume them.
+    Answer: the entries after the change, in order; None for an entry that does not exist.
+    """
 
-        The watermark of a resumed entry becomes now, unless it lies in the future: runs missed during the
-        pause are not enqueued.
+    paused: bool
 
-        Answer: the entries after the change, in order; None for an entry that does not exist.
-        """
-        ...
 
-    async def delete_entries(self, refs: Sequence[Ref]) -> list[bool]:
-        """Delete periodic entries. Their jobs stay.
+class DeleteEntries(OfRefs[list[bool]], frozen=True):
+    """Delete periodic entries. Their jobs stay.
 
-        Answer: one bool per ref; False for an entry that does not exist.
-        """
-        ...
+    Answer: one bool per ref; False for an entry that does not exist.
+    """
 
-    async def tick(self, ticks: Sequence[Tick]) -> list[TickResult]:
-        """Move the watermark of each entry and enqueue its jobs, in one step.
 
-        - A tick applies only if the entry has not changed since it was read. So exactly one of several
-          concurrent callers succeeds.
-        - A job is skipped if its id or unique key is taken, or if its queue is closed or full.
-        - `Overlap.SKIP`: a job is skipped if the entry's last job has not ended.
-        - `Overlap.REPLACE`: the entry's last job is cancelled first, as by `cancel` (`lifecycle.REPLACED`).
-        - A job that is NEW becomes the entry's last job. A job that is REPLACED counts as skipped.
+class TickEntries(Request[list[TickResult]], frozen=True):
+    """Move the watermark of each entry and enqueue its jobs, in one step.
 
-        Answer: one `TickResult` per tick, in order.
-        """
-        ...
+    - A tick applies only if the entry has not changed since it was read. So exactly one of several
+      concurrent callers succeeds.
+    - A job is skipped if its id or unique key is taken, or if its queue is closed or full.
+    - `Overlap.SKIP`: a job is skipped if the entry's last job has not ended.
+    - `Overlap.REPLACE`: the entry's last job is cancelled first, as by `cancel` (`lifecycle.REPLACED`).
+    - A job that is NEW becomes the entry's last job. A job that is REPLACED counts as skipped.
+
+    Answer: one `TickResult` per tick, in order.
+    """
+
+    verb: ClassVar[str] = "tick"
+
+    ticks: Sequence[Tick]

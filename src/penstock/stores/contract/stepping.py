@@ -7,36 +7,21 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Annotated, ClassVar
 
 import msgspec
 
 from penstock.core.job import Lease, Ref
-
-__all__ = [
-    "LARGEST_MEMORY",
-    "LARGEST_SIGNAL",
-    "LONGEST_SIGNAL_NAME",
-    "LONGEST_STEP_NAME",
-    "MOST_SIGNALS",
-    "MOST_STEPS",
-    "SIGNAL_GRACE",
-    "SIGNAL_KEPT",
-    "RecordStatus",
-    "RecordedStep",
-    "Signal",
-    "SignalStatus",
-    "SignalWait",
-    "StepRecord",
-    "Stepping",
-    "StoredStep",
-    "SyncStepping",
-]
+from penstock.core.security import Secret
+from penstock.stores.contract.request import OfRef, Request, SyncRequest
 
 #: The most steps of one job, and the most bytes of their names and values together.
 MOST_STEPS, LARGEST_MEMORY = 20_000, 8 * 1024 * 1024
 #: The longest name of a step, in bytes of UTF-8.
 LONGEST_STEP_NAME = 512
+#: The step of a job that has functions to undo its steps: a cancelled one runs once more before it ends, and
+#: it does not expire.
+STEP_UNDO = "undo!"
 #: The longest name or key of a signal: the name of a step that waits for it holds its name.
 LONGEST_SIGNAL_NAME = 200
 #: The largest data of a signal (bytes).
@@ -56,8 +41,20 @@ class StepRecord(msgspec.Struct, frozen=True, gc=False):
 
     lease: Lease
     name: str
-    value: bytes
+    value: Annotated[bytes, Secret.STEP]
     by: int
+
+
+class StepRemoval(msgspec.Struct, frozen=True, gc=False):
+    """A step to forget, if the lease is held. A wait of this name ends: its signal goes to others.
+
+    `waiting`: only if the step still waits for its signal. `by`: extends the lease to `by` ms from now.
+    """
+
+    lease: Lease
+    name: str
+    by: int
+    waiting: bool = False
 
 
 class RecordStatus(enum.StrEnum):
@@ -78,7 +75,7 @@ class RecordedStep(msgspec.Struct, frozen=True):
     """
 
     status: RecordStatus
-    value: bytes | None = None
+    value: Annotated[bytes | None, Secret.STEP] = None
     signal: tuple[str, str] | None = None
 
 
@@ -92,7 +89,7 @@ class StoredStep(msgspec.Struct, frozen=True):
 
     name: str
     at: int
-    value: bytes | None = None
+    value: Annotated[bytes | None, Secret.STEP] = None
     signal: tuple[str, str] | None = None
     left_out: int = 0
 
@@ -107,6 +104,24 @@ class StoredStep(msgspec.Struct, frozen=True):
         if size <= largest:
             return self
         return StoredStep(self.name, self.at, b"", self.signal, size)
+
+
+class StepEdit(msgspec.Struct, frozen=True):
+    """An operator's change of a step: its new value; None drops it."""
+
+    name: str
+    value: Annotated[bytes | None, Secret.STEP]
+
+
+class EditStatus(enum.StrEnum):
+    """The result of editing the steps of a job."""
+
+    APPLIED = "applied"
+    MISSING = "missing"  # there is no job
+    RUNNING = "running"  # a worker has the job, and its steps in memory: nothing was changed
+    FULL = "full"  # the job would have MOST_STEPS steps, or LARGEST_MEMORY bytes: nothing was changed
+
+    __hash__ = str.__hash__
 
 
 class SignalWait(msgspec.Struct, frozen=True, gc=False):
@@ -126,15 +141,39 @@ class SignalWait(msgspec.Struct, frozen=True, gc=False):
 class Signal(msgspec.Struct, frozen=True, gc=False):
     """A signal. With `flow`, only the job with this id can receive it.
 
-    `keep` (ms) and `most` (of the namespace) are the limits of signals that no job waits for.
+    `keep` (ms) and `most` (of the namespace) are the limits of signals that no job waits for. `replace`: if
+    a signal with this name, key and flow is stored, this one takes its place.
     """
 
     name: str
     key: str
-    data: bytes
+    data: Annotated[bytes, Secret.SIGNAL]
     flow: str | None = None
     keep: int = SIGNAL_KEPT
     most: int = MOST_SIGNALS
+    replace: bool = False
+
+
+class KeptSignal(msgspec.Struct, frozen=True):
+    """A stored signal that no job has received."""
+
+    name: str
+    key: str
+    flow: str | None
+    data: Annotated[bytes, Secret.SIGNAL]
+    sent_at: int
+    keep_until: int
+
+
+class SignalWaiter(msgspec.Struct, frozen=True):
+    """A job that waits for a signal, and the step that is to get it.
+
+    `of`: the value of the job's step `…!of` beside it: what data the wait takes.
+    """
+
+    ref: Ref
+    step: str
+    of: Annotated[bytes | None, Secret.STEP] = None
 
 
 class SignalStatus(enum.StrEnum):
@@ -144,80 +183,115 @@ class SignalStatus(enum.StrEnum):
     STORED = "stored"  # no job waits for it yet
     EXISTS = "exists"  # a signal with this name, key and flow is stored: the first one stays
     FULL = "full"  # the namespace has `most` signals that no job waits for
+    REPLACED = "replaced"  # a stored signal with this name, key and flow has the new data
 
     __hash__ = str.__hash__
 
 
-class Stepping(Protocol):
-    """The verbs of durable steps."""
+class RecordSteps(SyncRequest[list[RecordedStep]], frozen=True):
+    """Append each step to its job's memory if the lease token still matches, and extend the lease.
 
-    async def record_steps(self, records: Sequence[StepRecord]) -> list[RecordedStep]:
-        """Append each step to its job's memory if the lease token still matches, and extend the lease.
+    - A step is stored for itself; the steps before it are neither read nor written.
+    - The first value of a name stays: repeating a call whose reply was lost is safe.
+    - A job's steps stay when it is suspended, retried or dead, and are removed with it.
+    - A job that remembers STEP_UNDO does not expire, and `cancel` does not end it.
 
-        - A step is stored for itself; the steps before it are neither read nor written.
-        - The first value of a name stays: repeating a call whose reply was lost is safe.
-        - A job's steps stay when it is suspended, retried or dead, and are removed with it.
+    Answer: one `RecordedStep` per record, in order.
+    """
 
-        Answer: one `RecordedStep` per record, in order.
-        """
-        ...
-
-    async def steps(
-        self, ref: Ref, *, names: Sequence[str] | None = None, largest: int | None = None
-    ) -> list[StoredStep]:
-        """Read the steps of a job, in the order in which they were stored.
-
-        - `names`: only the steps with these names; other names have no place in the answer.
-        - `largest`: a value of more bytes is left out, so 0 lists the steps without their values.
-        - With one of them, steps that are stored meanwhile may be missing.
-        """
-        ...
-
-    async def await_signals(self, waits: Sequence[SignalWait]) -> list[RecordedStep]:
-        """Wait for signals, if the lease token still matches, and extend the lease.
-
-        - If the signal has been sent already, it is consumed: its data becomes the value of the step, and the
-          answer is EXISTS with it. So is the answer if the step has a value.
-        - Otherwise the job waits: the first signal with this name and key becomes the value of the step. If
-          the job is suspended then, it becomes available; if it still runs, its next suspension makes it
-          available at once.
-        - Repeating a wait changes nothing; with another name or key, the step waits for this signal instead
-          of the first. The waits of a job that has ended take no signal.
-
-        Answer: one `RecordedStep` per wait, in order.
-        """
-        ...
-
-    async def send_signals(self, signals: Sequence[Signal]) -> list[SignalStatus]:
-        """Send signals: each goes to one waiting job, or is stored until a job waits for it.
-
-        - A signal is consumed once. A stored one is removed after `keep` ms.
-        - Signals with a flow and without one are different signals.
-
-        Answer: one `SignalStatus` per signal, in order.
-
-        Errors: NotReplicated if they are stored, but on fewer replicas than the store's URL requires.
-        """
-        ...
+    records: Sequence[StepRecord]
 
 
-class SyncStepping(Protocol):
-    """The same for callers without an event loop; each verb runs in the caller's thread."""
+class ForgetSteps(SyncRequest[list[RecordedStep]], frozen=True):
+    """Remove each step from its job's memory if the lease token still matches, and extend the lease.
 
-    def record_steps(self, records: Sequence[StepRecord]) -> list[RecordedStep]:
-        """As `Stepping.record_steps`."""
-        ...
+    - STORED: the job has no step of this name, also if it had none.
+    - EXISTS, with `waiting`: the signal of the step has come; the step stays, and is in the answer.
+    - Repeating a call whose reply was lost is safe.
 
-    def steps(
-        self, ref: Ref, *, names: Sequence[str] | None = None, largest: int | None = None
-    ) -> list[StoredStep]:
-        """As `Stepping.steps`."""
-        ...
+    Answer: one `RecordedStep` per removal, in order.
+    """
 
-    def await_signals(self, waits: Sequence[SignalWait]) -> list[RecordedStep]:
-        """As `Stepping.await_signals`."""
-        ...
+    removals: Sequence[StepRemoval]
 
-    def send_signals(self, signals: Sequence[Signal]) -> list[SignalStatus]:
-        """As `Stepping.send_signals`."""
-        ...
+
+class ReadSteps(OfRef[list[StoredStep]], frozen=True, kw_only=True):
+    """Read the steps of a job, in the order in which they were stored.
+
+    - `names`: only the steps with these names; other names have no place in the answer.
+    - `largest`: a value of more bytes is left out, so 0 lists the steps without their values.
+    - With one of them, steps that are stored meanwhile may be missing.
+    """
+
+    verb: ClassVar[str] = "steps"
+
+    names: Sequence[str] | None = None
+    largest: int | None = None
+
+
+class AwaitSignals(SyncRequest[list[RecordedStep]], frozen=True):
+    """Wait for signals, if the lease token still matches, and extend the lease.
+
+    - If the signal has been sent already, it is consumed: its data becomes the value of the step, and the
+      answer is EXISTS with it. So is the answer if the step has a value.
+    - Otherwise the job waits: the first signal with this name and key becomes the value of the step. If
+      the job is suspended then, it becomes available; if it still runs, its next suspension makes it
+      available at once.
+    - Repeating a wait changes nothing; with another name or key, the step waits for this signal instead
+      of the first. The waits of a job that has ended take no signal.
+
+    Answer: one `RecordedStep` per wait, in order.
+    """
+
+    waits: Sequence[SignalWait]
+
+
+class SendSignals(SyncRequest[list[SignalStatus]], frozen=True):
+    """Send signals: each goes to one waiting job, or is stored until a job waits for it.
+
+    - A signal is consumed once. A stored one is removed after `keep` ms.
+    - Signals with a flow and without one are different signals.
+
+    Answer: one `SignalStatus` per signal, in order.
+
+    Errors: NotReplicated if they are stored, but on fewer replicas than the store's URL requires.
+    """
+
+    signals: Sequence[Signal]
+
+
+class EditSteps(OfRef[EditStatus], frozen=True):
+    """Change what a job remembers that no worker has now. For operators.
+
+    - All edits are made, or none. Dropping a step that is not there changes nothing.
+    - A wait that gets a value ends with it, as if its signal had come; one that is dropped ends.
+    - A suspended job becomes available, to look again. Any other state stays.
+    """
+
+    edits: Sequence[StepEdit]
+
+
+class Signals(Request[list[KeptSignal]], frozen=True, kw_only=True):
+    """List stored signals that no job has received, in the order of name, key and flow ("": any).
+
+    `name`, `key`: only these. `after`: those behind this name, key and flow.
+    """
+
+    name: str | None = None
+    key: str | None = None
+    after: tuple[str, str, str] | None = None
+    limit: int = 100
+
+
+class ForgetSignals(Request[list[bool]], frozen=True):
+    """Remove stored signals by name, key and flow. Answer: whether each was stored."""
+
+    names: Sequence[tuple[str, str, str | None]]
+
+
+class SignalWaiters(SyncRequest[list[SignalWaiter]], frozen=True):
+    """Tell which jobs wait for a signal now, in no order."""
+
+    name: str
+    key: str
+    limit: int = 100

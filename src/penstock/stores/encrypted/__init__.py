@@ -1,9 +1,8 @@
 """The encrypted store: a store around another one that encrypts the data of jobs.
 
-Callers see clear jobs; the inner store never does. Encrypted are arguments, results, checkpoints, error
-messages and tracebacks, reasons given by users, progress notes, and the arguments of periodic entries. Ids,
-queues, tasks, headers, partitions, fair shares, batches and times stay clear, because the store works with
-them. A value that cannot be decrypted becomes `encryption.Unreadable`; its job is not lost.
+Callers see clear jobs; the inner store never does. Marks on fields (`core/security.py::Secret`) say what is
+encrypted; docs/encryption.md has a table of it, and of what stays clear because the store works with it. A
+value that cannot be decrypted becomes `encryption.Unreadable`; its job is not lost.
 """
 
 from __future__ import annotations

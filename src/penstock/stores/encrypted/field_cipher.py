@@ -8,10 +8,12 @@ from typing import Any, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
+from penstock.core.flow import FlowNode
 from penstock.core.job import AttemptError, Job, NewJob, Progress, Ref, State
 from penstock.core.lifecycle import (
     ASK_CANCELLED,
     CANNOT_BE_READ,
+    COMPLETED_BY_HAND,
     DISCARDED,
     EXPIRED,
     OPERATOR_CANCELLED,
@@ -21,22 +23,27 @@ from penstock.core.lifecycle import (
 from penstock.core.schedule import Entry, NewEntry
 from penstock.encryption import CannotDecrypt, Cipher, Unreadable, additional_data
 from penstock.stores.contract import (
+    AnyAct,
     ErrorCount,
     ErrorGroup,
     Fetched,
     HeartbeatRequest,
+    JobCompletion,
+    JobDiscard,
+    JobEdit,
     JobMove,
     Settlement,
     WorkerOffer,
 )
 
-__all__ = ["FieldCipher"]
-
 J = TypeVar("J", bound="Job | None")
 
 #: Reasons worded by the lifecycle itself; operators without the key may read them.
 _OWN_WORDS = frozenset(
-    {ASK_CANCELLED, DISCARDED, EXPIRED, OPERATOR_CANCELLED, "cancelled", "cancelled while running"}
+    {
+        *(ASK_CANCELLED, COMPLETED_BY_HAND, DISCARDED, EXPIRED, OPERATOR_CANCELLED),
+        *("cancelled", "cancelled while running"),
+    }
 )
 
 
@@ -59,36 +66,49 @@ class FieldCipher:
     # ── in ───────────────────────────────────────────────────────────────────────────────────────
 
     def encrypt_jobs(self, jobs: Iterable[NewJob]) -> list[NewJob]:
-        return [self._encrypt_job(job) for job in jobs]
+        return [self.encrypt_job(job) for job in jobs]
 
-    def _encrypt_job(self, job: NewJob) -> NewJob:
-        payload = self._cipher.encrypt(job.payload, self._place_of(job))
+    def encrypt_job(self, job: NewJob) -> NewJob:
+        return self._with_payload(job, self._cipher.encrypt(job.payload, self._aad_of(job)))
+
+    def _with_payload(self, job: NewJob, payload: bytes) -> NewJob:
+        """The job with this encrypted payload. Its unique key is hashed, unless it is a hash already."""
         if job.unique is None:
             return replace(job, payload=payload)
-        return replace(
-            job, payload=payload, unique=replace(job.unique, key=self._cipher.hash_unique_key(job.unique.key))
-        )
+        key = self._cipher.hash_unique_key(job.unique.key)
+        return replace(job, payload=payload, unique=replace(job.unique, key=key))
 
-    def encrypt_edited(self, new: NewJob, job: Job) -> NewJob:
-        """Encrypt new arguments of an existing job."""
-        place = self._additional_data(_kind_of(job.spec), job, job.task)
-        return replace(new, payload=self._cipher.encrypt(new.payload, place))
+    def encrypt_act(self, act: AnyAct) -> AnyAct:
+        """Encrypt the reason and the result of an act."""
+        if isinstance(act, JobCompletion) and act.result is not None:
+            act = replace(
+                act, result=self._cipher.encrypt(act.result, self._additional_data("result", act.ref))
+            )
+        if isinstance(act, JobDiscard | JobCompletion) and self.encrypts_reason(act.reason):
+            return replace(act, reason=self.encrypt_reason(act.ref, act.reason))
+        return act
 
-    def encrypt_move(self, move: JobMove) -> JobMove:
-        """Encrypt a moved job for its new queue. Its unique key is a hash already."""
+    def encrypt_compared(self, act: JobEdit | JobMove, job: Job) -> JobEdit | JobMove:
+        """Encrypt an edit or a move of a job, given the job as it is stored."""
+        if isinstance(act, JobMove):
+            return self._encrypt_move(act, job)
+        aad = self._additional_data(_kind_of(job.spec), job, job.task)
+        new = self._with_payload(act.new, self._cipher.encrypt(act.new.payload, aad))
+        return JobEdit(job, new)
+
+    def _encrypt_move(self, move: JobMove, job: Job) -> JobMove:
         new, checkpoint = move.new, move.checkpoint
         payload = self._cipher.encrypt(new.payload, self._additional_data(_kind_of(new), new, new.task))
         if checkpoint is not None:
             checkpoint = self._cipher.encrypt(checkpoint, self._additional_data("checkpoint", new))
         errors = tuple(self._encrypt_error(new, error) for error in move.errors)
-        return replace(move, new=replace(new, payload=payload), errors=errors, checkpoint=checkpoint)
+        return JobMove(job, self._with_payload(new, payload), errors, checkpoint)
 
     def encrypt_entry(self, entry: NewEntry) -> NewEntry:
         """Encrypt deterministically: an unchanged entry that is put again stays equal."""
         job = entry.job
-        unique = job.unique and replace(job.unique, key=self._cipher.hash_unique_key(job.unique.key))
-        payload = self._cipher.encrypt(job.payload, self._place_of_entry(entry), deterministic=True)
-        return replace(entry, job=replace(job, payload=payload, unique=unique))
+        payload = self._cipher.encrypt(job.payload, self._aad_of_entry(entry), deterministic=True)
+        return replace(entry, job=self._with_payload(job, payload))
 
     def encrypt_settlement(self, one: Settlement) -> Settlement:
         to, result, then = self._transition(one.lease, one.transition), one.result, one.then
@@ -116,9 +136,9 @@ class FieldCipher:
         return self._cipher.encrypt_text(reason, self._additional_data("reason", job))
 
     def _encrypt_error(self, job: Any, error: AttemptError) -> AttemptError:
-        place = self._additional_data("error", job)
+        aad = self._additional_data("error", job)
         message, traceback = (
-            self._cipher.encrypt_text(text, place) for text in (error.message, error.traceback)
+            self._cipher.encrypt_text(text, aad) for text in (error.message, error.traceback)
         )
         return replace(error, message=message, traceback=traceback)
 
@@ -133,14 +153,15 @@ class FieldCipher:
             checkpoint = self._cipher.encrypt(checkpoint, self._additional_data("checkpoint", request.lease))
         return replace(request, progress=progress, checkpoint=checkpoint)
 
-    def decrypting_offer(self, offer: WorkerOffer | None) -> WorkerOffer | None:
+    def decrypting_offer(self, offer: WorkerOffer) -> WorkerOffer:
         """The same offer, with directly dispatched jobs decrypted as fetched ones are."""
-        if offer is None or offer.take is None:
+        if offer.take is None:
             return offer
         take = offer.take
 
         def taken(fetched: Fetched) -> WorkerOffer | None:
-            return self.decrypting_offer(take(self.decrypt_fetched(fetched)))
+            following = take(replace(fetched, jobs=self.decrypt_jobs(fetched.jobs)))
+            return following and self.decrypting_offer(following)
 
         return replace(offer, take=taken)
 
@@ -159,25 +180,23 @@ class FieldCipher:
     def encrypt_error_count(self, queue: str, one: ErrorCount) -> ErrorCount:
         """Encrypt the message of errors. A keyed hash names their group, so that the name tells nothing."""
         group = self._cipher.hash_unique_key(one.group) if self._cipher.encrypts else one.group
-        place = additional_data("error group", self.namespace, queue, one.task, group)
-        return replace(one, group=group, message=self._cipher.encrypt_text(one.message, place))
+        aad = additional_data("error group", self.namespace, queue, one.task, group)
+        return replace(one, group=group, message=self._cipher.encrypt_text(one.message, aad))
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────────
 
-    def decrypt_fetched(self, fetched: Fetched) -> Fetched:
-        return replace(fetched, jobs=self.decrypt_jobs(fetched.jobs)) if fetched.jobs else fetched
-
     def decrypt_jobs(self, jobs: Iterable[J]) -> list[J]:
-        return [cast(J, None if job is None else self._decrypt_or_mark(job)) for job in jobs]
+        return [cast(J, None if job is None else self.decrypt_job(job)) for job in jobs]
 
-    def _decrypt_or_mark(self, job: Job) -> Job:
+    def decrypt_job(self, job: Job) -> Job:
+        """Decrypt a job; its payload is `Unreadable` if that fails."""
         try:
-            return self._decrypt_job(job)
+            return self._decrypt_fields(job)
         except Exception as error:  # noqa: BLE001  # boundary: an undecryptable field concerns its own job alone
-            why = f"it cannot be opened: {error}"
+            why = f"it cannot be decrypted: {error}"
             return replace(job, spec=replace(job.spec, payload=Unreadable.of(b"", why)), result=None)
 
-    def _decrypt_job(self, job: Job) -> Job:
+    def _decrypt_fields(self, job: Job) -> Job:
         decrypt = self._decrypt_batch if job.members else self._decrypt_payload
         changes: dict[str, Any] = {"spec": replace(job.spec, payload=decrypt(job))}
         if job.result is not None:
@@ -189,10 +208,10 @@ class FieldCipher:
         if job.progress is not None and job.progress.note:
             changes["progress"] = self._decrypt_progress(job, job.progress)
         if job.reason is not None:  # a member has the reason of its batch
-            places = [self._additional_data("reason", job)]
+            aads = [self._additional_data("reason", job)]
             if job.batch is not None:
-                places.append(self._additional_data("reason", Ref(job.queue, job.batch)))
-            changes["reason"] = self._cipher.decrypt_text(job.reason, *places)
+                aads.append(self._additional_data("reason", Ref(job.queue, job.batch)))
+            changes["reason"] = self._cipher.decrypt_text(job.reason, *aads)
         return replace(job, **changes)
 
     def decrypt_step(self, value: bytes, job: Ref, name: str) -> bytes:
@@ -208,20 +227,22 @@ class FieldCipher:
         return self._decrypt(body, additional_data(what, self.namespace, kind, "", name))
 
     def decrypt_error_group(self, one: ErrorGroup) -> ErrorGroup:
-        place = additional_data("error group", self.namespace, one.queue, one.task, one.group)
-        return replace(one, message=self._cipher.decrypt_text(one.message, place))
+        aad = additional_data("error group", self.namespace, one.queue, one.task, one.group)
+        return replace(one, message=self._cipher.decrypt_text(one.message, aad))
 
-    def decrypt_result(self, result: bytes, job: Ref) -> bytes:
-        """Decrypt the result of this job; `Unreadable` if that fails."""
-        return self._decrypt(result, self._additional_data("result", job))
+    def decrypt_node(self, node: FlowNode) -> FlowNode:
+        """Decrypt the result of a node. An empty one stands for a result that was removed after its use."""
+        if not node.result or node.job is None:
+            return node
+        return replace(node, result=self._decrypt(node.result, self._additional_data("result", node.job)))
 
     def decrypt_entry(self, entry: Entry) -> Entry:
         spec = entry.spec
-        payload = self._decrypt(spec.job.payload, self._place_of_entry(spec))
+        payload = self._decrypt(spec.job.payload, self._aad_of_entry(spec))
         return replace(entry, spec=replace(spec, job=replace(spec.job, payload=payload)))
 
     def _decrypt_payload(self, job: Job) -> bytes:
-        return self._decrypt(job.spec.payload, *self._places_of(job.spec, job.id))
+        return self._decrypt(job.spec.payload, *self._aads_of(job.spec, job.id))
 
     def _decrypt_batch(self, job: Job) -> bytes:
         """The payloads of a batch's members as one list; unreadable unless all of them can be decrypted."""
@@ -231,7 +252,7 @@ class FieldCipher:
             if len(elements) != len(job.members):
                 raise CannotDecrypt("it has not as many elements as members")
             decrypted = [
-                self._cipher.decrypt(bytes(element), *self._places_of_element(job.spec, id))
+                self._cipher.decrypt(bytes(element), *self._aads_of_element(job.spec, id))
                 for element, id in zip(elements, job.members, strict=True)
             ]
         except CannotDecrypt as error:
@@ -241,9 +262,9 @@ class FieldCipher:
         return b"[[" + b",".join(decrypted) + b"]]"
 
     def _decrypt_error(self, job: Job, error: AttemptError) -> AttemptError:
-        place = self._additional_data("error", job)
+        aad = self._additional_data("error", job)
         message, traceback = (
-            self._cipher.decrypt_text(text, place) for text in (error.message, error.traceback)
+            self._cipher.decrypt_text(text, aad) for text in (error.message, error.traceback)
         )
         return replace(error, message=message, traceback=traceback)
 
@@ -252,46 +273,47 @@ class FieldCipher:
             progress, note=self._cipher.decrypt_text(progress.note, self._additional_data("note", job))
         )
 
-    def _decrypt(self, data: bytes, *places: bytes) -> bytes:
+    def _decrypt(self, data: bytes, *aads: bytes) -> bytes:
         try:
-            return self._cipher.decrypt(data, *places)
+            return self._cipher.decrypt(data, *aads)
         except CannotDecrypt as error:
             return Unreadable.of(data, str(error))
 
-    # ── places ───────────────────────────────────────────────────────────────────────────────────
+    # ── additional authenticated data (AAD) ──────────────────────────────────────────────────────
 
-    def _place_of(self, job: NewJob) -> bytes:
-        """The additional data of a new job's payload.
+    def _aad_of(self, job: NewJob) -> bytes:
+        """The AAD of a new job's payload.
 
         A call whose arguments may replace those of an existing job does not know that job's id.
         """
         unique = job.unique
         if unique is None or not unique.replaces_arguments:
             return self._additional_data(_kind_of(job), job, job.task)
-        return self._shared_place(
+        return self._shared_aad(
             job, "" if job.batch_terms is not None else self._cipher.hash_unique_key(unique.key)
         )
 
-    def _places_of(self, spec: NewJob, id: str) -> list[bytes]:
-        """All additional data that this job's payload may have been encrypted with."""
-        places = [self._additional_data(_kind_of(spec), Ref(spec.queue, id), spec.task)]
+    def _aads_of(self, spec: NewJob, id: str) -> list[bytes]:
+        """All AADs that this job's payload may have been encrypted with."""
+        aads = [self._additional_data(_kind_of(spec), Ref(spec.queue, id), spec.task)]
         if spec.unique is not None:  # a call that replaced the arguments may belong to a batch or not
-            places.append(self._shared_place(spec, spec.unique.key))
+            aads.append(self._shared_aad(spec, spec.unique.key))
         if spec.batch_terms is not None or spec.unique is not None:
-            places.append(self._shared_place(spec, ""))
-        return places
+            aads.append(self._shared_aad(spec, ""))
+        return aads
 
-    def _places_of_element(self, spec: NewJob, id: str) -> list[bytes]:
-        """All additional data of a batch's member: only collected jobs can be members."""
+    def _aads_of_element(self, spec: NewJob, id: str) -> list[bytes]:
+        """All AADs of a batch's member: only collected jobs can be members."""
         return [
             self._additional_data("element", Ref(spec.queue, id), spec.task),
-            self._shared_place(spec, ""),
+            self._shared_aad(spec, ""),
         ]
 
-    def _shared_place(self, job: NewJob, unique: str) -> bytes:
+    def _shared_aad(self, job: NewJob, unique: str) -> bytes:
+        """The AAD of arguments that may become those of another job: it names none."""
         return additional_data("replacing", self.namespace, job.queue, job.task, unique)
 
-    def _place_of_entry(self, entry: NewEntry) -> bytes:
+    def _aad_of_entry(self, entry: NewEntry) -> bytes:
         return additional_data("entry", self.namespace, entry.job.queue, entry.job.task, entry.name)
 
     def _additional_data(self, kind: str, job: Any, task: str = "") -> bytes:

@@ -1,37 +1,38 @@
-"""The encrypted store: a store around another one. What goes in is encrypted, what comes out is decrypted.
-
-The verbs stand in `verb_table.py`; here are waiting and the life of the store.
-"""
+"""The encrypted store: a store around another one. What goes in is encrypted, what comes out is decrypted."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
+from typing import TypeVar
 
 from penstock.core.job import Job, Ref
 from penstock.encryption import Unreadable
-from penstock.stores.contract import Finding, OnDue, Store, SyncStore, Wake, WorkerOffer
+from penstock.stores.around import Plan, carry_out, carry_out_sync
+from penstock.stores.contract import Capability, Request, Store, StreamEnds, SyncRequest, SyncStore
 from penstock.stores.encrypted.field_cipher import FieldCipher
-from penstock.stores.encrypted.verb_table import verb_table
-from penstock.stores.facade import StoreFacade, SyncFacade, VerbTable
-from penstock.stores.namespace_views import NamespaceViews
+from penstock.stores.encrypted.requests import PLANS
+from penstock.stores.own_store import NamespaceViews, OwnStore, OwnSyncStore
 
-__all__ = ["EncryptedStore"]
+A = TypeVar("A")
 
 
-class EncryptedStore(NamespaceViews, StoreFacade):
-    """Every verb of the contract by name: one that is added to it is not passed on in clear by oversight."""
+class EncryptedStore(NamespaceViews, OwnStore):
+    """A request that is not of the contract is refused, so that none is passed on in clear."""
 
     def __init__(self, store: Store, cipher: FieldCipher) -> None:
         NamespaceViews.__init__(self, cipher.namespace)
-        StoreFacade.__init__(self, verb_table(store, cipher))
         self._store = store
         self._cipher = cipher
-        self._sync = _SyncEncryptedStore(store, cipher, self._verbs)
+        self._sync = _SyncEncryptedStore(store, cipher)
 
     @property
     def url(self) -> str:
         return self._store.url
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:  # type: ignore[override]
+        return self._store.capabilities
 
     @property
     def spread(self) -> bool:
@@ -64,50 +65,38 @@ class EncryptedStore(NamespaceViews, StoreFacade):
         payload = job.spec.payload
         return payload.why if isinstance(payload, Unreadable) else None
 
-    async def checkup(self) -> list[Finding]:
-        return await self._store.checkup()
+    async def _answer(self, request: Request[A]) -> A:
+        planned = PLANS[type(request)]
+        if planned is None:
+            return await self._store.ask(request)
+        plan: Plan[A] = planned(self._cipher, request)
+        return await carry_out(plan, self._store.ask)
 
-    async def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        return self._cipher.decrypt_jobs(await self._store.wait_for_end(refs, timeout=timeout))
-
-    async def stream_ends(
-        self, refs: Sequence[Ref], *, timeout: int
-    ) -> AsyncGenerator[dict[Ref, Job | None], None]:
-        found = self._store.stream_ends(refs, timeout=timeout)
+    async def stream(self, request: StreamEnds) -> AsyncGenerator[dict[Ref, Job | None], None]:
+        found = self._store.stream(request)
         try:
             async for some in found:
                 yield dict(zip(some, self._cipher.decrypt_jobs(some.values()), strict=True))
         finally:
             await found.aclose()
 
-    async def wait(
-        self,
-        queues: Sequence[str],
-        *,
-        timeout: int,
-        offer: WorkerOffer | None = None,
-        parked: Sequence[str] = (),
-        on_due: OnDue | None = None,
-    ) -> Wake:
-        offer = self._cipher.decrypting_offer(offer)
-        return await self._store.wait(queues, timeout=timeout, offer=offer, parked=parked, on_due=on_due)
 
-
-class _SyncEncryptedStore(SyncFacade):
+class _SyncEncryptedStore(OwnSyncStore):
     """The same for callers without an event loop."""
 
-    def __init__(self, store: Store, cipher: FieldCipher, verbs: VerbTable) -> None:
-        super().__init__(verbs)
+    def __init__(self, store: Store, cipher: FieldCipher) -> None:
         self._store = store
         self._cipher = cipher
 
-    def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        return self._cipher.decrypt_jobs(self._store.sync.wait_for_end(refs, timeout=timeout))
+    def _answer(self, request: SyncRequest[A]) -> A:
+        inner, planned = self._store.sync, PLANS[type(request)]
+        if planned is None:
+            return inner.ask(request)
+        plan: Plan[A] = planned(self._cipher, request)
+        return carry_out_sync(plan, inner.ask)
 
-    def stream_ends(
-        self, refs: Sequence[Ref], *, timeout: int
-    ) -> Generator[dict[Ref, Job | None], None, None]:
-        found = self._store.sync.stream_ends(refs, timeout=timeout)
+    def stream(self, request: StreamEnds) -> Generator[dict[Ref, Job | None], None, None]:
+        found = self._store.sync.stream(request)
         try:
             for some in found:
                 yield dict(zip(some, self._cipher.decrypt_jobs(some.values()), strict=True))

@@ -16,16 +16,12 @@ from penstock.core.clock import Clock
 from penstock.core.errors import StoreCorrupt, StoreError, StoreUnavailable
 from penstock.core.job import Job
 from penstock.stores.contract import SetAside
-from penstock.stores.redis.keys import RedisKeys, StoredIds, id_of
-from penstock.stores.redis.layout import UNDECODABLE
-from penstock.stores.redis.outages import Outages
+from penstock.stores.redis.layout import UNDECODABLE, RedisKeys, StoredIds, id_of
 from penstock.stores.redis.profiles import Profiles, UnknownProfile
 from penstock.stores.redis.records import job_of
 from penstock.stores.redis.script_loader import SCRIPTS
-from penstock.stores.redis.spoiled import Spoiled
+from penstock.stores.redis.unusable_queues import CorruptQueues, Outages
 from penstock.stores.redis.wire.calls import Acked, Call
-
-__all__ = ["CallPlan", "Context", "command", "int_or_zero", "raise_errors"]
 
 R = TypeVar("R")
 
@@ -60,22 +56,22 @@ class Context:
         self.set_asides = SetAsides()
         #: All queues that this object has used on a Cluster: a substitute while the list of queues is
         #: unavailable.
-        self.met: set[str] = set()
+        self.used: set[str] = set()
         self.outages = Outages()
-        self.spoiled = Spoiled()
+        self.corrupt = CorruptQueues()
         #: Queues whose unreadable settings have been reported.
         self.unread: set[str] = set()
         self._clock = clock
         self._clock_prefix = b"c" if clustered else b""
 
     @property
-    def apart(self) -> bool:
+    def queue_by_queue(self) -> bool:
         """True if a verb over several queues needs one call per queue."""
-        return self.clustered or self.spoiled.apart
+        return self.clustered or self.corrupt.isolating
 
-    def why(self, queue: str) -> StoreError | None:
-        """Why a queue is left out: its part of the Cluster is away, or one of its keys has a wrong type."""
-        return self.outages.why(queue) or self.spoiled.why(queue)
+    def why_unusable(self, queue: str) -> StoreError | None:
+        """Return why a queue is left out: its part of the Cluster is away, or a key has a wrong type."""
+        return self.outages.why(queue) or self.corrupt.why(queue)
 
     @property
     def steered(self) -> bool:
@@ -90,7 +86,7 @@ class Context:
         """
         if self.clustered and time.monotonic() >= self._listed_until:
             self._listed_until = time.monotonic() + _LISTED
-            self.met |= self.listed
+            self.used |= self.listed
             self.listed.clear()
         return queues - self.listed
 
@@ -101,11 +97,16 @@ class Context:
         self._relisted_until = time.monotonic() + _LISTED
         return True
 
+    def was_used(self, token: str) -> bool:
+        """Whether this token was used in a fetch before."""
+        return (self.redis_keys.wake_counts, token) in _used
+
     def used_before(self, token: str, queues: Sequence[str]) -> Sequence[str]:
         """Return the other queues for which this token was used before; store these queues for the token."""
         with _used_lock:
             before = _used.get((self.redis_keys.wake_counts, token), ())
-            others = [queue for queue in before if queue not in queues]
+            now = set(queues) if before else ()
+            others = [queue for queue in before if queue not in now]
             while len(_used) >= _MOST_USED:
                 _used.pop(next(iter(_used)))
             _used[self.redis_keys.wake_counts, token] = (*queues, *others)
@@ -114,7 +115,7 @@ class Context:
     def unavailable(self, queues: Iterable[str]) -> StoreError:
         """Return the error that explains why none of these queues can be used."""
         for queue in queues:
-            if error := self.why(queue):
+            if error := self.why_unusable(queue):
                 return (StoreCorrupt if isinstance(error, StoreCorrupt) else StoreUnavailable)(str(error))
         return StoreUnavailable("the Cluster does not answer")
 
@@ -153,13 +154,18 @@ class Context:
             f"{answer.replicas} of {self.replicas} replicas have confirmed it in time" if few else "",
         )
 
+    def on_key(self, queue: str, part: bytes, verb: str, *words: bytes | str | int) -> tuple[str, Call]:
+        """A plain command on a key of a queue, and the queue: as `call_each` and `call_any` take it."""
+        key = self.redis_keys.queue(queue) + part
+        return queue, command(key, verb, key, *words)
+
     def shared_call(self, name: str, redis_key: bytes, args: Iterable[bytes | str | int]) -> Call:
         """Return a call of a script over a key of the whole namespace."""
         return Call(SCRIPTS[name], (redis_key,), [self.clock_argument(), *args])
 
     def servers(self, queues: Sequence[str]) -> list[list[str]]:
         """Split queues into lists that one script can span: all together, or on a Cluster each alone."""
-        if self.apart:
+        if self.queue_by_queue:
             return [[queue] for queue in queues]
         return [list(queues)] if queues else []
 

@@ -8,8 +8,6 @@ from penstock.core.formats import size_text
 from penstock.stores.contract import Finding, Level
 from penstock.stores.redis.server_facts import ServerFacts, percent
 
-__all__ = ["eviction", "memory", "persistence", "replicas"]
-
 #: Memory use above this share of the limit is a warning.
 _CLOSE = 0.85
 _FINE, _WARNING, _ERROR = Level.FINE, Level.WARNING, Level.ERROR
@@ -31,6 +29,7 @@ def eviction(server: ServerFacts) -> Iterator[Finding]:
             "eviction",
             f"maxmemory-policy is {policy}: harmless only as long as maxmemory is not set (it is 0 now)",
             way_out,
+            loses_jobs=True,
         )
     elif policy.startswith("volatile"):
         yield Finding(
@@ -39,6 +38,7 @@ def eviction(server: ServerFacts) -> Iterator[Finding]:
             f"maxmemory-policy is {policy}: at {size_text(limit)} Redis evicts keys with an expiry. "
             "Jobs are not in such keys, but unique keys or remembered ids may be",
             way_out,
+            loses_jobs=True,
         )
     else:
         yield Finding(
@@ -46,6 +46,7 @@ def eviction(server: ServerFacts) -> Iterator[Finding]:
             "eviction",
             f"maxmemory-policy is {policy}: at {size_text(limit)} Redis evicts whole queues without an error",
             way_out,
+            loses_jobs=True,
         )
     if evicted := server.number("evicted_keys"):
         yield Finding(
@@ -81,6 +82,8 @@ def memory(server: ServerFacts) -> Iterator[Finding]:
 
 def persistence(server: ServerFacts) -> Iterator[Finding]:
     snapshots = server.setting("save")
+    if server.number("loading"):  # Redis turns its append-only file off while it reads it: `server` says so
+        return
     if server.number("aof_enabled"):
         yield from _append_only(server)
     elif snapshots is None:
@@ -90,6 +93,7 @@ def persistence(server: ServerFacts) -> Iterator[Finding]:
             "there is no append-only file (appendonly no): a crash loses all jobs since the last snapshot, "
             "and the settings of snapshots cannot be read (CONFIG is forbidden)",
             "set appendonly yes, or the equivalent setting of your provider",
+            loses_jobs=True,
         )
     elif snapshots == "":
         also = "; its replicas then copy the empty data set" if server.number("connected_slaves") else ""
@@ -98,6 +102,7 @@ def persistence(server: ServerFacts) -> Iterator[Finding]:
             "persistence",
             f"nothing is written to disk (appendonly no, no save): a restart loses every job{also}",
             "CONFIG SET appendonly yes, and put it into redis.conf",
+            loses_jobs=True,
         )
     else:
         yield Finding(
@@ -105,6 +110,7 @@ def persistence(server: ServerFacts) -> Iterator[Finding]:
             "persistence",
             f'there are snapshots only (save "{snapshots}"): a crash loses all jobs since the last one',
             "CONFIG SET appendonly yes, and put it into redis.conf",
+            loses_jobs=True,
         )
     yield from _failed_writes(server)
 

@@ -16,10 +16,8 @@ import msgspec
 from penstock.core.flow import CLOSED, OPEN, USED, FlowNode, FlowState, NewNode, NodeState, When
 from penstock.core.flow_engine import FlowEngine, LiveFlow, LiveNode, Sweep
 from penstock.core.job import NewJob, Ref
-from penstock.stores.redis.keys import id_of, packed
+from penstock.stores.redis.layout import id_of, packed
 from penstock.stores.redis.wire.calls import ServerRun
-
-__all__ = ["FlowChangeSet", "node_fields", "read_head", "shown_node"]
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(LiveFlow).decode
@@ -136,6 +134,7 @@ class FlowChangeSet:
         self.removed: set[str] = set()  # the queues whose entries were removed with the change
         self.unconfirmed = ""  # why too few replicas have the change, once it is stored
         self.wakes: Ref | None = None  # a job to wake
+        self.starts = () if version else head.spec.starts  # of a new flow: its queues are asked for room
         self.parent_ended: bytes | None = None  # the job that waits for it has ended; nobody has seen to it
         self.parent_seen = False  # somebody sees to it now
         self._was_open = bool(version) and head.state not in CLOSED

@@ -1,7 +1,7 @@
 """Run a verb over several queues although some of them cannot be used.
 
-A queue cannot be used while its part of a Cluster is away (`outages.py`), or while another program has given
-one of its keys a wrong type (`spoiled.py`).
+A queue cannot be used while its part of a Cluster is away, or while another program has given one of its keys
+a wrong type (`unusable_queues.py`).
 """
 
 from __future__ import annotations
@@ -15,73 +15,73 @@ from penstock.stores.redis.context import CallPlan, Context, raise_errors
 from penstock.stores.redis.wire.calls import Call
 from penstock.stores.redis.wire.faults import ReplyLost
 
-__all__ = ["AWAY", "alone", "any_of", "each", "isolated"]
-
 R = TypeVar("R")
 T = TypeVar("T")
 P = ParamSpec("P")
 
 #: Stands for an answer that is missing because its queue cannot be used now.
-AWAY: Any = object()
+MISSING: Any = object()
 
 
-def each(context: Context, asked: Sequence[tuple[str, Call]]) -> CallPlan[list[Any]]:
-    """Send calls about queues (or SHARED) and return their answers, AWAY for each that is missing.
+def call_each(context: Context, asked: Sequence[tuple[str, Call]]) -> CallPlan[list[Any]]:
+    """Send calls, if any, about queues (or SHARED); return their answers, MISSING for each that is missing.
 
     On a single server errors are raised, until a step over several queues has failed because of one queue.
     """
-    if not context.apart:
+    if not asked:
+        return []
+    if not context.queue_by_queue:
         return raise_errors((yield [call for _, call in asked]))
-    answers: list[Any] = [AWAY] * len(asked)
-    context.met.update(queue for queue, _ in asked)
-    open = [n for n, (queue, _) in enumerate(asked) if context.why(queue) is None]
+    answers: list[Any] = [MISSING] * len(asked)
+    context.used.update(queue for queue, _ in asked)
+    open = [n for n, (queue, _) in enumerate(asked) if context.why_unusable(queue) is None]
     if open:
         replies = yield [asked[n][1]._replace(brief=context.clustered) for n in open]
         for n, reply in zip(open, replies, strict=True):
             if isinstance(reply, Exception):
-                _lost(context, asked[n][0], reply)
+                _leave_out(context, asked[n][0], reply)
             else:
                 answers[n] = reply
-        for queue in {asked[n][0] for n in open} - {asked[n][0] for n in open if answers[n] is AWAY}:
-            context.spoiled.well(queue)
+        for queue in {asked[n][0] for n in open} - {asked[n][0] for n in open if answers[n] is MISSING}:
+            context.corrupt.answered(queue)
     return answers
 
 
-def any_of(context: Context, asked: Sequence[tuple[str, Call]]) -> CallPlan[list[Any]]:
-    """As `each`; raises StoreError if all answers are AWAY."""
-    answers = yield from each(context, asked)
-    if answers and all(answer is AWAY for answer in answers):
+def call_any(context: Context, asked: Sequence[tuple[str, Call]]) -> CallPlan[list[Any]]:
+    """As `call_each`; raises StoreError if all answers are MISSING."""
+    answers = yield from call_each(context, asked)
+    if answers and all(answer is MISSING for answer in answers):
         raise context.unavailable(queue for queue, _ in asked)
     return answers
 
 
-def alone(context: Context, queue: str, plan: CallPlan[T]) -> CallPlan[T]:
-    """Run a plan that concerns one queue of several; returns AWAY if that queue cannot be used.
+def run_for_queue(context: Context, queue: str, plan: CallPlan[T]) -> CallPlan[T]:
+    """Run a plan that concerns one queue of several; returns MISSING if that queue cannot be used.
 
     Raises ReplyLost if the server may have run it: the caller repeats the verb, which is repeatable.
     """
-    if not context.apart:
+    if not context.queue_by_queue:
         return (yield from plan)
-    context.met.add(queue)
+    context.used.add(queue)
     try:
-        if context.why(queue) is None:
+        if context.why_unusable(queue) is None:
             found = yield from (_briefly(plan) if context.clustered else plan)
-            context.spoiled.well(queue)
+            context.corrupt.answered(queue)
             return found
     except (StoreUnavailable, StoreCorrupt) as error:
-        _lost(context, queue, error)
+        _leave_out(context, queue, error)
         if isinstance(error, ReplyLost):
             raise
-    away: T = AWAY
+    away: T = MISSING
     return away
 
 
-def _lost(context: Context, queue: str, error: Exception) -> None:
+def _leave_out(context: Context, queue: str, error: Exception) -> None:
     """Leave this queue out for a while; raises an error that concerns more than one queue."""
     if isinstance(error, StoreCorrupt):
-        context.spoiled.lost(queue, error)
+        context.corrupt.leave_out(queue, error)
     elif isinstance(error, StoreUnavailable) and context.clustered:
-        context.outages.lost(queue, error)
+        context.outages.begin(queue, error)
     else:
         raise error
 
@@ -89,20 +89,20 @@ def _lost(context: Context, queue: str, error: Exception) -> None:
 _Verb = Callable[Concatenate[Context, P], CallPlan[T]]
 
 
-def isolated(verb: _Verb[P, T]) -> _Verb[P, T]:
+def skips_corrupt_queues(verb: _Verb[P, T]) -> _Verb[P, T]:
     """Decorate a repeatable verb over several queues: leave out queues with a key of a wrong type."""
 
     @wraps(verb)
-    def isolating(context: Context, *args: P.args, **options: P.kwargs) -> CallPlan[T]:
+    def skipping(context: Context, *args: P.args, **options: P.kwargs) -> CallPlan[T]:
         try:
             return (yield from verb(context, *args, **options))
         except StoreCorrupt:
-            if context.apart:
+            if context.queue_by_queue:
                 raise
-            context.spoiled.met()
+            context.corrupt.isolate()
         return (yield from verb(context, *args, **options))
 
-    return cast("_Verb[P, T]", isolating)
+    return cast("_Verb[P, T]", skipping)
 
 
 def _briefly(plan: CallPlan[T]) -> CallPlan[T]:

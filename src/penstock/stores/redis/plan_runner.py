@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from penstock.core import forks
+from penstock.stores.own_store import WakeCounts
 from penstock.stores.redis.context import CallPlan, Context, int_or_zero
-from penstock.stores.redis.verbs import wake_counts
-from penstock.stores.redis.wire.async_runner import AsyncRunner, SyncRunner
-from penstock.stores.wake_counts import WakeCounts
-
-__all__ = ["PlanRunner", "SeenWakeCounts"]
+from penstock.stores.redis.verbs import waiting
+from penstock.stores.redis.wire.async_runner import AsyncRunner
+from penstock.stores.redis.wire.sync_runner import SyncRunner
 
 R = TypeVar("R")
 
@@ -57,7 +56,7 @@ class PlanRunner:
 
     async def begin(self) -> None:
         """Read the counts at the first verb."""
-        self.wake_counts.begin(await self._send(wake_counts.begin(self.context)))
+        self.wake_counts.begin(await self._send(waiting.begin(self.context)))
 
     async def _send(self, plan: CallPlan[R]) -> R:
         try:
@@ -71,7 +70,7 @@ class PlanRunner:
     def run_sync(self, plan: CallPlan[R]) -> R:
         """Run a plan in this thread and return its answer."""
         if self.wake_counts.seen is None:
-            self.wake_counts.begin(self._send_sync(wake_counts.begin(self.context)))
+            self.wake_counts.begin(self._send_sync(waiting.begin(self.context)))
         return self._send_sync(plan)
 
     def _send_sync(self, plan: CallPlan[R]) -> R:

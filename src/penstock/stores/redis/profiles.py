@@ -8,14 +8,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, State
 from penstock.core.lifecycle import kept
-from penstock.core.partition import Partition, Tenant
+from penstock.core.relations import FlowMember, Partition, Tenant
 from penstock.core.retry import RetryPolicy
 from penstock.core.unique import UniqueKey
-
-__all__ = ["NO_EXTRA", "Extra", "Profile", "Profiles", "UnknownProfile", "extra_of", "profile_of"]
 
 
 class Profile(msgspec.Struct, frozen=True, array_like=True):

@@ -7,14 +7,11 @@ from typing import Any, TypeVar
 
 from penstock.core.job import Job, Ref, stand_in
 from penstock.core.lifecycle import UNREADABLE
-from penstock.stores.redis.batching import by_queue
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
-from penstock.stores.redis.keys import id_of
-from penstock.stores.redis.layout import STATES, UNDECODABLE
+from penstock.stores.redis.layout import STATES, UNDECODABLE, id_of
 from penstock.stores.redis.profiles import UnknownProfile
 from penstock.stores.redis.records import job_of
-
-__all__ = ["Row", "leased_jobs", "read_quickly", "shown"]
+from penstock.stores.redis.script_arguments import by_queue
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
     flags 1 · generation 7 · priority + 128 1 · [history] · tail
     history (flag LONG): size 4 · enqueued, run_at, place, expires, fetched, ended 6 × 8 ·
         attempt 4 · lost 4 · has 2 · the parts named by the bits of `has`: errors, result, progress,
-        checkpoint, reason, and the shared keys unique, partition, tenant, batch
+        checkpoint, reason, and the shared keys unique, partition, tenant, batch, flow
     tail: digest 4, or (flag INLINE) the profile itself · [extra, flag EXTRA] · payload to the end
 
 A *profile* has the fields that all jobs of one task share; a queue stores it under its digest, so that a job
@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.core.batch import BatchTerms
 from penstock.core.job import AttemptError, Job, NewJob, Progress, State
-from penstock.stores.redis.keys import EPOCH, id_of, ms_of
+from penstock.core.relations import BatchTerms
 from penstock.stores.redis.layout import (
     ASKED,
     ASKED_TO_STOP,
     BATCH_TERMS,
     CHARGED,
+    EPOCH,
     EXTRA,
     HIGH,
     HISTORY,
@@ -36,10 +36,10 @@ from penstock.stores.redis.layout import (
     STARTED,
     STATES,
     UNDECODABLE,
+    id_of,
+    ms_of,
 )
 from penstock.stores.redis.profiles import NO_EXTRA, Extra, Profiles, profile_of
-
-__all__ = ["job_of", "leased", "leased_run"]
 
 _RUNNING = State.RUNNING
 _NOT_PLAIN = LONG | INLINE | EXTRA

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["ServerFacts", "percent", "read_config", "read_info"]
-
 
 def read_info(reply: bytes | str | Mapping[Any, Any]) -> dict[str, Any]:
     """Parse an INFO reply: text, or a mapping that a driver has already parsed."""

@@ -1,8 +1,8 @@
 """The store on Redis or Valkey: one server, Sentinel or Cluster, for any number of hosts.
 
-`RedisStore` is for event loops, `RedisStore.sync` (`sync_store.py`) for threads. The verbs of `verb_table.py`
-make plans of calls (`verbs/`), which the plan runner sends. This module has the verbs that wait, the fetch of
-jobs that were dispatched to a waiting worker, the checkup, and closing.
+`RedisStore` is for event loops, `RedisStore.sync` (`sync_store.py`) for threads. The handlers of requests
+(`handlers.py`) make plans of calls (`verbs/`), which the plan runner sends. This module has the requests that
+wait, the fetch of jobs that were dispatched to a waiting worker, the checkup, and closing.
 """
 
 from __future__ import annotations
@@ -10,51 +10,59 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from msgspec.structs import astuple
 
 from penstock.core.clock import Clock
 from penstock.core.ids import mint_token
 from penstock.core.job import Job, Ref
-from penstock.core.lifecycle import QueuePosition, released
-from penstock.core.per_loop import PerLoop
+from penstock.core.lifecycle import released
+from penstock.core.loops import PerLoop
+from penstock.core.outcomes import QueuePosition
 from penstock.stores.contract import (
+    Checkup,
+    Fetch,
     Fetched,
     Finding,
-    OnDue,
+    Request,
     Settled,
     Settlement,
-    Share,
+    StreamEnds,
     SyncStore,
+    Wait,
+    WaitForEnd,
     Wake,
     WorkerOffer,
 )
-from penstock.stores.facade import StoreFacade
-from penstock.stores.namespace_views import NamespaceViews
+from penstock.stores.own_store import NamespaceViews, OwnStore
 from penstock.stores.redis import checkup
 from penstock.stores.redis.context import CallPlan, Context
-from penstock.stores.redis.direct_dispatch import DispatchedJob
-from penstock.stores.redis.keys import RedisKeys
-from penstock.stores.redis.outages import Prober
+from penstock.stores.redis.handlers import HANDLERS
+from penstock.stores.redis.layout import UNDECODABLE, RedisKeys
 from penstock.stores.redis.plan_runner import PlanRunner
-from penstock.stores.redis.subscriber import Subscriber
+from penstock.stores.redis.profiles import UnknownProfile
+from penstock.stores.redis.subscriber import DispatchedJob, Subscriber, Waiter
 from penstock.stores.redis.sync_store import SyncRedisStore
-from penstock.stores.redis.verb_table import verb_table
+from penstock.stores.redis.unusable_queues import Prober
 from penstock.stores.redis.verbs import fetching, key_checks, known_queues, result_waiting, settling, waiting
 from penstock.stores.redis.wire.address import Address
-from penstock.stores.redis.wire.async_runner import AsyncRunner, SyncRunner
-from penstock.stores.redis.worker_offer import StandingOffer, is_fresh
+from penstock.stores.redis.wire.async_runner import AsyncRunner
+from penstock.stores.redis.wire.sync_runner import SyncRunner
 from penstock.stores.result_waiter import EndedJobs, ResultWaiter
 
-__all__ = ["RedisStore"]
+A = TypeVar("A")
 
 #: Waiters re-check at this interval (seconds) even if no notification arrived.
 _SAFETY = 5.0
 #: The timeout (ms) of a probe whether a part of a Cluster is back.
 _PROBE = 1_000
+#: Most milliseconds from the lease of a dispatched job until its start; an older job is given back.
+_FRESH = 1_000
 
 
-class RedisStore(NamespaceViews, StoreFacade):
+class RedisStore(NamespaceViews, OwnStore):
     """A store on the Redis at this URL, or on that of a redis-py client, whose settings are then used.
 
     Options of the URL: see docs/stores.md. `clock` is for tests; the default is the server's clock.
@@ -84,12 +92,11 @@ class RedisStore(NamespaceViews, StoreFacade):
         )
         self._plans = PlanRunner(self._runner, self._sync_runner, self._context)
         NamespaceViews.__init__(self, namespace)
-        StoreFacade.__init__(self, verb_table(self._plans))
         self._subscribers: PerLoop[Subscriber] = PerLoop()
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._going_back: dict[str, set[asyncio.Task[None]]] = {}  # tasks that give jobs back, by token
         self._prober = Prober(self._context.outages, self._served_again, self._sync_runner.close)
-        self._sync = SyncRedisStore(self._sync_runner, self._plans, self._verbs)
+        self._sync = SyncRedisStore(self._sync_runner, self._plans)
 
     @property
     def url(self) -> str:
@@ -134,14 +141,21 @@ class RedisStore(NamespaceViews, StoreFacade):
             name for name, answer in zip(names, answers, strict=True) if not isinstance(answer, Exception)
         ]
 
-    async def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        return await (await self._loop_result_waiter()).wait_for_end(refs, timeout, self.get)
+    async def _answer(self, request: Request[A]) -> A:
+        answer: Any
+        if (own := _OWN.get(type(request))) is not None:
+            answer = await own(self, request)
+        else:
+            answer = await self._plans.run(HANDLERS[type(request)](self._context, *astuple(request)))
+        return answer  # type: ignore[no-any-return]
 
-    async def stream_ends(
-        self, refs: Sequence[Ref], *, timeout: int
-    ) -> AsyncGenerator[dict[Ref, Job | None], None]:
+    async def _wait_for_end(self, request: WaitForEnd) -> list[Job | None]:
+        waiter = await self._loop_result_waiter()
+        return await waiter.wait_for_end(request.refs, request.timeout, self.get)
+
+    async def stream(self, request: StreamEnds) -> AsyncGenerator[dict[Ref, Job | None], None]:
         result_waiter = await self._loop_result_waiter()
-        async with contextlib.aclosing(result_waiter.stream_ends(refs, timeout)) as ends:
+        async with contextlib.aclosing(result_waiter.stream_ends(request.refs, request.timeout)) as ends:
             async for some in ends:
                 yield some
 
@@ -157,32 +171,26 @@ class RedisStore(NamespaceViews, StoreFacade):
             subscriber.result_waiter = ResultWaiter(look, every=_SAFETY)
         return subscriber.result_waiter
 
-    async def fetch(
-        self,
-        queues: Sequence[Share],
-        *,
-        limit: int,
-        lease: int,
-        worker: str,
-        token: str,
-        charge: bool = True,
-    ) -> Fetched:
+    async def _fetch(self, request: Fetch) -> Fetched:
+        token, plan = request.token, fetching.fetch(self._context, *astuple(request))
         subscriber = self._subscribers.get(asyncio.get_running_loop())
         if subscriber is None:
-            return await self._verbs.fetch.run(queues, limit, lease, worker, token, charge)
+            return await self._plans.run(plan)
         while back := self._going_back.get(token):  # else it would return jobs that are given back
             await asyncio.wait(back)
         came = subscriber.direct_dispatch.take(token)
         with subscriber.direct_dispatch.fetching(token) as leased:
             if came:
-                if is_fresh(self._context, subscriber, came):
-                    found = await self._plans.run(fetching.take_dispatched(self._context, came, worker))
+                if _is_fresh(self._context, subscriber, came):
+                    found = await self._plans.run(
+                        fetching.take_dispatched(self._context, came, request.worker)
+                    )
                     leased += found.jobs
                     return found
                 # this process was stopped, and too much of the lease may be over: give the jobs back before
                 # the fetch, which would return them
                 await self._plans.run(_given_back(self._context, came))
-            found = await self._verbs.fetch.run(queues, limit, lease, worker, token, charge)
+            found = await self._plans.run(plan)
             leased += found.jobs
         if found.jobs and subscriber.offered:  # a worker that has jobs no longer waits
             queues_offered, subscriber.offered = subscriber.offered, frozenset()
@@ -191,15 +199,8 @@ class RedisStore(NamespaceViews, StoreFacade):
             )
         return found
 
-    async def wait(
-        self,
-        queues: Sequence[str],
-        *,
-        timeout: int,
-        offer: WorkerOffer | None = None,
-        parked: Sequence[str] = (),
-        on_due: OnDue | None = None,
-    ) -> Wake:
+    async def _wait(self, request: Wait) -> Wake:
+        queues, timeout, on_due = request.queues, request.timeout, request.on_due
         ends = time.monotonic() + timeout / 1000
         if self._plans.wake_counts.seen is None:
             await self._plans.begin()
@@ -207,7 +208,7 @@ class RedisStore(NamespaceViews, StoreFacade):
         subscriber = await self._subscriber()
         till = ""
         with subscriber.waiting(frozenset(queues)) as waiter:
-            standing = StandingOffer(self._context, subscriber, waiter, queues, offer)
+            standing = _StandingOffer(self._context, subscriber, waiter, queues, request.offer)
             while True:
                 waiter.event.clear()
                 left = _ms(ends - time.monotonic())
@@ -216,7 +217,14 @@ class RedisStore(NamespaceViews, StoreFacade):
                 said = standing.said
                 look_for = timeout if first else left
                 plan = waiting.look(
-                    self._context, queues, look_for, till, subscriber.channel, said, parked, on_due is None
+                    self._context,
+                    queues,
+                    look_for,
+                    till,
+                    subscriber.channel,
+                    said,
+                    request.parked,
+                    on_due is None,
                 )
                 answered = set(waiter.messages)
                 work, till, counts, dues = await self._plans.run(plan)
@@ -289,13 +297,65 @@ class RedisStore(NamespaceViews, StoreFacade):
         if not task.cancelled():
             task.exception()  # mark it as retrieved: no task awaits it, and waiters re-check at an interval
 
-    async def checkup(self) -> list[Finding]:
+    async def _checkup(self, request: Checkup) -> list[Finding]:
         before = int(time.time() * 1000)
         answers = await self._runner.everywhere(checkup.QUESTIONS)
         after = int(time.time() * 1000)
         found = checkup.examined(answers, address=self._address, before_ms=before, after_ms=after)
         found += await self._plans.run(key_checks.wrong_types(self._context))
         return found + await self._plans.run(key_checks.unread_settings(self._context))
+
+
+class _StandingOffer:
+    """A worker's offer for one wait: jobs go to the worker on arrival, or else to its next fetch."""
+
+    def __init__(
+        self,
+        context: Context,
+        subscriber: Subscriber,
+        waiter: Waiter,
+        queues: Sequence[str],
+        offer: WorkerOffer | None,
+    ) -> None:
+        self._context = context
+        self._subscriber = subscriber
+        self._waiter = waiter
+        self._queues = queues
+        self._put_down(offer)
+        waiter.take = self._take
+
+    def _put_down(self, offer: WorkerOffer | None) -> None:
+        self._offer = offer
+        #: The offer in the form that producers read; "" without an offer.
+        self.said = "" if offer is None else waiting.offer_of(self._context, self._queues, offer)
+        if offer is not None:
+            self._subscriber.offers(self._waiter, offer.token)
+
+    def _take(self, one: DispatchedJob) -> bool:
+        offer = self._offer
+        if offer is None or offer.take is None or not _is_fresh(self._context, self._subscriber, [one]):
+            return False
+        try:
+            jobs = fetching.jobs_of_dispatched(self._context, [one], offer.worker)
+        except (UnknownProfile, *UNDECODABLE):  # only the server can tell: the next fetch asks it
+            return False
+        self._put_down(offer.take(Fetched(jobs, one.now)))
+        self._waiter.work = self._offer is None
+        return True
+
+
+def _is_fresh(context: Context, subscriber: Subscriber, came: Sequence[DispatchedJob]) -> bool:
+    """Return True if most of the lease is left."""
+    return context.steered or subscriber.age_of(came) <= _FRESH
+
+
+#: What the store does for the requests that are not one plan.
+_OWN: Mapping[type[Request[Any]], Callable[[RedisStore, Any], Awaitable[Any]]] = {
+    Fetch: RedisStore._fetch,
+    Wait: RedisStore._wait,
+    WaitForEnd: RedisStore._wait_for_end,
+    Checkup: RedisStore._checkup,
+}
 
 
 def _given_back(context: Context, came: Sequence[DispatchedJob]) -> CallPlan[list[Settled]]:

@@ -7,11 +7,8 @@ from typing import Any
 
 from msgspec import UNSET
 
-from penstock.core.limit_layers import LimitLayers
-from penstock.core.limits import NO_LIMITS, LimitChange, OnFull, QueueLimits, Rate
+from penstock.core.limits import NO_LIMITS, LimitChange, LimitLayers, OnFull, QueueLimits, Rate
 from penstock.stores.redis.layout import NONE, UNDECODABLE
-
-__all__ = ["layers_of", "limit_values", "limits_of", "readable_limits"]
 
 _LIMITS = struct.Struct("<10d")
 #: A value that a layer does not set; INHERIT in settings.lua.

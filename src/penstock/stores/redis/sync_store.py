@@ -3,45 +3,48 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+from msgspec.structs import astuple
 
 from penstock.core.ids import mint_token
-from penstock.core.job import Job, Ref
-from penstock.stores.facade import SyncFacade, VerbTable
+from penstock.core.job import Ref
+from penstock.stores.contract import StreamEnds, SyncRequest, WaitForEnd
+from penstock.stores.own_store import OwnSyncStore
+from penstock.stores.redis.handlers import HANDLERS
 from penstock.stores.redis.plan_runner import PlanRunner
 from penstock.stores.redis.reading import shown
 from penstock.stores.redis.subscriber import read_end
 from penstock.stores.redis.verbs import result_waiting
-from penstock.stores.redis.wire.async_runner import SyncRunner
+from penstock.stores.redis.wire.sync_runner import SyncRunner
 from penstock.stores.result_waiter import EndedJobs
 
-__all__ = ["SyncRedisStore"]
+A = TypeVar("A")
 
 #: Waiters re-check at this interval (seconds) even if no notification arrived.
 _SAFETY = 5.0
 
 
-class SyncRedisStore(SyncFacade):
+class SyncRedisStore(OwnSyncStore):
     """The sync verbs; each runs in the caller's thread."""
 
-    def __init__(self, runner: SyncRunner, plans: PlanRunner, verbs: VerbTable) -> None:
-        super().__init__(verbs)
+    def __init__(self, runner: SyncRunner, plans: PlanRunner) -> None:
         self._runner = runner
         self._plans = plans
         self._context = plans.context
 
-    def wait_for_end(self, refs: Sequence[Ref], *, timeout: int) -> list[Job | None]:
-        found: EndedJobs = {}
-        for some in self.stream_ends(refs, timeout=timeout):
-            found |= some
-        if left := [ref for ref in refs if ref not in found]:
-            found |= zip(left, self.get(left), strict=True)
-        return [found[ref] for ref in refs]
+    def _answer(self, request: SyncRequest[A]) -> A:
+        answer: Any
+        if isinstance(request, WaitForEnd):
+            answer = self._wait_for_end(request)
+        else:
+            answer = self._plans.run_sync(HANDLERS[type(request)](self._context, *astuple(request)))
+        return answer  # type: ignore[no-any-return]
 
-    def stream_ends(self, refs: Sequence[Ref], *, timeout: int) -> Generator[EndedJobs, None, None]:
-        """Yield ended jobs until all have ended, or until the timeout."""
-        until = time.monotonic() + timeout / 1000
-        open = dict.fromkeys(refs)
+    def stream(self, request: StreamEnds) -> Generator[EndedJobs, None, None]:
+        until = time.monotonic() + request.timeout / 1000
+        open = dict.fromkeys(request.refs)
         if not open:
             return
         channel = self._context.redis_keys.channel(mint_token()[:16])

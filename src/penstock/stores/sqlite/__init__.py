@@ -1,4 +1,4 @@
-"""The SQLite store: `store.py` is the store, `verbs/` has the bodies of its verbs."""
+"""The SQLite store: the file, its locks and notifications. The verbs are those of `stores/sql/`."""
 
 from penstock.stores.sqlite.store import SqliteStore
 

@@ -21,8 +21,6 @@ except ImportError:  # not a POSIX system
 
 from penstock.stores.sqlite.modes import open_beside
 
-__all__ = ["FairWriteLock", "vulnerable"]
-
 
 class FairWriteLock:
     """The two lock files of one database, for one thread at a time.

@@ -1,29 +1,35 @@
-"""Open a SQLite file as a store: connection settings, tables, and the folder beside the file."""
+"""Open a SQLite file as a store: connection settings, tables, the folder beside the file; and its errors."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import sqlite3
 from pathlib import Path
 
 from penstock.core.clock import Clock
-from penstock.core.errors import StoreCorrupt, StoreError
-from penstock.stores.migrate import Migration, migrations, missing
-from penstock.stores.sqlite.checkpoint import LOG_LIMIT
+from penstock.core.errors import (
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from penstock.stores.sql.statements import SQL
+from penstock.stores.sql.transactions import check_library
 from penstock.stores.sqlite.fair_write_lock import vulnerable
-from penstock.stores.sqlite.faults import cannot_open
 from penstock.stores.sqlite.modes import create, fit
-from penstock.stores.sqlite.sql import SQL
-
-__all__ = ["MIGRATIONS", "is_ready", "open_file", "prepare", "sidecar", "version_of"]
+from penstock.stores.statements import Migration, migrations, missing
 
 _log = logging.getLogger("penstock.stores")
 
-MIGRATIONS = migrations("penstock.stores.sqlite")
+MIGRATIONS = migrations("penstock.stores.sql")
 
-_OLDEST = (3, 37, 0)  # STRICT tables
 _CACHE_KIB = 4_096
+#: A write-ahead log larger than this (bytes) is truncated when it is reset.
+_LOG_LIMIT = 16 * 2**20
 _HAS_TABLES = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'penstock_meta'"
 _warned = False
 #: The class of connections; a chaos run replaces it by one that records syncs.
@@ -57,7 +63,7 @@ def open_file(path: Path, patience: int, mode: int) -> sqlite3.Connection:
         cx.execute("PRAGMA temp_store = MEMORY")  # a sort must not need space on a full disk
         cx.execute("PRAGMA secure_delete = OFF")  # some builds overwrite deleted data: a second write
         cx.execute("PRAGMA wal_autocheckpoint = 0")  # our checkpoints run inside the fair write lock
-        cx.execute(f"PRAGMA journal_size_limit = {LOG_LIMIT}")
+        cx.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
     except BaseException:  # boundary: a connection that is not returned is closed, after any error
         cx.close()
         raise
@@ -127,11 +133,7 @@ def sidecar(path: Path) -> Path:
 
 def _check_library() -> None:
     global _warned
-    if sqlite3.sqlite_version_info < _OLDEST:
-        raise StoreError(
-            f"this Python has SQLite {sqlite3.sqlite_version}; sqlite:// needs "
-            f"{'.'.join(map(str, _OLDEST))} or later: use a newer Python, or another store"
-        )
+    check_library("sqlite://")
     if not _warned and vulnerable(sqlite3.sqlite_version_info):
         _warned = True
         _log.info(
@@ -139,3 +141,63 @@ def _check_library() -> None:
             "among Penstock's processes. Other programs should not write to this file (fixed in 3.51.3)",
             sqlite3.sqlite_version,
         )
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────
+
+# No exception of sqlite3 or the system leaves the store: all are translated.
+
+
+_FULL_DISK = "no room left on its disk; nothing of this call was stored"
+
+
+def translated(error: sqlite3.Error, path: Path) -> StoreError:
+    """Translate an exception of sqlite3."""
+    extended = getattr(error, "sqlite_errorcode", None)
+    if extended is None:  # raised by Python's sqlite3 module for wrong use: it has no error code
+        return StoreError(f"{path}: {type(error).__name__}: {error}")
+    match extended & 0xFF:
+        case 13:
+            return StoreFull(f"{path}: {_FULL_DISK}")
+        case 8 | 3:
+            return StoreReadOnly(f"{path} can be read but not written ({error}): check its permissions")
+        case 26:
+            return StoreCorrupt(f"{path} is not a SQLite database: give another path, or move that file away")
+        case 11 | 24:
+            return StoreCorrupt(f"{path} is damaged ({error}): restore a backup, or try sqlite3's `.recover`")
+        case 5 | 6 | 15:
+            return busy(path, "another program holds its write lock")
+        case 14:
+            return cannot_open(path, str(error))
+        case 10 | 7 | 9:
+            return StoreUnavailable(f"{path}: {error} (SQLite error {extended})")
+        case _:
+            return StoreError(f"{path}: {error} (SQLite error {extended})")
+
+
+def busy(path: Path, why: str) -> StoreBusy:
+    return StoreBusy(f"{path} is busy: {why}; nothing of this call was done, try again")
+
+
+def cannot_open(path: Path, why: str) -> StoreError:
+    """Return the error for a file that cannot be opened, with the most likely cause."""
+    folder = path.parent
+    if not folder.exists():
+        return StoreError(f"cannot open {path}: there is no directory {folder}; make it first")
+    if not folder.is_dir():
+        return StoreError(f"cannot open {path}: {folder} is not a directory")
+    if path.is_dir():
+        return StoreError(f"cannot open {path}: it is a directory; give a file, e.g. {path / 'jobs.db'}")
+    return StoreError(f"cannot open {path}: {why}; check the permissions of the file and of {folder}")
+
+
+def os_fault(error: OSError, path: Path) -> StoreError:
+    """Translate an OSError of the files beside the database."""
+    what = f"{error.filename or path}: {error.strerror}"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return StoreReadOnly(f"{path} cannot be written, because the files beside it cannot ({what})")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull(f"{path}: {_FULL_DISK}")
+    if error.errno == errno.ENOENT:
+        return cannot_open(path, what)
+    return StoreUnavailable(f"{path}: {what}")

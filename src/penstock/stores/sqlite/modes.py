@@ -15,8 +15,6 @@ from pathlib import Path
 
 from penstock.core.errors import ConfigError
 
-__all__ = ["PRIVATE", "create", "fit", "open_beside", "open_to_others", "read_mode"]
-
 PRIVATE = 0o600
 
 _MODE = re.compile(r"06[046][046]\Z")
@@ -72,7 +70,7 @@ def open_beside(path: Path, like: Path | None, *, lock: bool) -> int:
 def open_to_others(path: Path, folder: Path, allowed: int) -> Iterator[str]:
     """Yield what other users may do to the database and the files beside it beyond the `allowed` mode."""
     classes = ((3, "its group"), (0, "every user of this machine"))
-    for one in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm")), *_inside(folder)):
+    for one in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm")), *_files_in(folder)):
         try:
             mode = one.stat().st_mode & ~allowed
         except OSError:
@@ -110,7 +108,7 @@ def _fit(one: Path | int, like: os.stat_result, mode: int) -> None:
         os.chmod(one, mode)
 
 
-def _inside(folder: Path) -> list[Path]:
+def _files_in(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
     except OSError:

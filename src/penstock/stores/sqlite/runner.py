@@ -16,16 +16,14 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ParamSpec, TypeVar
 
-from penstock.core.errors import PenstockError, StoreUnavailable
-from penstock.core.forks import pause_during_fork, reset_after_fork
-from penstock.stores.sqlite.calls import PendingCall, Verb
-from penstock.stores.sqlite.notifier import Notifier
-from penstock.stores.sqlite.transactions import Transactions
-
-__all__ = ["Runner"]
+from penstock.core.errors import PenstockError, StoreReentered, StoreUnavailable
+from penstock.core.forks import Register, pause_during_fork, reset_after_fork
+from penstock.stores.sql.notifying import Notifier
+from penstock.stores.sql.transactions import PendingCall, Verb
+from penstock.stores.sqlite.transactions import FileTransactions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,19 +32,20 @@ R = TypeVar("R")
 class Runner:
     """Runs verbs in the transactions of this process, for event loops and threads."""
 
-    def __init__(self, transactions: Transactions) -> None:
+    def __init__(self, transactions: FileTransactions) -> None:
         self._transactions = transactions
         self._write_lock = transactions.write_lock
         self._patience = transactions.patience
         self._start_empty()
+        _RUNNERS.add(self)
         reset_after_fork(self)
         pause_during_fork(self)
 
     def _start_empty(self) -> None:
         """Set the state that belongs to one process."""
-        self._mine = threading.RLock()  # its holder may use the transactions
-        self._inside = 0  # id of the thread that holds it
-        self._door = threading.Lock()  # guards removals from `_waiting`
+        self._transaction_lock = threading.RLock()  # its holder may use the transactions
+        self._lock_holder = 0  # id of the thread that holds it
+        self._waiting_lock = threading.RLock()  # guards removals from `_waiting`
         self._waiting: deque[PendingCall] = deque()
         self._tokens: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -55,20 +54,14 @@ class Runner:
         self._watched: set[asyncio.AbstractEventLoop] = set()
 
     @property
-    def notifiers(self) -> dict[str, Notifier]:
+    def notifiers(self) -> Mapping[str, Notifier]:
         return self._transactions.notifiers
 
     # ── calls ──
 
-    def ask(self, verb: Verb[P, R], *args: P.args, **options: P.kwargs) -> asyncio.Future[R]:
+    def run(self, namespace: str, verb: Verb[P, R], *args: P.args, **_: P.kwargs) -> asyncio.Future[R]:
         """Run a verb in the background thread; return a future of the running event loop."""
-        return self.ask_in(None, verb, *args, **options)
-
-    def ask_in(
-        self, namespace: str | None, verb: Verb[P, R], *args: P.args, **_: P.kwargs
-    ) -> asyncio.Future[R]:
-        """As `ask`, in this namespace."""
-        call = PendingCall(verb, args, namespace)
+        call = PendingCall(namespace, verb, args)
         call.loop = loop = asyncio.get_running_loop()
         call.future = future = loop.create_future()
         call.asked_at = time.monotonic()
@@ -77,25 +70,23 @@ class Runner:
             self._watch(loop)
         return future
 
-    def do(self, verb: Verb[P, R], *args: P.args, **options: P.kwargs) -> R:
+    def run_sync(self, namespace: str, verb: Verb[P, R], *args: P.args, **_: P.kwargs) -> R:
         """Run a verb in this thread, or in the background thread if other calls are waiting or running."""
-        return self.do_in(None, verb, *args, **options)
-
-    def do_in(self, namespace: str | None, verb: Verb[P, R], *args: P.args, **_: P.kwargs) -> R:
-        """As `do`, in this namespace."""
-        call = PendingCall(verb, args, namespace)
-        if not self._do_alone(call):
-            self._do_with_others(call)
+        call = PendingCall(namespace, verb, args)
+        if not self._run_here(call):
+            self._run_with_others(call)
         if call.error is not None:
             raise call.error
         answer: R = call.answer
         return answer
 
-    def _do_alone(self, call: PendingCall) -> bool:
-        if self._waiting or self._inside == threading.get_ident():
+    def _run_here(self, call: PendingCall) -> bool:
+        if self._lock_holder == threading.get_ident():
+            raise self._reentered()
+        if self._waiting:
             return False
         try:
-            return self._acquire(blocking=False) and self._do_now(call)
+            return self._acquire(blocking=False) and self._run_now(call)
         finally:
             try:
                 self._release()
@@ -103,7 +94,7 @@ class Runner:
                 self._release()
                 raise
 
-    def _do_now(self, call: PendingCall) -> bool:
+    def _run_now(self, call: PendingCall) -> bool:
         transactions = self._transactions
         try:
             if not call.writes and not transactions.probe([call]):
@@ -122,22 +113,38 @@ class Runner:
 
     def _acquire(self, *, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the transactions for this thread, which must not have them yet."""
-        if not self._mine.acquire(blocking, timeout):
+        if not self._transaction_lock.acquire(blocking, timeout):
             return False
-        self._inside = threading.get_ident()
+        self._lock_holder = threading.get_ident()
         return True
 
     def _release(self) -> None:
         """Release the write lock and the transactions; does nothing if this thread has neither."""
-        if self._inside == threading.get_ident():
+        if self._lock_holder == threading.get_ident():
             self._write_lock.release()
-            self._inside = 0
+            self._lock_holder = 0
         try:
-            self._mine.release()
+            self._transaction_lock.release()
         except RuntimeError:  # not held by this thread
             pass
 
-    def _do_with_others(self, call: PendingCall) -> None:
+    def _reentered(self) -> StoreReentered:
+        return StoreReentered(f"sqlite:///{self._transactions.path}")
+
+    def _would_wait_for_itself(self) -> bool:
+        """Whether no call waiting here is answered before this thread goes on.
+
+        It is in the middle of a call of this file, perhaps by another store object, or it is the background
+        thread.
+        """
+        me, thread, path = threading.get_ident(), self._thread, self._transactions.path
+        if thread is not None and thread.ident == me:
+            return True
+        return any(one._lock_holder == me and one._transactions.path == path for one in _RUNNERS.all())
+
+    def _run_with_others(self, call: PendingCall) -> None:
+        if self._would_wait_for_itself():
+            raise self._reentered()
         call.answered = threading.Event()
         self._add(call)
         if not call.answered.wait(self._patience):
@@ -147,7 +154,7 @@ class Runner:
 
     def _withdraw(self, call: PendingCall) -> bool:
         """Remove a waiting call, so that it never runs; return False if it has already been taken."""
-        with self._door:
+        with self._waiting_lock:
             try:
                 self._waiting.remove(call)
             except ValueError:
@@ -192,7 +199,7 @@ class Runner:
             self._tokens.put(True)
 
     def _start(self) -> None:
-        with self._door:
+        with self._waiting_lock:
             if self._thread is None:
                 self._tokens = queue.SimpleQueue()
                 self._tokens.put(True)
@@ -229,7 +236,7 @@ class Runner:
             if calls:
                 left = transactions.probe(calls)
                 self._answer(call for call in calls if not call.writes)
-                with self._door:
+                with self._waiting_lock:
                     self._waiting.extendleft(reversed(left))
                 return
             transactions.make_ready()
@@ -249,7 +256,7 @@ class Runner:
     def _take(self) -> list[PendingCall]:
         """Take all waiting calls, one by one, because other threads add calls meanwhile."""
         waiting = self._waiting
-        with self._door:
+        with self._waiting_lock:
             return [waiting.popleft() for _ in range(len(waiting))]
 
     def _take_readers(self) -> list[PendingCall]:
@@ -259,7 +266,7 @@ class Runner:
         fetch and a settle that wait at the same time.
         """
         waiting = self._waiting
-        with self._door:
+        with self._waiting_lock:
             calls = [waiting.popleft() for _ in range(len(waiting))]
             writes = any(call.writes for call in calls)
             readers = [call for call in calls if call.verb.reads or not writes]
@@ -290,7 +297,7 @@ class Runner:
             thread.join(patience)
         if thread is self._thread:
             self._thread = None
-        if self._inside == threading.get_ident():
+        if self._lock_holder == threading.get_ident():
             return  # close was called by a signal handler, during a call of the same thread
         try:
             if not self._acquire(timeout=patience):
@@ -308,7 +315,7 @@ class Runner:
 
     def before_fork(self, seconds: float) -> bool:
         """Close the connection, and keep it closed until the fork is done."""
-        held = self._inside != threading.get_ident() and self._acquire(timeout=seconds)
+        held = self._lock_holder != threading.get_ident() and self._acquire(timeout=seconds)
         if held:
             self._transactions.close()
         return held
@@ -320,6 +327,10 @@ class Runner:
         """Reset the state in a forked child: no background thread, no waiting calls, no connection."""
         self._transactions.leave_alone()
         self._start_empty()
+
+
+#: All that exist.
+_RUNNERS: Register[Runner] = Register()
 
 
 def _resolve(calls: list[PendingCall]) -> None:

@@ -1,4 +1,7 @@
-"""The connection of a process to its SQLite file, and the transactions on it. For one thread at a time."""
+"""The connection of a process to its SQLite file, the transactions on it, and checkpoints.
+
+For one thread at a time.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,13 @@ import msgspec
 
 from penstock.core.clock import Clock
 from penstock.core.errors import StoreCorrupt, StoreError
-from penstock.stores.sqlite.calls import PendingCall
-from penstock.stores.sqlite.checkpoint import Checkpointer
+from penstock.stores.sql.notifying import ENDED, WORK
+from penstock.stores.sql.transaction_context import TransactionContext
+from penstock.stores.sql.transactions import PendingCall, Transactions
 from penstock.stores.sqlite.fair_write_lock import FairWriteLock
-from penstock.stores.sqlite.faults import busy, os_fault, translated
-from penstock.stores.sqlite.file import is_ready, open_file, prepare, sidecar
+from penstock.stores.sqlite.file import busy, is_ready, open_file, os_fault, prepare, sidecar, translated
 from penstock.stores.sqlite.modes import PRIVATE
-from penstock.stores.sqlite.notifier import ENDED, WORK, Notifier
-from penstock.stores.sqlite.rows import UnreadableRow
-from penstock.stores.sqlite.running import causes_of, run_probe, run_verb, run_without
-from penstock.stores.sqlite.transaction_context import TransactionContext
-from penstock.stores.sqlite.verbs.needs_write import NEEDS_WRITE
-
-__all__ = ["Transactions"]
+from penstock.stores.sqlite.notifier import FileNotifier
 
 _log = logging.getLogger("penstock.stores")
 
@@ -34,7 +31,7 @@ _log = logging.getLogger("penstock.stores")
 _LOOK_AT_FILE = 1.0
 
 
-class Transactions:
+class FileTransactions(Transactions):
     """Opens the file when needed. `patience`: ms that a write waits for other writers before StoreBusy."""
 
     def __init__(
@@ -48,10 +45,11 @@ class Transactions:
         on_open: Callable[[TransactionContext], None],
         mode: int = PRIVATE,
     ) -> None:
+        super().__init__()
         self.path = path
         self.patience = patience / 1000
         folder = path.with_name(path.name + "-penstock")
-        self.notifiers = {name: Notifier(folder / name, path) for name in (WORK, ENDED)}
+        self.notifiers = self._files = {name: FileNotifier(folder / name, path) for name in (WORK, ENDED)}
         self.write_lock = FairWriteLock(folder, path)
         self._namespace = namespace
         self._clock = clock
@@ -60,35 +58,9 @@ class Transactions:
         self._mode = mode
         self._checkpointer = Checkpointer(patience)
         self._cx: sqlite3.Connection | None = None
-        self._context: TransactionContext | None = None  # reused by every transaction of this connection
         self._synced_fully = False
         self._sidecar_open = False
         self._inode = self._looked_at = 0.0
-
-    # ── transactions ──
-
-    def probe(self, calls: Sequence[PendingCall]) -> list[PendingCall]:
-        """Answer calls by reading alone; mark and return the calls that need a write."""
-        cx = self._connection()
-        left = []
-        try:
-            cx.execute("BEGIN")
-            tx = self._fresh_context()
-            for call in calls:
-                tx.begin(call.namespace)
-                probe = call.verb.probe
-                assert probe is not None
-                try:
-                    call.answer = run_probe(call, tx, probe)
-                except BaseException as error:  # noqa: BLE001  # boundary: errors are per call
-                    call.error = self.ours(error)
-                if call.answer is NEEDS_WRITE:
-                    call.writes = True
-                    left.append(call)
-        finally:
-            if cx.in_transaction:
-                cx.execute("COMMIT")
-        return left
 
     def make_ready(self) -> None:
         """Open the files that a write needs. Call it before acquire: opening may take the write lock."""
@@ -98,30 +70,13 @@ class Transactions:
         if not self._sidecar_open:
             self._open_sidecar()
 
-    def write(self, calls: Sequence[PendingCall]) -> None:
-        """Run all calls in one transaction. An error in one of several calls undoes only that call.
-
-        Call it only inside the fair write lock.
-        """
-        cx = self._connection()
+    def _begins(self, cx: sqlite3.Connection, calls: Sequence[PendingCall]) -> None:
         if self._full_sync:
             self._sync(any(call.syncs for call in calls))
-        try:
-            cx.execute("BEGIN IMMEDIATE")
-            tx = self._run_all(calls)
-            cx.execute("COMMIT")
-        except BaseException as error:  # boundary: after any error nothing may stay half done
-            if cx.in_transaction:
-                cx.execute("ROLLBACK")
-            if self._context is not None:
-                self._context.drop_set_aside()  # the rollback has undone their setting aside
-            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-                self._make_room(cx)
-            raise
-        if tx.work:
-            self.notifiers[WORK].notify()
-        if tx.ended:
-            self.notifiers[ENDED].notify()
+
+    def _failed(self, cx: sqlite3.Connection, error: BaseException) -> None:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            self._make_room(cx)
 
     def tidy(self) -> None:
         """Run a checkpoint if due, inside the fair write lock. A failed one is retried the next time."""
@@ -135,58 +90,6 @@ class Transactions:
         """Run a checkpoint because the disk is full: a reset log may have space for a smaller transaction."""
         with contextlib.suppress(sqlite3.Error):
             self._checkpointer.checkpoint(cx)
-
-    def _run_all(self, calls: Sequence[PendingCall]) -> TransactionContext:
-        """Run the calls, without savepoints if at most one writes; if one fails, repeat with savepoints."""
-        tx = self._fresh_context()
-        if sum(not call.verb.reads for call in calls) <= 1:
-            try:
-                for call in calls:
-                    self._run_alone(call, tx)
-                return tx
-            except BaseException:  # boundary: the second run below finds the call that fails
-                if len(calls) == 1 or not tx.cx.in_transaction:
-                    raise
-            tx.execute("ROLLBACK")
-            tx.execute("BEGIN IMMEDIATE")
-            tx.drop_set_aside()
-            tx = self._fresh_context()
-        for call in calls:
-            self._run_apart(call, tx)
-        return tx
-
-    def _run_alone(self, call: PendingCall, tx: TransactionContext) -> None:
-        """Run a call without a savepoint; start the transaction again if it finds an unreadable job."""
-        try:
-            run_verb(call, tx)
-        except (UnreadableRow, sqlite3.OperationalError) as error:
-            causes = causes_of(error)
-            tx.execute("ROLLBACK")
-            tx.execute("BEGIN IMMEDIATE")
-            run_without(call, tx, causes)
-
-    def _run_apart(self, call: PendingCall, tx: TransactionContext) -> None:
-        cx = tx.cx
-        cx.execute("SAVEPOINT call")
-        try:
-            try:
-                run_verb(call, tx)
-            except (UnreadableRow, sqlite3.OperationalError) as error:
-                causes = causes_of(error)
-                cx.execute("ROLLBACK TO call")
-                run_without(call, tx, causes)
-        except BaseException as error:  # boundary: errors are per call
-            if not cx.in_transaction:  # SQLite has rolled back everything, e.g. on a full disk
-                raise
-            cx.execute("ROLLBACK TO call")
-            call.error = self.ours(error)
-        cx.execute("RELEASE call")
-
-    def _fresh_context(self) -> TransactionContext:
-        tx = self._context
-        assert tx is not None
-        tx.start()
-        return tx
 
     def _sync(self, syncs: bool) -> None:
         if syncs is not self._synced_fully:
@@ -252,7 +155,7 @@ class Transactions:
     def _open_sidecar(self) -> None:
         sidecar(self.path)
         self.write_lock.open()
-        for notifier in self.notifiers.values():
+        for notifier in self._files.values():
             notifier.open()
         self._sidecar_open = True
 
@@ -294,8 +197,56 @@ class Transactions:
         self._cx = self._context = None
         self._sidecar_open = False
         self.write_lock.close()
-        for notifier in self.notifiers.values():
+        for notifier in self._files.values():
             notifier.close()
 
 
 _LEFT_ALONE: list[sqlite3.Connection] = []
+
+
+# ── checkpoints ──────────────────────────────────────────────────────────────────────────────────
+
+# They copy the write-ahead log into the database from time to time, so that the log stays small. They run
+# only inside the fair write lock. The length of the log is estimated, because SQLite returns it only as the
+# result of a checkpoint. Each result corrects the estimate, because other processes write, too, and jobs
+# may be large. The aim: checkpoints spread over many commits, and a bounded log.
+
+
+_PAGES = 4_000  # of 2 KiB: 8 MB between two checkpoints
+_PER_COMMIT = 5.0  # pages that even the smallest enqueue changes
+_PER_CHANGE = 0.25  # pages per changed row: jobs that are changed together share pages
+_TOO_LONG = 32_000  # pages: overlapping readers keep the log from being reset
+_READERS_MS = 50
+
+
+class Checkpointer:
+    """Estimates the log's length from this process's commits, corrected by the results of checkpoints."""
+
+    def __init__(self, patience: int) -> None:
+        self._patience = patience
+        self._guess = 0.0
+        self._changes = 0
+        self._limit = float(_PAGES)
+
+    def tick(self, cx: sqlite3.Connection) -> None:
+        """Count a commit, and run a checkpoint if one is due."""
+        changes = cx.total_changes
+        self._guess += _PER_COMMIT + max(0, changes - self._changes) * _PER_CHANGE
+        self._changes = changes
+        if self._guess >= self._limit:
+            self.checkpoint(cx)
+
+    def checkpoint(self, cx: sqlite3.Connection) -> None:
+        """Checkpoint without waiting for readers; if the log is too long, wait up to 50 ms for them."""
+        _, log, done = cx.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if self._guess > 0 and done == log > 0:
+            wrong = min(8.0, max(0.5, log / self._guess))
+            self._limit = _PAGES / wrong
+        self._guess = 0.0
+        if log < _TOO_LONG:
+            return
+        cx.execute(f"PRAGMA busy_timeout = {_READERS_MS}")
+        try:
+            cx.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        finally:
+            cx.execute(f"PRAGMA busy_timeout = {self._patience}")

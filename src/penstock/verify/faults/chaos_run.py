@@ -17,9 +17,7 @@ from penstock.core.errors import PenstockError
 from penstock.verify.environment import Proxies
 from penstock.verify.fleet import Fleet, Member
 from penstock.verify.ledger import Ledger
-from penstock.verify.ledger.rules.lost_shards import LostShard
-
-__all__ = ["NO_PROCESS", "ChaosRun", "InjectedFault", "NoVictim", "wall_ms"]
+from penstock.verify.ledger.rules.recovery import LostShard
 
 #: Target of a fault that costs no process an attempt; no process has this id.
 NO_PROCESS = -1
@@ -123,13 +121,16 @@ class ChaosRun:
             self.done.append(InjectedFault(began, kind, target, note, time.monotonic() - began))
 
     @contextlib.contextmanager
-    def process_fault_lasting(self, kind: str, member: Member, cause: str) -> Iterator[None]:
-        """Record a fault of one process that lasts as long as the block."""
-        self.ledger.fault(kind, member.pid, cause)
-        try:
-            yield
-        finally:
-            self.ledger.healed(kind, member.pid)
+    def process_fault_lasting(
+        self, kind: str, member: Member, note: str = "", *, effect: str = "stop"
+    ) -> Iterator[None]:
+        """Record a fault of one process that lasts as long as the block; `effect`: its kind in the ledger."""
+        with self.fault_lasting(kind, member.name, note):
+            self.ledger.fault(effect, member.pid, kind)
+            try:
+                yield
+            finally:
+                self.ledger.healed(effect, member.pid)
 
     def wait(self, seconds: float) -> None:
         self.over.wait(seconds)

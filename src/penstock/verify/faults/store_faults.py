@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.verify.faults.chaos_run import NO_PROCESS, ChaosRun, NoVictim, wall_ms
-from penstock.verify.ledger.rules.lost_shards import LostShard
+from penstock.verify.ledger.rules.recovery import LostShard
 from penstock.verify.processes import session_processes
-from penstock.verify.servers import power
-
-__all__ = ["StoreFaults"]
+from penstock.verify.servers import disks
 
 #: How long a shard stays away after the cluster has given up its slots (s), and a random extra time (s).
 _LOST_FOR, _RANDOM_EXTRA = 4.0, 4.0
@@ -41,7 +39,6 @@ class StoreFaults:
         if self._run.file is not None:
             self._kill_all("restart-store")
             return
-        assert self._run.server is not None
         begins = wall_ms() - _UNWRITTEN
         with self._run.fault_lasting("restart-store", "server", "SIGKILL"), self._detecting_failover():
             back = time.monotonic() + self._run.server.restart()
@@ -53,7 +50,6 @@ class StoreFaults:
         if self._run.file is not None:
             self._power_cut_file(self._run.file)
             return
-        assert self._run.server is not None
         begins = wall_ms()
         with self._run.fault_lasting("power-cut", "server", f"appendfsync {self._run.server.fsync}"):
             self._run.server.power_cut()
@@ -74,12 +70,11 @@ class StoreFaults:
             ends = time.monotonic() + 10.0
             while living() and time.monotonic() < ends:  # a living process has the file open
                 time.sleep(0.005)
-            self._run.unleased.append((power.cut(file), wall_ms()))
+            self._run.unleased.append((disks.cut_power(file), wall_ms()))
         self._run.store_returns.append(time.monotonic())
 
     def _forgive_unsynced(self, begins: int) -> None:
         """Allow the loss of unsynced writes since `begins`; with `appendfsync always` there are none."""
-        assert self._run.server is not None
         if self._run.server.fsync != "always":
             self._run.forgiven.append((begins, wall_ms()))
 
@@ -101,7 +96,6 @@ class StoreFaults:
             with self._run.fault_lasting("stop-store", "write lock"):
                 self._lock_file(seconds)
             return
-        assert self._run.server is not None
         with self._run.fault_lasting("stop-store", "server"), self._detecting_failover():
             self._run.server.stop_for(seconds, *self._shard(which))
 
@@ -144,20 +138,17 @@ class StoreFaults:
             self._run.proxies.latency(ms, 2.0 + 3 * how)
 
     def script_flush(self, *_: float) -> None:
-        assert self._run.server is not None
         self._run.record("script-flush", "server")
         self._run.ledger.fault("task", NO_PROCESS, "script-flush")
         self._run.server.flush_scripts()
 
     def failover(self, which: float, *_: float) -> None:
-        assert self._run.server is not None
         with self._run.fault_lasting("failover", "a master"), self._detecting_failover():
             back = time.monotonic() + self._run.server.failover(*self._shard(which))
         self._run.store_returns.append(back)  # before the replicas were synced
 
     def lost_shard(self, which: float, how: float, _: float) -> None:
         """Stop a master and its replicas, and restart them with all their data; their queues wait."""
-        assert self._run.server is not None
         (shard,) = self._shard(which)
         lost = [queue for queue, home in self._run.shards_by_queue.items() if home == shard]
         if not lost:
@@ -175,7 +166,6 @@ class StoreFaults:
         self.detect_failovers()
 
     def disk_full(self, how: float, which: float, _: float) -> None:
-        assert self._run.server is not None
         with self._run.fault_lasting("disk-full", "the store's"), self._detecting_failover():
             self._run.server.fill_disk(1.0 + 2 * how, *self._shard(which))
 

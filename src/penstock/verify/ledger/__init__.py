@@ -4,9 +4,8 @@ Producers, workers and fault injectors write into a `Ledger`. `check` decides wh
 guarantees.
 """
 
-from penstock.verify.ledger.check import acheck, check
-from penstock.verify.ledger.recording.ledger import Ledger
-from penstock.verify.ledger.summary import summary
+from penstock.verify.ledger.check import acheck, check, summary
+from penstock.verify.ledger.ledger import Ledger
 from penstock.verify.ledger.verdict import Duplicate, LedgerBroken, Verdict, Violation
 
 __all__ = ["Duplicate", "Ledger", "LedgerBroken", "Verdict", "Violation", "acheck", "check", "summary"]

@@ -1,4 +1,4 @@
-"""Compares a ledger with its store and decides whether all guarantees were kept."""
+"""Compares a ledger with its store, decides whether all guarantees were kept, and sums up the numbers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
 from penstock.core.job import Job, Ref
-from penstock.inspector import Inspector
+from penstock.inspector import Inspector, as_json
 from penstock.stores.contract import (
     FLOW_STEP,
+    Capability,
     QueueInfo,
     QueueStats,
     Resolution,
@@ -23,30 +24,28 @@ from penstock.stores.contract import (
     Store,
     StoredStep,
 )
-from penstock.verify.ledger.reading.history import History, Story, read, uncollected
+from penstock.verify.ledger.history import History, read, uncollected
 from penstock.verify.ledger.rules import attempts, ends
-from penstock.verify.ledger.rules.acts import acts
-from penstock.verify.ledger.rules.batches import batches
-from penstock.verify.ledger.rules.begun import begun
+from penstock.verify.ledger.rules.attempts import SecondRun, begun, reruns
 from penstock.verify.ledger.rules.case import Case, StoredFlow, broken
-from penstock.verify.ledger.rules.causes import SecondRun, reruns
-from penstock.verify.ledger.rules.counters import counters
-from penstock.verify.ledger.rules.faces import Numbers, counted, faces, numbers_of, tasks_of_queues
-from penstock.verify.ledger.rules.faults import ForgivenSpans, fault_index_of, word_of
+from penstock.verify.ledger.rules.counters import (
+    Numbers,
+    counted,
+    counters,
+    faces,
+    numbers_of,
+    scraped,
+    tasks_of_queues,
+)
+from penstock.verify.ledger.rules.ends import acts, batches
+from penstock.verify.ledger.rules.faults import SUPERVISOR_KILL, FaultIndex, ForgivenSpans, word_of
 from penstock.verify.ledger.rules.flows import flow_numbers, flows
-from penstock.verify.ledger.rules.lost_shards import LostShard, went_on
-from penstock.verify.ledger.rules.partitions import partitions, queue_limits
-from penstock.verify.ledger.rules.periodic import periods
-from penstock.verify.ledger.rules.recovery import crashes, lateness, restarts
-from penstock.verify.ledger.rules.scraped import scraped
-from penstock.verify.ledger.rules.signals import signals
-from penstock.verify.ledger.rules.steps import steps
-from penstock.verify.ledger.rules.supervisor_kills import SUPERVISOR_KILL
-from penstock.verify.ledger.rules.unique import uniqueness
+from penstock.verify.ledger.rules.keys import partitions, periods, queue_limits, uniqueness
+from penstock.verify.ledger.rules.recovery import LostShard, crashes, healthy_shards, lateness, restarts
+from penstock.verify.ledger.rules.steps import effects, signals, steps
+from penstock.verify.ledger.story import Story
 from penstock.verify.ledger.verdict import Duplicate, Verdict, Violation
 from penstock.web.store_metrics import queue_metrics, read_stores
-
-__all__ = ["Snapshot", "Span", "Terms", "acheck", "check", "snapshot", "verdict_on"]
 
 #: Begin and end, in ms since the epoch.
 Span = tuple[int, int]
@@ -71,6 +70,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     #: What each face shows of the queues, by its name.
     shown: Mapping[str, Numbers] = {}
     tasks: list[StatsRow] = []  # the statistics of each task by day
+    followed: bool = True  # whether the store tells what became of a job; else `jobs` is empty
 
 
 class Terms(TypedDict, total=False):
@@ -108,7 +108,8 @@ async def acheck(directory: str | Path, store: Store, **terms: Unpack[Terms]) ->
 async def snapshot(store: Store, history: History) -> Snapshot:
     """Read every job of the ledger, the counters and the metrics from the store."""
     jobs: dict[Ref, Job] = {}
-    refs = list(dict.fromkeys(story.ref for story in history.stories))
+    can = store.can
+    refs = list(dict.fromkeys(story.ref for story in history.stories)) if can(Capability.FOLLOW) else []
     while refs:
         for start in range(0, len(refs), _CHUNK):
             found = await store.get(refs[start : start + _CHUNK])
@@ -121,21 +122,28 @@ async def snapshot(store: Store, history: History) -> Snapshot:
     return Snapshot(
         jobs,
         await store.queues(),
-        await store.stats(days=1),
+        await store.stats(days=1) if can(Capability.MEASURE) else [],
         borrows,
         await _flows(store, list(history.flows)),
         {story.ref: await store.steps(story.ref) for story in history.stories if story.steps},
         metrics,
         {"the inspector": await _inspected(store)},
-        (await store.read_stats(Resolution.DAY, span=Resolution.DAY.length * Resolution.DAY.kept)).rows,
+        await _tasks(store) if can(Capability.MEASURE) else [],
+        can(Capability.FOLLOW),
     )
+
+
+async def _tasks(store: Store) -> list[StatsRow]:
+    span = Resolution.DAY.length * Resolution.DAY.kept
+    return (await store.read_stats(Resolution.DAY, span=span)).rows
 
 
 async def _inspected(store: Store) -> Numbers:
     """What the inspector shows: all faces but the metrics show what it has."""
     inspector = Inspector(store)
-    queues, stats = await inspector.queues(), await inspector.stats(days=1)
-    return numbers_of(map(msgspec.structs.asdict, queues), map(msgspec.structs.asdict, stats))
+    queues = await inspector.queues()
+    stats = await inspector.stats(days=1) if store.can(Capability.MEASURE) else []
+    return numbers_of(as_json(queues), as_json(stats))
 
 
 async def _flows(store: Store, refs: list[Ref]) -> dict[Ref, StoredFlow]:
@@ -151,6 +159,7 @@ async def _flows(store: Store, refs: list[Ref]) -> dict[Ref, StoredFlow]:
     return found
 
 
+@uncollected()
 def verdict_on(
     history: History,
     seen: Snapshot,
@@ -171,60 +180,17 @@ def verdict_on(
     - `unleased`: spans whose leases the store may lose, except starts that must be recorded first.
     - `lost_shards`: spans in which a shard was away; queues of the other shards must have made progress.
     """
-    excused = ForgivenSpans(forgiven, history, undone, unleased)
-    with uncollected():
-        return _verdict_on(
-            history, seen, finished, exclusive, slack, tuple(asked), excused, tuple(lost_shards)
-        )
-
-
-def _verdict_on(
-    history: History,
-    seen: Snapshot,
-    finished: bool,
-    exclusive: bool,
-    slack: int,
-    asked: Sequence[str],
-    forgiven: ForgivenSpans,
-    lost_shards: Sequence[LostShard],
-) -> Verdict:
     injected = Counter(word_of(fault) for fault in history.faults if fault.kind != SUPERVISOR_KILL)
-    case = Case(
-        history,
-        seen.jobs,
-        time.time_ns() // 1_000_000,
-        fault_index_of(history),
-        forgiven,
-        history.by_ref(),
-        slack,
-        clock_skewed=seen.borrows_clock and "clock" in injected,
-        flows=seen.flows,
-        steps=seen.steps,
-        nodes={
-            node.job: node
-            for flow in seen.flows.values()
-            for node in flow.nodes.values()
-            if node.job is not None
-        },
-    )
-    fates, findings = _fates(case, finished=finished)
+    spans = ForgivenSpans(forgiven, history, undone, unleased)
+    case = _case(history, seen, spans, slack, clock_skewed=seen.borrows_clock and "clock" in injected)
+    fates, findings = _fates(case, seen.queues, finished=finished)
     too_early = [finding for story in history.stories for finding in attempts.early(story, case)]
     findings += [] if case.clock_skewed else too_early
-    for story in history.stories:
-        findings += chain(attempts.fencing(story, case), attempts.attempts(story, case))
-    findings += chain(begun(case), uniqueness(case), partitions(case), queue_limits(case))
-    findings += chain(batches(case, exclusive=exclusive), periods(case), went_on(case, lost_shards))
-    findings += acts(case)
-    findings += chain(flows(case, finished=finished), steps(case), signals(case))
-    again = [one for s in history.stories for one in reruns(s, history, case.faults_by_target, case.forgiven)]
+    findings += _of_jobs(case, finished=finished, exclusive=exclusive, lost_shards=tuple(lost_shards))
+    again = [one for story in history.stories for one in reruns(story, case)]
     findings += [one.finding for one in again if one.finding is not None]
     if exclusive:
-        findings += counters(history.stories, seen.jobs, seen.queues, seen.stats, case.forgiven)
-        if seen.metrics is not None:
-            findings += scraped(seen.metrics, seen.queues, seen.stats)
-        findings += faces(seen.shown, counted(seen.queues, seen.stats))
-        if not case.forgiven:
-            findings += tasks_of_queues(seen.tasks, seen.stats)
+        findings += _of_figures(case, seen)
     findings += _of_the_ledger(history, injected, asked)
     late = list(lateness(case))
     verdict = Verdict(
@@ -244,10 +210,58 @@ def _verdict_on(
     return msgspec.structs.replace(verdict, **_numbers(history.stories, fates))
 
 
-def _fates(case: Case, *, finished: bool) -> tuple[Counter[str], list[Violation]]:
+def _case(history: History, seen: Snapshot, spans: ForgivenSpans, slack: int, *, clock_skewed: bool) -> Case:
+    """What all rules look at."""
+    now = time.time_ns() // 1_000_000
+    nodes = [node for flow in seen.flows.values() for node in flow.nodes.values()]
+    return Case(
+        history,
+        seen.jobs,
+        now,
+        FaultIndex(history),
+        spans,
+        history.by_ref(),
+        slack,
+        clock_skewed=clock_skewed,
+        flows=seen.flows,
+        steps=seen.steps,
+        nodes={node.job: node for node in nodes if node.job is not None},
+        followed=seen.followed,
+    )
+
+
+def _of_jobs(
+    case: Case, *, finished: bool, exclusive: bool, lost_shards: tuple[LostShard, ...]
+) -> Iterator[Violation]:
+    """Findings about the runs of jobs, and of those that share a key, queue, batch, flow or entry."""
+    for story in case.history.stories:
+        yield from attempts.fencing(story, case)
+        yield from attempts.attempts(story, case)
+    yield from chain(begun(case), uniqueness(case), partitions(case), queue_limits(case))
+    yield from chain(batches(case, exclusive=exclusive), periods(case), healthy_shards(case, lost_shards))
+    yield from acts(case)
+    yield from chain(flows(case, finished=finished), steps(case), effects(case), signals(case))
+
+
+def _of_figures(case: Case, seen: Snapshot) -> Iterator[Violation]:
+    """Findings about figures of a store that this run has had for itself: they must agree with the ledger."""
+    if case.followed:
+        yield from counters(case.history.stories, seen.jobs, seen.queues, seen.stats, case.forgiven)
+    if seen.metrics is not None:
+        yield from scraped(seen.metrics, seen.queues, seen.stats)
+    yield from faces(seen.shown, counted(seen.queues, seen.stats))
+    if not case.forgiven:
+        yield from tasks_of_queues(seen.tasks, seen.stats)
+
+
+def _fates(
+    case: Case, queues: Iterable[QueueInfo], *, finished: bool
+) -> tuple[Counter[str], list[Violation]]:
     """Count the jobs by how they ended, and find wrong ends. A batch counts by its members."""
     fates: Counter[str] = Counter()
     findings: list[Violation] = []
+    if not case.followed:
+        case.unseen_dead = ends.unseen_dead(case, queues)
     for story in case.history.stories:
         fate, wrong = ends.end_of(story, case)
         fates[fate] += not story.members
@@ -281,3 +295,103 @@ def _numbers(stories: Sequence[Story], fates: Counter[str]) -> dict[str, int]:
         "runs": sum(len(s.runs) for s in stories),
         "stale": sum(1 for s in stories for act in s.acts if act.answer == "stale"),
     }
+
+
+# ── the numbers for a report ─────────────────────────────────────────────────────────────────────
+
+
+#: What a summary has of a verdict as it is.
+_COUNTS = (
+    "offered",
+    "enqueued",
+    "refused",
+    "unknown",
+    "completed",
+    "cancelled",
+    "dead",
+    "deleted",
+    "unfinished",
+    "lost",
+    "forgiven",
+    "duplicated",
+    "unexplained",
+    "early",
+    "late",
+    "stale",
+)
+#: At most this many findings are listed, some for each guarantee: a broken store may have one per job.
+_FINDINGS = 200
+
+
+def summary(history: History, verdict: Verdict, *, began: int) -> dict[str, Any]:
+    """The numbers of a run that began at `began` (ms since the epoch)."""
+    return {
+        "injected": dict(sorted(verdict.injected.items())),
+        "faults": [
+            {
+                "at": _since(began, history.at(fault)),
+                "kind": word_of(fault),
+                "target": str(fault.target) if fault.target > 0 else "",
+                "note": fault.cause,
+                "seconds": round(fault.seconds, 3),
+            }
+            for fault in history.faults
+        ],
+        **{name: getattr(verdict, name) for name in _COUNTS},
+        "duplicates": [_duplicate(one, began) for one in verdict.duplicates],
+        "recovery": _spread(verdict.recoveries),
+        "restart": _spread(verdict.restarts),
+        "throughput": _throughput(history, began),
+        "findings": [msgspec.structs.asdict(one) for one in verdict.some(_FINDINGS)],
+        "verdict": "kept" if verdict.ok else "broken",
+        "reasons": [
+            f"{n} × {promise}" for promise, n in sorted(Counter(f.promise for f in verdict.findings).items())
+        ],
+    }
+
+
+def _duplicate(one: Duplicate, began: int) -> dict[str, Any]:
+    return {
+        "queue": one.queue,
+        "id": one.id,
+        "task": one.task,
+        "attempt_before": one.attempt_before,
+        "attempt": one.attempt,
+        "cause": one.cause,
+        "fault_at": None if one.fault_at is None else _since(began, one.fault_at),
+        "leased_from": _since(began, one.leased_from),
+        "leased_until": _since(began, one.leased_until),
+    }
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | int | None]:
+    """Number, median, 99th percentile and maximum of sorted values."""
+    if not values:
+        return {"n": 0, "p50": None, "p99": None, "max": None}
+    most = len(values) - 1
+    p50, p99 = (round(values[round(most * share)], 3) for share in (0.5, 0.99))
+    return {"n": len(values), "p50": p50, "p99": p99, "max": round(values[-1], 3)}
+
+
+def _throughput(history: History, began: int) -> list[dict[str, int]]:
+    """Jobs acknowledged and completed in each second."""
+    enqueued: Counter[int] = Counter()
+    completed: Counter[int] = Counter()
+    for story in history.stories:
+        at = story.acknowledged_at
+        if at is not None:
+            enqueued[_second(history, at, began)] += 1
+        done = next((a for a in story.acts if a.applied and a.asked.state == "completed"), None)
+        if done is not None:
+            completed[_second(history, done.answered, began)] += len(story.members) or 1
+    last = max([*enqueued, *completed], default=-1)
+    return [{"at": s, "enqueued": enqueued[s], "completed": completed[s]} for s in range(last + 1)]
+
+
+def _second(history: History, mono: int, began: int) -> int:
+    at = history.wall(mono)
+    return 0 if at is None else max(0, (at - began) // 1_000)
+
+
+def _since(began: int, at: int) -> float:
+    return round((at - began) / 1_000, 3)

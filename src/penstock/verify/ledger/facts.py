@@ -7,49 +7,45 @@ answer, not a gap.
 
 from __future__ import annotations
 
+import os
+import re
+import time
+from math import inf
+
 import msgspec
 
 from penstock.core.unique import WHILE_QUEUED, WHILE_RUNNING
-from penstock.verify.ledger.fact_base import Fact, JobFact
-from penstock.verify.ledger.flow_facts import (
-    FlowAnswered,
-    FlowChanged,
-    FlowExpected,
-    FlowPut,
-    SignalSent,
-    StepRan,
-    StepRecorded,
-)
 
-__all__ = [
-    "Answered",
-    "Ended",
-    "Fact",
-    "Fault",
-    "FlowAnswered",
-    "FlowChanged",
-    "FlowExpected",
-    "FlowPut",
-    "Healed",
-    "JobFact",
-    "Leased",
-    "Limited",
-    "Offered",
-    "Opened",
-    "OperationAnswered",
-    "OperationAsked",
-    "SettleAnswered",
-    "Settling",
-    "SignalSent",
-    "Stalled",
-    "Started",
-    "StepRan",
-    "StepRecorded",
-    "TickAnswered",
-    "Ticking",
-    "decoder",
-    "encode",
-]
+#: Wall clock (ms), monotonic clock (ns), process.
+Now = tuple[int, int, int]
+
+
+def timestamp() -> Now:
+    """When and where a fact is observed: the first three fields of each."""
+    return time.time_ns() // 1_000_000, time.monotonic_ns(), os.getpid()
+
+
+def _tag(name: str) -> str:
+    """The value of `fact` in JSON: the class name in snake case."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+
+
+class Fact(msgspec.Struct, frozen=True, gc=False, tag_field="fact", tag=_tag, omit_defaults=True):
+    """The parent class of all facts. `gc=False`: facts are in no reference cycle, and there are millions."""
+
+    at: int
+    mono: int
+    pid: int
+
+
+class JobFact(Fact, frozen=True):
+    """The parent class of facts about one job."""
+
+    queue: str
+    id: str
+
+
+# ── a run and its faults ─────────────────────────────────────────────────────────────────────────
 
 
 class Opened(Fact, frozen=True):
@@ -116,6 +112,16 @@ class TickAnswered(Fact, frozen=True, tag="ticked"):
     watermark: int
     answer: str
     enqueued: tuple[str, ...] = ()
+
+
+# ── jobs ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+#: The ids of jobs of a renamed task, whose releases share its unique keys, begin so. What follows up to a dot
+#: names the call: two jobs of one call must not hold its key together, whatever keys they were given.
+INVOICE = "invoice-"
+#: A newer name of a task with a periodic entry, and its oldest: the entry of all releases has the oldest.
+REMINDED = {"verify.nudge": "verify.remind"}
 
 
 class Offered(JobFact, frozen=True):
@@ -225,7 +231,7 @@ class SettleAnswered(JobFact, frozen=True, tag="settled"):
 
 
 class OperationAsked(JobFact, frozen=True):
-    """A call that changes a job: cancel, retry, reschedule, delete, discard, edit, move, or purge.
+    """A call that changes a job: cancel, retry, reschedule, delete, discard, complete, edit, move, or purge.
 
     The `id` of a purge is `*`. `due`: the new time of a reschedule. `value`: the new arguments of an edit,
     shortened. A move is followed by the `Offered` of the job in its new queue.
@@ -244,11 +250,120 @@ class OperationAnswered(JobFact, frozen=True):
     answer: str = ""
 
 
+# ── flows, durable steps and signals ─────────────────────────────────────────────────────────────
+
+
+class FlowExpected(Fact, frozen=True):
+    """How a flow that is about to be enqueued may end, computed without a store.
+
+    - `ends`: the states in which it may end. `result`: its result as JSON, if it completes; empty: unknown.
+    """
+
+    id: str
+    shape: str
+    ends: tuple[str, ...]
+    result: str = ""
+
+
+class FlowPut(Fact, frozen=True):
+    """A call that stores nodes of a flow; with `start` the last one. Each job has an `Offered` of its own."""
+
+    queue: str
+    id: str
+    nodes: int
+    start: bool = True
+
+
+class FlowAnswered(Fact, frozen=True):
+    """The answer to `FlowPut`: the state of the flow, `refused`, or `unknown`."""
+
+    queue: str
+    id: str
+    answer: str
+
+
+class FlowChanged(Fact, frozen=True):
+    """A cancel or retry of a flow: before the call without `answer`, after it with the state, empty if there
+    is no such flow, or `unknown`."""
+
+    queue: str
+    id: str
+    change: str
+    answer: str | None = None
+
+
+class StepRan(JobFact, frozen=True):
+    """The function of a durable step, or of an undo, begins, or (`over`) ends, perhaps with an `error`.
+
+    `step`: its own name with its scope, as in `a/charge#2` (`StepLabel.text`); `undo!` stands before it.
+    """
+
+    token: str
+    step: str
+    over: bool = False
+    error: str = ""
+
+
+class StepAnswered(JobFact, frozen=True):
+    """The code of a flow got the answer of a step. `mark`: that of the effect that the answer is from."""
+
+    token: str
+    step: str
+    mark: str
+
+
+class StepRecorded(JobFact, frozen=True):
+    """The answer to a call that stores a step, or waits for a signal: a `RecordStatus`, or `unknown`.
+
+    `sent`: when the call was sent (mono). `value`: what the job remembers by now, shortened. `signal`: name
+    and key of the signal that the step has received.
+    """
+
+    token: str
+    step: str
+    status: str
+    sent: int = 0
+    value: str | None = None
+    signal: tuple[str, str] | None = None
+
+
+class StepChanged(JobFact, frozen=True):
+    """The answer to a call that removes a step, or (without a token) to one by which an operator edits it.
+
+    `status`: a `RecordStatus` or `EditStatus`, or `unknown`. `value`: the new one, shortened; None: removed.
+    """
+
+    token: str
+    step: str
+    status: str
+    sent: int = 0
+    value: str | None = None
+
+    @property
+    def until(self) -> float:
+        """When it was applied at the latest (mono), if it was; before its call if it was not."""
+        if self.status == "unknown":
+            return inf
+        return self.mono if self.status in ("stored", "applied") else -inf
+
+
+class SignalSent(Fact, frozen=True):
+    """A signal: before the call without `answer`, after it with a `SignalStatus`, or `unknown`."""
+
+    name: str
+    key: str
+    data: str
+    to: str = ""  # the id of the only job that may receive it
+    answer: str = ""
+
+
 _Outside = Opened | Fault | Healed | Stalled | Limited | Ticking | TickAnswered
-_OfFlows = FlowExpected | FlowPut | FlowAnswered | FlowChanged | SignalSent | StepRan | StepRecorded
+_OfFlows = FlowExpected | FlowPut | FlowAnswered | FlowChanged | SignalSent
+_OfSteps = StepRan | StepAnswered | StepChanged | StepRecorded
 _AnyFact = (
     _Outside
     | _OfFlows
+    | _OfSteps
     | Offered
     | Answered
     | Leased

@@ -7,8 +7,6 @@ from operator import itemgetter
 
 import msgspec
 
-__all__ = ["Crash", "Duplicate", "FlowNumbers", "LedgerBroken", "Rerun", "Verdict", "Violation"]
-
 #: A report lists at most this many findings: a broken store may have one per job.
 _SHOWN = 20
 
@@ -84,6 +82,7 @@ class FlowNumbers(msgspec.Struct, frozen=True):
 
     - `stored`: those that were acknowledged or are in the store; `hanging`: those of them without an end.
     - `nodes`: of all flows; `steps`: stored steps; `signals`: accepted ones; `undone`: undone steps.
+    - `effects`: what steps and undos did outside of the store.
     """
 
     stored: int = 0
@@ -96,6 +95,7 @@ class FlowNumbers(msgspec.Struct, frozen=True):
     steps: int = 0
     signals: int = 0
     undone: int = 0
+    effects: int = 0
 
 
 class LedgerBroken(AssertionError):

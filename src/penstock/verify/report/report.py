@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
 
 from penstock.config import mask_url
+from penstock.stores.contract import Capability
 from penstock.verify.environment import Environment
 from penstock.verify.faults.chaos_run import ChaosRun
-from penstock.verify.faults.plan import RunRequest
-from penstock.verify.faults.task_faults import REPORTED_BY_TASKS
+from penstock.verify.faults.job_faults import REPORTED_BY_TASKS
+from penstock.verify.faults.plan import FAULT_TYPES
 from penstock.verify.ledger import Verdict, Violation
-from penstock.verify.ledger.reading.history import History, Story
-from penstock.verify.ledger.summary import summary
+from penstock.verify.ledger.check import summary
+from penstock.verify.ledger.history import History
+from penstock.verify.ledger.story import Story
 from penstock.verify.ledger.verdict import FlowNumbers
-
-__all__ = ["Account", "FaultSeen", "Report", "ReportedDuplicate", "Second", "Spread", "report_of"]
+from penstock.verify.run_folder import RunRequest
+from penstock.verify.workload.load import OF_FLOWS, PROCESS_SHAPES, SHAPES
 
 
 class FaultSeen(msgspec.Struct, frozen=True):
@@ -116,6 +118,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     restart: Spread
     flows: FlowNumbers = FlowNumbers()
     throughput: list[Second]
+    left_out: list[str] = []
     findings: list[Violation]
     verdict: str
     reasons: list[str]
@@ -159,6 +162,7 @@ def report_of(account: Account) -> Report:
         "process_jobs": sum(1 for story in account.history.stories if _ran_in_process(story)),
         "flows": verdict.flows,
         "reruns": verdict.reruns,
+        "left_out": left_out(account.environment.capabilities.can),
         "recovery": Spread.of(_recoveries(account, True) + _recoveries(account, False)),
         "recovery_lone": Spread.of(_recoveries(account, True)),
         "recovery_supervised": Spread.of(_recoveries(account, False)),
@@ -214,3 +218,27 @@ def _restarts(account: Account) -> Iterator[float]:
         i = bisect_left(starts, int(back * 1e9))
         if i < len(starts):
             yield starts[i] / 1e9 - back
+
+
+# ── what a run leaves out ────────────────────────────────────────────────────────────────────────
+
+
+#: Parts of the load, and checks, with what they need.
+_PARTS = {
+    "periodic jobs": (Capability.SCHEDULE,),
+    "priorities": (Capability.PRIORITIES,),
+    "flows and durable steps": OF_FLOWS,
+    "the check that ended jobs are kept (the counts of their queues account for them)": (Capability.FOLLOW,),
+    "the checks of statistics": (Capability.MEASURE,),
+}
+
+
+def left_out(can: Collection[Capability]) -> list[str]:
+    """The parts of the load, the faults and the checks: a line for each capability that the store lacks."""
+    kinds = {f"jobs of the kind {name}": one.needs for name, one in (SHAPES | PROCESS_SHAPES).items()}
+    faults = {name: kind.needs for name, kind in FAULT_TYPES.items()}
+    without: defaultdict[Capability, list[str]] = defaultdict(list)
+    for part, needs in {**kinds, **_PARTS, **faults}.items():
+        if lacks := next((need for need in needs if need not in can), None):
+            without[lacks].append(part)
+    return [f"the store cannot {need.value}: without {', '.join(parts)}" for need, parts in without.items()]

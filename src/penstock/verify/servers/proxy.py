@@ -26,8 +26,6 @@ from urllib.parse import urlsplit
 
 from penstock.core.errors import ConfigError
 
-__all__ = ["ConnectionEnd", "ProxiedConnection", "Proxy"]
-
 _HOST = "127.0.0.1"
 _REDIS = 6379
 _RECEIVE_BUFFER = 131_072

@@ -1,4 +1,6 @@
-"""Private Redis servers for one run, on free ports of this host, with methods that inject faults.
+"""Private Redis servers for one run, alone or with Sentinels, on free ports of this host.
+
+They have methods that inject faults:
 
     with PrivateRedis(folder, "everysec") as server:
         app = App(server.url)
@@ -17,52 +19,115 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
-from functools import partial
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from penstock.stores.redis.keys import RedisKeys
-from penstock.stores.redis.wire.address import Address
-from penstock.stores.redis.wire.topology import slot_of
-from penstock.verify.servers.clusters import (
-    SLOTS,
-    cluster_settings,
-    epoch,
-    form,
-    master_of_slot,
-    masters,
-    replicas_of,
-    shard_of_slot,
-    wait_lost,
-    wait_ok,
-)
+import redis
+
 from penstock.verify.servers.nodes import (
+    HOST,
     Fsync,
     RedisNode,
     data_node,
     fill,
+    free_port,
     freeze,
-    one_fault_at_a_time,
+    redis_program,
     start_all,
 )
-from penstock.verify.servers.programs import HOST, free_port
-from penstock.verify.servers.proxy import Proxy
-
-__all__ = ["LOST_BY_A_POWER_CUT", "Fsync", "PrivateCluster", "PrivateRedis"]
 
 #: How many seconds of acknowledged writes a power cut loses in the worst case.
 LOST_BY_A_POWER_CUT: dict[Fsync, float] = {"always": 0.0, "everysec": 1.0, "no": 2.0}
 
 
-class PrivateRedis:
-    """One Redis server; `fsync` is its `appendfsync` setting."""
+S = TypeVar("S", bound="PrivateServers")
+P = ParamSpec("P")
+R = TypeVar("R")
 
-    def __init__(self, folder: Path, fsync: Fsync = "everysec") -> None:
+
+def one_fault_at_a_time(inject: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Decorator: servers have one fault at a time, so that a paused one is not restarted in between."""
+
+    @wraps(inject)
+    def waiting(servers: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with servers.fault_lock:
+            return inject(servers, *args, **kwargs)
+
+    return waiting
+
+
+class PrivateServers(ABC):
+    """The Redis servers of one run; `fsync` is the `appendfsync` setting of those with data, `nodes`.
+
+    A fault hits the present master. A cluster has one for each shard (from 0).
+    """
+
+    def __init__(self, fsync: Fsync) -> None:
         self.fsync: Fsync = fsync
         self.fault_lock = threading.Lock()
+        self.nodes: list[RedisNode] = []
+
+    @abstractmethod
+    def master(self, shard: int = 0) -> RedisNode:
+        """The present master."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Wait until all servers are healthy, and ready for the next fault."""
+
+    @one_fault_at_a_time
+    def stop_for(self, seconds: float, shard: int = 0) -> None:
+        """Pause a master (SIGSTOP) for this many seconds; its replica may take over."""
+        freeze(self.master(shard), seconds)
+        self.settle()
+
+    @one_fault_at_a_time
+    def flush_scripts(self) -> None:
+        """Send SCRIPT FLUSH to every server with data."""
+        for node in self.nodes:
+            node.flush_scripts()
+
+    @one_fault_at_a_time
+    def fill_disk(self, seconds: float, shard: int = 0) -> str:
+        """Make a master's writes to disk fail for this many seconds. Returns what happened, in words.
+
+        A process limit (RLIMIT_FSIZE) makes them fail with EFBIG instead of ENOSPC. Redis then refuses writes
+        (MISCONF), and answers PING with an error, so a replica may take over. With `always` it exits at the
+        first write, by design, and is started again afterwards.
+        """
+        said = fill(self.master(shard), seconds)
+        self.settle()
+        return said
+
+    def start_stopped(self) -> None:
+        """Start the servers again that have exited."""
+        for node in self.nodes:
+            if not node.running:
+                node.start_again()
+
+    def close(self) -> None:
+        """Kill all servers."""
+        for node in self.nodes:
+            node.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PrivateRedis(PrivateServers):
+    """One Redis server."""
+
+    def __init__(self, folder: Path, fsync: Fsync = "everysec") -> None:
+        super().__init__(fsync)
         self._node = data_node(folder, free_port(), fsync)
-        start_all([self._node])
+        self.nodes = [self._node]
+        start_all(self.nodes)
 
     @property
     def url(self) -> str:
@@ -72,10 +137,11 @@ class PrivateRedis:
     def pid(self) -> int:
         return self._node.pid
 
-    @one_fault_at_a_time
-    def stop_for(self, seconds: float) -> None:
-        """Pause the server (SIGSTOP) for this many seconds."""
-        freeze(self._node, seconds)
+    def master(self, shard: int = 0) -> RedisNode:
+        return self._node
+
+    def settle(self) -> None:
+        self.start_stopped()
 
     @one_fault_at_a_time
     def restart(self) -> float:
@@ -108,198 +174,214 @@ class PrivateRedis:
         self._node.start_again()
         return time.monotonic() - began
 
-    @one_fault_at_a_time
-    def flush_scripts(self) -> None:
-        """Send SCRIPT FLUSH."""
-        self._node.flush_scripts()
 
-    @one_fault_at_a_time
-    def fill_disk(self, seconds: float) -> str:
-        """Make the server's writes to disk fail for this many seconds. Returns what happened, in words.
-
-        A process limit (RLIMIT_FSIZE) makes them fail with EFBIG instead of ENOSPC. Redis then refuses writes
-        (MISCONF). With `always` it exits at the first write, by design, and is started again afterwards.
-        """
-        said = fill(self._node, seconds)
-        if not self._node.running:
-            self._node.start_again()
-        return said
-
-    def close(self) -> None:
-        self._node.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+# ── sentinels ────────────────────────────────────────────────────────────────────────────────────
 
 
-class PrivateCluster:
-    """A private Redis Cluster.
+MASTER_NAME = "mymaster"
+#: Intervals of a sentinel (ms): of its questions to a server, and of its messages to other sentinels.
+_INTERVALS = ("info-period", 1_000, "publish-period", 500)
+T = TypeVar("T", bound=RedisNode)
 
-    - `masters`: number of masters; `replicas`: number of replicas of each.
-    - `wait_replicas` is part of `url`: an enqueue is acknowledged when this many replicas have it; a failover
-      may lose other writes.
-    - `proxied`: clients connect through `proxies`, one in front of each node.
-    - `full_coverage`: if True, no master serves while one shard is lost.
 
-    A fault of `shard` (from 0) hits the present master of that shard.
+def sentinel_settings(port: int, master: RedisNode, *, down_after: int, password: str = "") -> list[str]:
+    """The lines of redis.conf for a sentinel of this master.
+
+    A master is down for a sentinel if it has not answered for `down_after` (ms), and down for all if two
+    sentinels agree. The sentinels themselves need no password.
+    """
+    settings = [
+        f"port {port}",
+        f"sentinel monitor {MASTER_NAME} {HOST} {master.port} 2",
+        f"sentinel down-after-milliseconds {MASTER_NAME} {down_after}",
+        f"sentinel failover-timeout {MASTER_NAME} {3 * down_after}",
+    ]
+    return [*settings, f"sentinel auth-pass {MASTER_NAME} {password}"] if password else settings
+
+
+def shorten_intervals(sentinel: RedisNode) -> None:
+    """Let a running sentinel notice changes sooner. A start resets this; Redis before 7 does not know it.
+
+    By default, a sentinel asks for the role of a server every 10 s, and waits 8 s more before it makes a
+    former master a replica.
+    """
+    with sentinel.patient_client() as client, contextlib.suppress(redis.ResponseError):
+        ask: Any = client.execute_command
+        ask("SENTINEL", "DEBUG", *_INTERVALS)
+
+
+def master_port(sentinel: RedisNode) -> int:
+    """The port of the master according to this sentinel."""
+    with sentinel.patient_client() as client:
+        ask: Any = client.sentinel_get_master_addr_by_name
+        return int(ask(MASTER_NAME)[1])
+
+
+def agreed_master(data: Sequence[T], sentinels: Sequence[RedisNode]) -> T | None:
+    """The master if the whole set is healthy, else None.
+
+    Healthy: all sentinels name the same master, know each other and see no problem, and all other servers are
+    synced replicas.
+    """
+    views = {_view(sentinel) for sentinel in sentinels}
+    if len(views) != 1:
+        return None
+    ((port, others, replica_nodes),) = views
+    if not port:
+        return None
+    master = next(node for node in data if node.port == port)
+    well = (
+        others == len(sentinels) - 1
+        and len(replica_nodes) == len(data) - 1
+        and master.info("replication")["role"] == "master"
+        and all(_follows(node, port) for node in data if node is not master)
+    )
+    return master if well else None
+
+
+def _pinged_since(sentinel: RedisNode, since: float) -> bool:
+    """Whether the sentinel has reached the master after that moment (monotonic, s).
+
+    Until then the sentinel still uses answers from before, i.e. during a fault.
+    """
+    passed = time.monotonic() - since
+    with sentinel.patient_client() as client:
+        ask: Any = client.sentinel_master
+        return float(ask(MASTER_NAME)["last-ok-ping-reply"]) < passed * 1000
+
+
+def _view(sentinel: RedisNode) -> tuple[int, int, tuple[int, ...]]:
+    """A sentinel's view: the master's port (0 if unhealthy), the number of other sentinels, and the ports of
+    the healthy replicas."""
+    with sentinel.patient_client() as client:
+        ask: Any = client
+        master: dict[str, Any] = ask.sentinel_master(MASTER_NAME)
+        others: list[Any] = ask.sentinel_sentinels(MASTER_NAME)
+        replica_nodes: list[dict[str, Any]] = ask.sentinel_slaves(MASTER_NAME)
+    known = {int(one["port"]) for one in replica_nodes if _flags(one) == {"slave"} and _is_linked(one)}
+    return int(master["port"]) if _flags(master) == {"master"} else 0, len(others), tuple(sorted(known))
+
+
+def _flags(told: dict[str, Any]) -> set[str]:
+    return set(str(told["flags"]).split(","))
+
+
+def _is_linked(replica: dict[str, Any]) -> bool:
+    return bool(replica["master-link-status"] == "ok")
+
+
+def _follows(node: RedisNode, port: int) -> bool:
+    told = node.info("replication")
+    return (told["role"], told.get("master_port"), told.get("master_link_status")) == ("slave", port, "up")
+
+
+class PrivateSentinels(PrivateServers):
+    """Private servers for one run: a master and its replicas, monitored by three sentinels.
+
+    `wait_replicas` is part of `url`: an enqueue is acknowledged when this many replicas have it; a failover
+    may lose other writes. A master counts as down after `down_after` (ms).
     """
 
     def __init__(
         self,
         folder: Path,
-        masters: int = 3,
         replicas: int = 1,
         *,
         fsync: Fsync = "everysec",
-        node_timeout: int = 2_000,
+        down_after: int = 2_000,
         wait_replicas: int = 1,
-        proxied: bool = False,
-        full_coverage: bool = False,
     ) -> None:
-        self.shards = masters
-        self.fsync: Fsync = fsync
-        self.fault_lock = threading.Lock()
-        self.proxies: list[Proxy] = []
-        self._replicas = replicas
+        super().__init__(fsync)
         self._wait_replicas = min(wait_replicas, replicas)
-        self._nodes: list[RedisNode] = []
-        self._coverage = "yes" if full_coverage else "no"
+        first = data_node(folder / "0", free_port(), fsync)
+        follow = [f"replicaof {HOST} {first.port}"]
+        replica_nodes = [
+            data_node(folder / f"{n}", free_port(), fsync, follow) for n in range(1, 1 + replicas)
+        ]
+        self.nodes = [first, *replica_nodes]
+        self._sentinels = [_sentinel(folder / f"sentinel-{n}", first, down_after) for n in range(3)]
         with contextlib.ExitStack() as begun:
             begun.callback(self.close)
-            for number in range(masters * (1 + replicas)):
-                self._nodes.append(self._member(folder / str(number), fsync, node_timeout, proxied))
-            start_all(self._nodes)
-            form(self._nodes[:masters], self._nodes[masters:])
+            start_all(self.nodes)
+            for replica in replica_nodes:
+                replica.wait_synced()
+            start_all(self._sentinels)
+            self._shorten_intervals()
+            self.settle()
             begun.pop_all()
-
-    def _member(self, folder: Path, fsync: Fsync, node_timeout: int, proxied: bool) -> RedisNode:
-        port = free_port()
-        settings = [*cluster_settings(node_timeout), f"cluster-require-full-coverage {self._coverage}"]
-        if not proxied:
-            return data_node(folder, port, fsync, settings)
-        proxy = Proxy(port)
-        self.proxies.append(proxy)
-        settings += [f"cluster-announce-port {proxy.port}", f"cluster-announce-bus-port {port + 10_000}"]
-        node = data_node(folder, port, fsync, settings)
-        node.announced_port = proxy.port
-        return node
 
     @property
     def url(self) -> str:
-        hosts = ",".join(f"{HOST}:{node.announced_port}" for node in self._nodes[: self.shards])
+        hosts = ",".join(f"{HOST}:{node.port}" for node in self._sentinels)
         options = f"?wait_replicas={self._wait_replicas}" if self._wait_replicas else ""
-        return f"redis+cluster://{hosts}{options}"
+        return f"redis+sentinel://{hosts}/{MASTER_NAME}{options}"
 
-    def master(self, shard: int) -> RedisNode:
-        """The present master of this shard."""
-        return master_of_slot(self._nodes, SLOTS * shard // self.shards)
+    def master(self, shard: int = 0) -> RedisNode:
+        """The present master according to the sentinels."""
+        port = master_port(self._sentinels[0])
+        return next(node for node in self.nodes if node.port == port)
 
-    def shards_by_queue(self, namespace: str, queues: Iterable[str]) -> dict[str, int]:
-        """The shard of each of these queues in this namespace."""
-        keys = RedisKeys(Address.from_url(self.url).prefix, namespace)
-        return {queue: shard_of_slot(slot_of(keys.queue(queue)), self.shards) for queue in queues}
-
-    def masters_and_epochs(self) -> list[tuple[int, int]]:
-        """Port and configuration epoch of each master; every failover changes them."""
-        found = [self.master(shard) for shard in range(self.shards)]
-        return [(node.announced_port, epoch(node)) for node in found]
+    def masters_and_epochs(self) -> tuple[int, int]:
+        """The master's port and its configuration epoch; every failover changes them."""
+        with self._sentinels[0].patient_client() as client:
+            ask: Any = client.sentinel_master
+            told: dict[str, Any] = ask(MASTER_NAME)
+        return int(told["port"]), int(told["config-epoch"])
 
     @one_fault_at_a_time
-    def stop_for(self, seconds: float, shard: int = 0) -> None:
-        """Pause a master for this many seconds; its replica may take over."""
-        freeze(self.master(shard), seconds)
-        self._repair()
-
-    @one_fault_at_a_time
-    def restart(self, shard: int | None = None) -> float:
-        """Kill all nodes (or one master) and start them on the same files. Returns the downtime (s)."""
-        hit = self._nodes if shard is None else [self.master(shard)]
+    def restart(self) -> float:
+        """Kill all servers and sentinels, and start them on the same files. Returns the downtime (s)."""
         began = time.monotonic()
-        for node in hit:
+        nodes = [*self.nodes, *self._sentinels]
+        for node in nodes:
             node.kill()
-        for node in hit:
-            node.launch()
-        for node in hit:
-            node.wait_ready()
-        wait_ok(self._nodes)
+        start_all(nodes)
         took = time.monotonic() - began
-        self._repair()
+        self._shorten_intervals()
+        self.settle()
         return took
 
     @one_fault_at_a_time
-    def failover(self, shard: int = 0) -> float:
-        """Kill a master and wait for the failover; the old master returns as a replica.
+    def failover(self) -> float:
+        """Kill the master and wait for the failover; the old master returns as a replica.
 
-        Returns the seconds until all slots were served again.
+        Returns the seconds without a master.
         """
-        before = self.master(shard)
+        before = self.master()
         began = time.monotonic()
         before.kill()
-        witness = next(node for node in self._nodes if node is not before)
-        witness.until(lambda: self.master(shard) is not before, "its replica to take over")
-        wait_ok(self._nodes)
+        first = self._sentinels[0]
+        first.until(lambda: master_port(first) != before.port, "a replica to take over")
+        first.until(lambda: self.master().info("replication")["role"] == "master", "its role of master")
         took = time.monotonic() - began
-        self._repair()
+        self.settle()
         return took
 
-    @one_fault_at_a_time
-    def lose(self, shard: int, until: Callable[[], None]) -> None:
-        """Stop a master and its replicas, call `until`, then start them again with all their data.
-
-        `until` is called once the other nodes have marked the shard's slots as failed. The master starts
-        before its replicas, so that none of them replaces it.
-        """
-        master = self.master(shard)
-        gone = [master, *replicas_of(self._nodes, master)]
-        for node in gone:
-            node.stop()
-        wait_lost(self._nodes)
-        until()
-        master.start_again()
-        wait_ok(self._nodes)
-        self._repair()
-
-    @one_fault_at_a_time
-    def flush_scripts(self) -> None:
-        """Send SCRIPT FLUSH to every node."""
-        for node in self._nodes:
-            node.flush_scripts()
-
-    @one_fault_at_a_time
-    def fill_disk(self, seconds: float, shard: int = 0) -> str:
-        """As `PrivateRedis.fill_disk`, for one master; if it exits, its replica takes over."""
-        said = fill(self.master(shard), seconds)
-        self._repair()
-        return said
-
     def close(self) -> None:
-        for proxy in self.proxies:
-            proxy.close()
-        for node in self._nodes:
-            node.close()
+        for sentinel in self._sentinels:
+            sentinel.close()
+        super().close()
 
-    def __enter__(self) -> Self:
-        return self
+    def _shorten_intervals(self) -> None:
+        for sentinel in self._sentinels:
+            shorten_intervals(sentinel)
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def settle(self) -> None:
+        """Wait until all servers run, and the sentinels agree on a master that all others replicate."""
+        since = time.monotonic()
 
-    def _repair(self) -> None:
-        """Wait until every shard has its master with all replicas in sync, ready for the next fault."""
-        for node in self._nodes:
-            if not node.running:
-                node.start_again()
-        wait_ok(self._nodes)
-        for node in self._nodes:
-            node.until(lambda: len(masters(self._nodes)) == self.shards, "one master of each shard")
-        for shard in range(self.shards):
-            master = self.master(shard)
-            master.until(partial(self._followed, master), "its replicas to follow")
-            for node in replicas_of(self._nodes, master):
-                node.wait_synced()
+        def settled() -> bool:
+            self.start_stopped()
+            with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):  # on a busy machine
+                heard = all(_pinged_since(sentinel, since) for sentinel in self._sentinels)
+                return heard and agreed_master(self.nodes, self._sentinels) is not None
+            return False
 
-    def _followed(self, master: RedisNode) -> bool:
-        return len(replicas_of(self._nodes, master)) == self._replicas
+        self._sentinels[0].until(settled, "the sentinels to agree", timeout=60.0)
+
+
+def _sentinel(folder: Path, master: RedisNode, down_after: int) -> RedisNode:
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    settings = sentinel_settings(port, master, down_after=down_after)
+    return RedisNode(redis_program(), folder.resolve(), settings, port=port, arguments=["--sentinel"])

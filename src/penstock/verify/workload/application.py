@@ -7,16 +7,17 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 from penstock.app.app import App
 from penstock.core.retry import fixed
+from penstock.stores.contract import Capability
 from penstock.verify.ledger import Ledger
 from penstock.verify.run_folder import LEDGER, NAMESPACE, OWNER, ROLE, URL
-from penstock.verify.servers import power
+from penstock.verify.servers import disks
 
-__all__ = ["PlannedFailure", "app", "ledger"]
-
-power.track_syncs()
+disks.track_syncs()
 #: How often a worker looks whether it gets to run (s), and how much later it must wake up to be stalled (s).
 _LOOK, _STALL = 0.2, 0.2
 
@@ -62,6 +63,16 @@ def _lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def can(*needs: Capability) -> bool:
+    """Whether the store has these capabilities; the load leaves out what needs others."""
+    return all(map(app.store.can, needs))
+
+
+def task_if(need: Capability, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """As `app.task`; a function that the store cannot serve stays a function, and is no task."""
+    return app.task(**options) if can(need) else lambda function: function
 
 
 class PlannedFailure(Exception):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from penstock.verify.workload import flow_tasks as t
 from penstock.workflows import Canvas, Flow, chain, chord, group, immutable, into
-
-__all__ = ["FLOW_SHAPES", "PlannedFlow", "draw_flow"]
 
 _COMPLETED, _FAILED, _CANCELLED = "completed", "failed", "cancelled"
 
@@ -156,12 +155,47 @@ def _durable(rng: random.Random) -> PlannedFlow:
     return PlannedFlow("durable", chord([steps, other, loop], then=t.total), value)
 
 
+def _branching(rng: random.Random) -> PlannedFlow:
+    """Jobs with branches that use the same names."""
+    n, children = rng.randrange(100), rng.randrange(4)
+    branches = t.branching.job(n, _nap(rng), children)
+    threads = t.branching_in_thread.job(n, _nap(rng))
+    value = 5 * n + 3 + sum(range(children)) + 3 * n + 1
+    return PlannedFlow("branches", chord([branches, threads], then=t.total), value)
+
+
+def _caught(rng: random.Random) -> PlannedFlow:
+    """Jobs whose code catches what a step raises."""
+    n = rng.randrange(100)
+    tasks = rng.sample((t.catches, t.catches_in_thread, t.cuts_off), 2)
+    jobs = [task.job(n, _nap(rng)) for task in tasks]
+    return PlannedFlow("caught failures", chord(jobs, then=t.total), 4 * n)
+
+
+def _in_process(rng: random.Random) -> PlannedFlow:
+    n = rng.randrange(100)
+    return PlannedFlow("step in a process", chain(t.renders.job(n, _nap(rng))), 2 * n)
+
+
 def _saga(rng: random.Random) -> PlannedFlow:
     n, fails = rng.randrange(100), rng.random() < 0.5
-    task, steps = rng.choice(((t.saga, 3), (t.saga_in_thread, 2)))
+    task, steps = rng.choice(((t.saga, 3), (t.saga_in_thread, 2), (t.wide_saga, 2)))
     canvas: Canvas[Any] = chain(task.job(n, _nap(rng), fails), t.plus.partial(by=1))
     ends = (_FAILED,) if fails else (_COMPLETED,)
     return PlannedFlow("failing saga" if fails else "saga", canvas, steps * n + 1, ends)
+
+
+def _stopped_saga(rng: random.Random) -> PlannedFlow:
+    """A saga that is cancelled, or has a deadline, while it runs or after its end."""
+    n, seconds = rng.randrange(100), rng.uniform(0.2, 4.0)
+    task, steps = rng.choice(((t.saga, 3), (t.saga_in_thread, 2), (t.wide_saga, 2)))
+    if rng.random() < 0.5:
+        canvas: Canvas[Any] = chain(task.job(n, _nap(rng), False))
+        ends = (_COMPLETED, _CANCELLED)
+        return PlannedFlow("cancelled saga", canvas, steps * n, ends, cancel_after=seconds)
+    deadline = datetime.now(UTC) + timedelta(seconds=seconds)
+    canvas = chain(task.using(deadline=deadline).job(n, _nap(rng), False))
+    return PlannedFlow("saga with a deadline", canvas, steps * n, (_COMPLETED, _FAILED))
 
 
 def _signalled(rng: random.Random) -> PlannedFlow:
@@ -186,6 +220,21 @@ def _unsignalled(rng: random.Random) -> PlannedFlow:
     return PlannedFlow("no signal", chain(t.waits.job(_key(rng), n, _nap(rng) + 0.1)), n)
 
 
+def _items(rng: random.Random) -> PlannedFlow:
+    """A loop that waits for a signal in each item; the signals come in any order."""
+    key, n, items = _key(rng), rng.randrange(100), rng.randint(1, 4)
+    waits = t.waits_for_items.using(delay=_short(rng)).job(key, n, items, _nap(rng))
+    sends = [t.sends.using(delay=_short(rng)).job(f"{key}/{item}", item) for item in range(items)]
+    return PlannedFlow("signals of items", chord([waits, *sends], then=t.total), n)
+
+
+def _race(rng: random.Random) -> PlannedFlow:
+    """A signal against a timer."""
+    key, n, nap = _key(rng), rng.randrange(100), _nap(rng)
+    sends = t.sends.using(delay=round(rng.uniform(0.0, 2 * nap), 3)).job(key, 1)
+    return PlannedFlow("race", chord([t.races.job(key, n, nap), sends], then=t.total), 2 * n)
+
+
 def _nap(rng: random.Random) -> float:
     """A nap (s) that keeps its slot, or gives it back."""
     return round(rng.choice((rng.uniform(0.0, 0.4), rng.uniform(0.5, 2.5))), 3)
@@ -201,15 +250,21 @@ def _key(rng: random.Random) -> str:
 
 #: Shapes, with their share in percent.
 FLOW_SHAPES: dict[FlowShape, int] = {
-    _nested: 22,
-    _wide: 4,
-    _chained: 8,
-    _graph: 8,
-    _failing: 14,
-    _called_off: 6,
+    _nested: 18,
+    _wide: 3,
+    _chained: 6,
+    _graph: 6,
+    _failing: 12,
+    _called_off: 5,
     _durable: 10,
-    _saga: 12,
-    _signalled: 8,
-    _rivals: 5,
-    _unsignalled: 3,
+    _branching: 7,
+    _caught: 5,
+    _in_process: 1,
+    _saga: 8,
+    _stopped_saga: 5,
+    _signalled: 5,
+    _items: 3,
+    _race: 2,
+    _rivals: 3,
+    _unsignalled: 1,
 }

@@ -13,8 +13,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.client.job_call import JobCall
+from penstock.core.ids import mint
+from penstock.stores.contract import Capability
+from penstock.verify.ledger.facts import INVOICE
 
-__all__ = ["PROCESS_SHAPES", "SHAPES", "PlannedJob", "Shape", "draw"]
+#: What flows and durable steps need of the store.
+OF_FLOWS = (
+    *(Capability.FLOW, Capability.STEPS, Capability.CHECKPOINTS, Capability.FOLLOW),
+    *(Capability.UNIQUE, Capability.RETENTION, Capability.CHANGE),
+)
+#: Jobs of a burst become due together, every so many seconds.
+_BURST_EVERY = 2.0
+#: New invoices per second.
+_INVOICES = 2
 
 
 @dataclass(frozen=True)
@@ -26,151 +37,112 @@ class PlannedJob:
     after: float = 0.0
 
 
-#: Jobs of a burst become due together, every so many seconds.
-_BURST_EVERY = 2.0
+@dataclass(frozen=True)
+class JobShape:
+    """A kind of job: its share in percent, and what draws one; it is given the module of the tasks.
 
-#: Draws one job of a shape; `tasks` is the module of the tasks.
-Shape = Callable[[random.Random, Any], PlannedJob]
+    - `verb`: an operation that follows `within` this many seconds, before, during or after the run.
+    - `needs`: what the store must be able to do, besides the core.
+    """
+
+    share: int
+    call: Callable[[random.Random, Any], JobCall[Any]]
+    verb: str = ""
+    within: float = 0.0
+    needs: tuple[Capability, ...] = ()
+
+    def draw(self, rng: random.Random, tasks: Any) -> PlannedJob:
+        call = self.call(rng, tasks)
+        return PlannedJob(call, self.verb, rng.uniform(0.0, self.within)) if self.verb else PlannedJob(call)
 
 
 def draw(rng: random.Random, tasks: Any, process_share: float | None = None) -> PlannedJob:
-    """Draw the next job of a producer."""
+    """Draw the next job of a producer; `tasks` is the module of the tasks."""
     shapes = SHAPES
     if process_share is not None:
         shapes = PROCESS_SHAPES if rng.random() < process_share else _OTHER_SHAPES
-    (shape,) = rng.choices(list(shapes), list(shapes.values()))
-    return shape(rng, tasks)
+    can = tasks.app.store.can
+    possible = [one for one in shapes.values() if all(map(can, one.needs))]
+    (shape,) = rng.choices(possible, [one.share for one in possible])
+    return shape.draw(rng, tasks)
 
 
-def _plain(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.quick.using(priority=rng.randint(-100, 100)).job(rng.randrange(1_000)))
+def _plain(rng: random.Random, tasks: Any) -> Any:
+    priority = rng.randint(-100, 100)
+    task = tasks.quick.using(priority=priority) if tasks.app.store.can(Capability.PRIORITIES) else tasks.quick
+    return task.job(rng.randrange(1_000))
 
 
-def _in_thread(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.in_thread.job(rng.randrange(1_000)))
-
-
-def _in_process(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.in_process.job(rng.randrange(40)))
-
-
-def _delayed(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.quick.using(delay=round(rng.uniform(0.1, 4.0), 3)).job(1))
-
-
-def _retried(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.fails_at_first.job(rng.randint(1, 3)))
-
-
-def _snoozed(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.snoozes.job(time.monotonic() + rng.uniform(0.2, 1.0)))
-
-
-def _long(rng: random.Random, tasks: Any) -> PlannedJob:
+def _long(rng: random.Random, tasks: Any) -> Any:
     task = rng.choice([tasks.slow, tasks.slow_in_thread])
-    return PlannedJob(task.job(round(rng.uniform(0.5, 3.0), 3)))
+    return task.job(round(rng.uniform(0.5, 3.0), 3))
 
 
-def _cancelled(rng: random.Random, tasks: Any) -> PlannedJob:
-    """A job that is cancelled while it waits, while it runs, or after its end."""
+def _cancelled(rng: random.Random, tasks: Any) -> Any:
     task = rng.choice([tasks.slow.using(delay="2s"), tasks.slow, tasks.quick])
-    call = task.job(1) if task is tasks.quick else task.job(2.0)
-    return PlannedJob(call, "cancel", rng.uniform(0.0, 2.5))
+    return task.job(1) if task is tasks.quick else task.job(2.0)
 
 
-def _rescheduled(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.quick.using(delay="2s").job(2), "reschedule", rng.uniform(0.0, 1.5))
+def _paid(rng: random.Random, tasks: Any) -> Any:
+    """A call that all producers make at about the same time, also one of another release."""
+    invoice = int(time.monotonic()) * _INVOICES + rng.randrange(_INVOICES)
+    return tasks.pay.using(id=f"{INVOICE}{invoice}.{mint()}").job(invoice)
 
 
-def _at_most_once(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.once.job(rng.randrange(1_000)))
-
-
-def _unique(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.alone.job(rng.randrange(20)))
-
-
-def _debounced(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.debounced.using(delay="500ms").job(rng.randrange(10), rng.randrange(1_000)))
-
-
-def _in_order(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.in_order.job(rng.randrange(8), rng.randrange(1_000)))
-
-
-def _two_at_once(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.two_at_once.job(rng.randrange(4)))
-
-
-def _collected(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.together.job(rng.randrange(1_000)))
-
-
-#: Shapes, with their share in percent.
-SHAPES: dict[Shape, int] = {
-    _plain: 30,
-    _in_thread: 10,
-    _in_process: 3,
-    _delayed: 12,
-    _retried: 8,
-    _snoozed: 2,
-    _long: 2,
-    _cancelled: 4,
-    _rescheduled: 2,
-    _at_most_once: 6,
-    _unique: 5,
-    _debounced: 2,
-    _in_order: 7,
-    _two_at_once: 3,
-    _collected: 4,
-}
-_OTHER_SHAPES = {shape: share for shape, share in SHAPES.items() if shape is not _in_process}
-
-
-def _short_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.short_in_process.job(rng.randrange(1_000)))
-
-
-def _burst_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
+def _burst_in_process(rng: random.Random, tasks: Any) -> Any:
     """A short job that is due with all others of its kind, so that many lie ready in the children."""
     delay = _BURST_EVERY - time.time() % _BURST_EVERY
-    return PlannedJob(tasks.short_in_process.using(delay=round(delay, 3)).job(rng.randrange(1_000)))
+    return tasks.short_in_process.using(delay=round(delay, 3)).job(rng.randrange(1_000))
 
 
-def _delayed_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
-    delay = round(rng.uniform(0.1, 4.0), 3)
-    return PlannedJob(tasks.in_process.using(delay=delay).job(rng.randrange(5)))
+def _delay(rng: random.Random) -> float:
+    return round(rng.uniform(0.1, 4.0), 3)
 
 
-def _retried_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.fails_at_first_in_process.job(rng.randint(1, 3)))
+_FOLLOWED, _CHANGED = (Capability.FOLLOW,), (Capability.CHANGE,)
+_UNIQUE, _PARTITIONED, _BATCHED = (Capability.UNIQUE,), (Capability.PARTITIONS,), (Capability.BATCHES,)
 
+SHAPES: dict[str, JobShape] = {
+    "plain": JobShape(27, _plain),
+    "in thread": JobShape(10, lambda rng, t: t.in_thread.job(rng.randrange(1_000))),
+    "in process": JobShape(3, lambda rng, t: t.in_process.job(rng.randrange(40))),
+    "delayed": JobShape(12, lambda rng, t: t.quick.using(delay=_delay(rng)).job(1)),
+    "retried": JobShape(8, lambda rng, t: t.fails_at_first.job(rng.randint(1, 3))),
+    "snoozed": JobShape(2, lambda rng, t: t.snoozes.job(time.monotonic() + rng.uniform(0.2, 1.0))),
+    "long": JobShape(2, _long),
+    "cancelled": JobShape(4, _cancelled, "cancel", 2.5, _FOLLOWED),
+    "rescheduled": JobShape(2, lambda _, t: t.quick.using(delay="2s").job(2), "reschedule", 1.5, _CHANGED),
+    "at most once": JobShape(6, lambda rng, t: t.once.job(rng.randrange(1_000))),
+    "unique": JobShape(5, lambda rng, t: t.deduplicated.job(rng.randrange(20)), needs=_UNIQUE),
+    "paid": JobShape(3, _paid, needs=_UNIQUE),
+    "debounced": JobShape(
+        2,
+        lambda rng, t: t.debounced.using(delay="500ms").job(rng.randrange(10), rng.randrange(1_000)),
+        needs=_UNIQUE,
+    ),
+    "in order": JobShape(
+        7, lambda rng, t: t.in_order.job(rng.randrange(8), rng.randrange(1_000)), needs=_PARTITIONED
+    ),
+    "two at once": JobShape(3, lambda rng, t: t.two_at_once.job(rng.randrange(4)), needs=_PARTITIONED),
+    "collected": JobShape(4, lambda rng, t: t.together.job(rng.randrange(1_000)), needs=_BATCHED),
+}
+_OTHER_SHAPES = {name: shape for name, shape in SHAPES.items() if name != "in process"}
 
-def _long_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.slow_in_process.job(round(rng.uniform(0.3, 1.0), 3)))
-
-
-def _cancelled_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.slow_in_process.job(1.0), "cancel", rng.uniform(0.0, 1.2))
-
-
-def _at_most_once_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.once_in_process.job(rng.randrange(1_000)))
-
-
-def _in_order_in_process(rng: random.Random, tasks: Any) -> PlannedJob:
-    return PlannedJob(tasks.in_order_in_process.job(rng.randrange(8), rng.randrange(1_000)))
-
-
-#: Shapes of jobs that run in a process of their own, with their share in percent.
-PROCESS_SHAPES: dict[Shape, int] = {
-    _in_process: 10,
-    _short_in_process: 15,
-    _burst_in_process: 35,
-    _delayed_in_process: 12,
-    _retried_in_process: 10,
-    _long_in_process: 1,
-    _cancelled_in_process: 2,
-    _at_most_once_in_process: 8,
-    _in_order_in_process: 7,
+#: Shapes of jobs that run in a process of their own.
+PROCESS_SHAPES: dict[str, JobShape] = {
+    "in process": JobShape(10, SHAPES["in process"].call),
+    "short in process": JobShape(15, lambda rng, t: t.short_in_process.job(rng.randrange(1_000))),
+    "burst in process": JobShape(35, _burst_in_process),
+    "delayed in process": JobShape(
+        12, lambda rng, t: t.in_process.using(delay=_delay(rng)).job(rng.randrange(5))
+    ),
+    "retried in process": JobShape(10, lambda rng, t: t.fails_at_first_in_process.job(rng.randint(1, 3))),
+    "long in process": JobShape(1, lambda rng, t: t.slow_in_process.job(round(rng.uniform(0.3, 1.0), 3))),
+    "cancelled in process": JobShape(2, lambda _, t: t.slow_in_process.job(1.0), "cancel", 1.2, _FOLLOWED),
+    "at most once in process": JobShape(8, lambda rng, t: t.once_in_process.job(rng.randrange(1_000))),
+    "in order in process": JobShape(
+        7,
+        lambda rng, t: t.in_order_in_process.job(rng.randrange(8), rng.randrange(1_000)),
+        needs=_PARTITIONED,
+    ),
 }

@@ -15,8 +15,6 @@ from penstock.config import load
 from penstock.verify.workload.tasks import app
 from penstock.worker import Worker
 
-__all__ = ["main"]
-
 
 def main(ahead: str = "0") -> None:
     """Run the worker until SIGTERM."""

@@ -25,15 +25,12 @@ from penstock.client.job_call import JobCall
 from penstock.core.errors import EnqueueManyError, PenstockError
 from penstock.core.ids import mint
 from penstock.core.job import State
-from penstock.verify.ledger.facts import FlowExpected
-from penstock.verify.ledger.recording.store_calls import timestamp
+from penstock.verify.ledger.facts import FlowExpected, timestamp
 from penstock.verify.run_folder import OWNER
 from penstock.verify.workload import tasks
 from penstock.verify.workload.flow_load import PlannedFlow, draw_flow
-from penstock.verify.workload.load import PlannedJob, draw
+from penstock.verify.workload.load import OF_FLOWS, PlannedJob, draw
 from penstock.workflows import FlowHandle
-
-__all__ = ["Producer", "main"]
 
 _log = logging.getLogger("penstock.verify.workload.producer")
 #: Interval between two enqueue rounds (s).
@@ -64,7 +61,7 @@ class Producer:
         self._flow_rng = random.Random(f"{seed}/flows")  # noqa: S311 (chaos by lot, no secret)
         self._rate = rate
         self._process_share = process_share
-        self._flow_share = flow_share
+        self._flow_share = flow_share if all(map(tasks.app.store.can, OF_FLOWS)) else 0.0
         self._number = itertools.count()
         self._later: list[tuple[float, int, str, Handle[Any] | FlowHandle[Any]]] = []
         self._looked, self._backlogged = float("-inf"), False

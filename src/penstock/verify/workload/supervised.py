@@ -9,13 +9,11 @@ import os
 import runpy
 
 from penstock.verify.ledger import Ledger
-from penstock.verify.ledger.rules.supervisor_kills import SUPERVISOR_KILL
+from penstock.verify.ledger.rules.faults import SUPERVISOR_KILL
 from penstock.verify.run_folder import LEDGER
-from penstock.verify.servers import power
+from penstock.verify.servers import disks
 from penstock.worker.supervisor import supervisor
 from penstock.worker.supervisor.worker_process import WorkerProcess
-
-__all__ = ["RecordedWorkerProcess"]
 
 _ledger = Ledger(os.environ.get(LEDGER, os.devnull), note="a supervisor")
 
@@ -30,6 +28,6 @@ class RecordedWorkerProcess(WorkerProcess):
 
 
 if __name__ == "__main__":
-    power.track_syncs()
+    disks.track_syncs()
     supervisor.process_class = RecordedWorkerProcess
     runpy.run_module("penstock", run_name="__main__", alter_sys=True)

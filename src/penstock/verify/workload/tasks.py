@@ -16,14 +16,15 @@ import signal
 import time
 
 from penstock.app.attempt import current_job
-from penstock.core.batch import Batch
 from penstock.core.errors import Snooze
+from penstock.core.relations import Batch
 from penstock.core.unique import Unique
+from penstock.stores.contract import Capability
 from penstock.verify.run_folder import LEDGER, VERSION
 from penstock.verify.workload import flow_tasks as flow_tasks  # registers the tasks of flows
-from penstock.verify.workload.application import PlannedFailure, app, ledger
-
-__all__ = ["PlannedFailure", "app", "ledger"]
+from penstock.verify.workload.application import PlannedFailure, can, task_if
+from penstock.verify.workload.application import app as app  # the workers' and the producers' path of it
+from penstock.verify.workload.application import ledger as ledger
 
 _VERSION = os.environ.get(VERSION, "1")
 #: Target of a fault that costs no other process an attempt; no process has this id.
@@ -82,7 +83,7 @@ def once_in_process(n: int) -> None:
     ledger.started(current_job())
 
 
-@app.task(queue="keys", concurrency_key="device", ordered=True, run_in="process")
+@task_if(Capability.PARTITIONS, queue="keys", concurrency_key="device", ordered=True, run_in="process")
 def in_order_in_process(device: int, n: int) -> None:
     ledger.started(current_job())
     time.sleep(0.01)
@@ -111,27 +112,30 @@ async def once(n: int) -> None:
     await asyncio.sleep(0.01)
 
 
-@app.task(unique=True)
-async def alone(what: int) -> None:
+@task_if(Capability.UNIQUE, unique=True)
+async def deduplicated(what: int) -> None:
     await asyncio.sleep(0.05)
 
 
-@app.task(unique=Unique(by="what", states="queued", on_conflict="replace", replace=("arguments", "run_at")))
+@task_if(
+    Capability.UNIQUE,
+    unique=Unique(by="what", states="queued", on_conflict="replace", replace=("arguments", "run_at")),
+)
 async def debounced(what: int, n: int) -> None:
     await asyncio.sleep(0.01)
 
 
-@app.task(queue="keys", concurrency_key="device", ordered=True)
+@task_if(Capability.PARTITIONS, queue="keys", concurrency_key="device", ordered=True)
 async def in_order(device: int, n: int) -> None:
     await asyncio.sleep(0.02)
 
 
-@app.task(queue="keys", concurrency_key="tenant", max_running_per_key=2)
+@task_if(Capability.PARTITIONS, queue="keys", concurrency_key="tenant", max_running_per_key=2)
 def two_at_once(tenant: int) -> None:
     time.sleep(0.03)
 
 
-@app.task(queue="batches", batch=Batch(max_size=10, max_wait="1s"))
+@task_if(Capability.BATCHES, queue="batches", batch=Batch(max_size=10, max_wait="1s"))
 async def together(items: list[int]) -> None:
     await asyncio.sleep(0.02)
 
@@ -143,7 +147,6 @@ async def snoozes(until: float) -> None:
         raise Snooze(0.3)
 
 
-@app.periodic(every="2s", name="beat")
 @app.task
 async def beat() -> None:
     await asyncio.sleep(0.01)
@@ -161,11 +164,34 @@ if _VERSION == "1":
     async def renamed() -> None:
         await asyncio.sleep(0.01)
 
+    _PAY: tuple[str, ...] = ("verify.pay",)
+    _REMIND: tuple[str, ...] = ("verify.remind",)
 else:
 
     @app.task(name="verify.new-name", aliases=("verify.old-name",))
     async def renamed() -> None:
         await asyncio.sleep(0.01)
+
+    _PAY = ("verify.pay", "verify.charge")
+    _REMIND = ("verify.remind", "verify.nudge")
+
+_PAID_ONCE = Unique(by="invoice", states=("queued", "running", "finished"), period="1d")
+
+
+@task_if(Capability.UNIQUE, name=_PAY[-1], aliases=_PAY[:-1], unique=_PAID_ONCE)
+async def pay(invoice: int) -> None:
+    """Once per invoice, whichever release enqueues and runs it."""
+    await asyncio.sleep(0.05)
+
+
+@app.task(name=_REMIND[-1], aliases=_REMIND[:-1])
+async def remind() -> None:
+    await asyncio.sleep(0.01)
+
+
+if can(Capability.SCHEDULE):
+    app.periodic(every="2s", name="beat", task=beat)
+    app.periodic(every="3s", task=remind)
 
 
 # ── faults ───────────────────────────────────────────────────────────────────────────────────────

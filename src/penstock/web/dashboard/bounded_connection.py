@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import TimerHandle
+from collections import Counter
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-__all__ = ["BoundedConnection"]
+from penstock.web.hosts import network_of
 
 #: The longest head of a request (bytes): the request line and all headers.
 _LONGEST_HEAD = 64 * 1024
@@ -28,7 +29,8 @@ class BoundedConnection(HttpToolsProtocol):
     """Closes its connection if a head is too large or too late, if a body is still sent long after its
     answer, or if an answer is not read.
 
-    Of too many connections, the one closes that has waited longest for a request or the rest of one.
+    Of too many connections, one closes that waits for a request or the rest of one: of the address that has
+    most of these, the one that has waited longest.
 
     Also if a request follows that for an event stream, which has no end: uvicorn reads nothing more then, and
     would not see that the client has gone.
@@ -50,7 +52,13 @@ class BoundedConnection(HttpToolsProtocol):
     def _make_room(self) -> None:
         waiting = [one for one in self.connections if isinstance(one, BoundedConnection) and one.waits]
         if waiting:
-            min(waiting, key=lambda one: one._since).transport.abort()
+            number = Counter(one.network for one in waiting)
+            min(waiting, key=lambda one: (-number[one.network], one._since)).transport.abort()
+
+    @property
+    def network(self) -> str:
+        """What stands for the client; "" for a Unix socket."""
+        return network_of(self.client[0]) if self.client else ""
 
     @property
     def waits(self) -> bool:

@@ -8,9 +8,6 @@ from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
 from penstock.stores.contract import Resolution
-from penstock.web.dashboard.formats import instant_of
-
-__all__ = ["Chart", "Mark", "Series", "area_chart", "bar_chart", "filled", "spark"]
 
 _HIGH = 100.0
 T = TypeVar("T")
@@ -18,7 +15,7 @@ T = TypeVar("T")
 
 class _Period(Protocol):
     @property
-    def at(self) -> str: ...
+    def at(self) -> int: ...
 
 
 P = TypeVar("P", bound=_Period)
@@ -63,7 +60,7 @@ class Chart:
 
 def filled(periods: Sequence[P], by: Resolution, count: int, now: int) -> list[tuple[int, P | None]]:
     """The last `count` periods, oldest first, each with its start (ms); None where nothing happened."""
-    known = {(instant_of(one.at) or 0) // by.length: one for one in periods}
+    known = {one.at // by.length: one for one in periods}
     last = max([now // by.length, *known])
     return [(n * by.length, known.get(n)) for n in range(last - count + 1, last + 1)]
 

@@ -16,33 +16,31 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.app.app import App
-from penstock.core.errors import ArgumentError, ConfigError, PenstockError, StoreUnavailable
+from penstock.core.errors import ArgumentError, ConfigError, PenstockError, StoreUnavailable, Unsupported
 from penstock.inspector import Inspector
-from penstock.stores.contract import Store
+from penstock.stores.contract import Capability, Store
 from penstock.web.access_tokens import AccessToken, digest_of
-from penstock.web.dashboard.assets import Assets
-from penstock.web.dashboard.bulk_steps import BulkSteps
-from penstock.web.dashboard.depth_samples import sampling
+from penstock.web.dashboard.background import BulkSteps, sampling
 from penstock.web.dashboard.formats import plain_line
 from penstock.web.dashboard.forms import FormError, local_path, read_form
-from penstock.web.dashboard.identification import Identification, Login, NoRightsError
+from penstock.web.dashboard.identification import (
+    Identification,
+    Login,
+    LoginTries,
+    NoRightsError,
+    Visitor,
+    new_cookie,
+    text_token,
+)
 from penstock.web.dashboard.json_tree import Redaction
-from penstock.web.dashboard.login_tries import LoginTries
-from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.pages import ACTS, PAGES
-from penstock.web.dashboard.pulse import Pulse
-from penstock.web.dashboard.rendering import Templates
+from penstock.web.dashboard.pulse import EventStreams, Pulse
+from penstock.web.dashboard.rendering import Assets, Templates
 from penstock.web.dashboard.security import Guard
-from penstock.web.dashboard.sessions import new_cookie, text_token
 from penstock.web.dashboard.settings import DashboardSettings
-from penstock.web.dashboard.shared_reads import REFRESHES, SharedReads
-from penstock.web.dashboard.store_time import StoreTime
-from penstock.web.dashboard.stream import EventStreams
-from penstock.web.dashboard.view import NotFoundError, Shared, View
-from penstock.web.dashboard.visitor import Visitor
+from penstock.web.dashboard.shared_reads import REFRESHES, SharedReads, StoreTime
+from penstock.web.dashboard.view import DashboardAct, DashboardPage, NotFoundError, Shared, View, lack
 from penstock.web.hosts import HostRule
-
-__all__ = ["Dashboard"]
 
 _log = logging.getLogger("penstock.web")
 
@@ -97,7 +95,7 @@ class Dashboard:
             redaction=Redaction(settings.redact),
             reads=reads,
             pulse=Pulse(inspector, settings.interval, reads.outdate),
-            bulk_steps=BulkSteps(store, allowed=not settings.read_only),
+            bulk_steps=BulkSteps(store, allowed=not settings.read_only and store.can(Capability.DOCUMENTS)),
         )
         self._identification = Identification(store, settings, self._login_of_host, lambda: reads.count(1))
         self._clock = StoreTime(self._store_time)
@@ -164,17 +162,19 @@ class Dashboard:
             if view is None:
                 return Response(status_code=401) if live else self._to_login(request)
             queue = view.queue if "{queue}" in page.path else None
-            allowed = view.visitor.may_somewhere(page.right) if queue is None else view.may(page.right, queue)
+            allowed = view.may_somewhere(page.act) if queue is None else view.may(page.act, queue)
             if not allowed:
                 return self._message(view, 403, "Not allowed", f"You have no right to {page.right} here.")
+            if lacks := lack(view.shared.store, page.path):
+                return self._message(view, 501, "Not available", f"This store cannot {lacks.value}.")
             values = await page.show(view)
             if isinstance(values, Response):
                 return values
-            said = None if live else _said(request, self._said, view.cookie)
-            html = self._render(f"pages/{page.name}.html", view, {"page": page, "flash": said, **values})
+            flash = None if live else _flash_of(request, self._flash_cookie, view.cookie)
+            html = self._render(f"pages/{page.name}.html", view, {"page": page, "flash": flash, **values})
             answer = HTMLResponse(html)
-            if said is not None:
-                answer.delete_cookie(self._said, path=_cookie_path(request))
+            if flash is not None:
+                answer.delete_cookie(self._flash_cookie, path=_cookie_path(request))
             return answer
 
         return self._guarded(answer)
@@ -184,12 +184,14 @@ class Dashboard:
             view = await self._view(request)
             if view is None:
                 return await self._logged_out(request)
-            view.form = await read_form(request, self._given(request))
+            view.form = await read_form(request, self._cookie_sent(request))
             queue = view.queue if "{queue}" in act.path else "*"
-            if not (view.visitor.may_somewhere(act.right) if act.somewhere else view.may(act.right, queue)):
+            if not (view.may_somewhere(act.act) if act.somewhere else view.may(act.act, queue)):
                 why = "This dashboard is read-only." if self._shared.settings.read_only else ""
                 says = why or f"You have no right to {act.right} here."
                 return self._message(view, 403, "Not allowed", says)
+            if lacks := lack(view.shared.store, act.path):
+                return self._message(view, 501, "Not available", f"This store cannot {lacks.value}.")
             try:
                 made = await act.do(view)
             except (ConfigError, ArgumentError) as error:
@@ -218,6 +220,8 @@ class Dashboard:
                 made = self._plain(request, 400, "Not accepted", str(error))
             except StoreUnavailable as error:
                 made = self._away(request, str(error))
+            except Unsupported as error:
+                made = self._plain(request, 501, "Not available", str(error))
             except PenstockError as error:
                 made = self._plain(request, 500, "This failed", str(error))
             except Exception as error:  # noqa: BLE001  # boundary: a fault becomes a page, and is logged
@@ -231,18 +235,18 @@ class Dashboard:
 
     # ── who asks ─────────────────────────────────────────────────────────────────────────────────
 
-    def _given(self, request: Request) -> str | None:
+    def _cookie_sent(self, request: Request) -> str | None:
         return request.cookies.get(self._cookie)
 
     def _session(self, request: Request) -> str:
         """The cookie of this session; a new one if the browser has sent none."""
-        given = self._given(request) or getattr(request.state, "cookie", None)
+        given = self._cookie_sent(request) or getattr(request.state, "cookie", None)
         if given is None or len(given) > 100:
             given = request.state.cookie = new_cookie()
         return given
 
     async def _view(self, request: Request) -> View | None:
-        visitor = await self._identification.visitor(request, self._given(request))
+        visitor = await self._identification.visitor(request, self._cookie_sent(request))
         if visitor is None:
             return None
         request.state.visitor = visitor
@@ -265,10 +269,10 @@ class Dashboard:
         if (flash := getattr(request.state, "flash", None)) is not None:
             text = "|".join(flash)[:300]
             token = text_token(self._session(request), text)
-            answer.set_cookie(self._said, quote(f"{token}|{text}", safe=""), max_age=60, **kept)
+            answer.set_cookie(self._flash_cookie, quote(f"{token}|{text}", safe=""), max_age=60, **kept)
 
     @property
-    def _said(self) -> str:
+    def _flash_cookie(self) -> str:
         return f"{self._cookie}-said"
 
     # ── login ────────────────────────────────────────────────────────────────────────────────────
@@ -299,7 +303,7 @@ class Dashboard:
         """What somebody has entered is not done, but not lost either."""
         if not self._has_login:
             return self._to_login(request)
-        form = await read_form(request, self._given(request))
+        form = await read_form(request, self._cookie_sent(request))
         view = self._of(request, Visitor("", ()))
         back = local_path(form.get("back"), view.base, view.link("/"))
         values = {"entered": form.entered(), "login": self._login_link(view, back)}
@@ -320,7 +324,7 @@ class Dashboard:
     async def _login(self, request: Request) -> Response:
         if not self._identification.by_token:
             raise NotFoundError("Log in where this dashboard is mounted.")
-        form = await read_form(request, self._given(request))
+        form = await read_form(request, self._cookie_sent(request))
         found = await self._identification.token_of(form.get("token"))
         if not isinstance(found, AccessToken):
             if self._tries.too_many(request.client.host if request.client else ""):
@@ -332,7 +336,7 @@ class Dashboard:
         return RedirectResponse(local_path(form.get("next"), base, f"{base}/"), 303)
 
     async def _logout(self, request: Request) -> Response:
-        cookie = self._given(request)
+        cookie = self._cookie_sent(request)
         await read_form(request, cookie)
         if cookie is not None:
             await self._identification.sessions.end(cookie)
@@ -348,14 +352,14 @@ class Dashboard:
 
         async def again() -> Visitor | None:
             try:
-                return await self._identification.visitor(request, self._given(request))
+                return await self._identification.visitor(request, self._cookie_sent(request))
             except NoRightsError:
                 return None
 
         return self._streams.answer(request.method, view.visitor, again)
 
     async def _theme(self, request: Request) -> Response:
-        form = await read_form(request, self._given(request))
+        form = await read_form(request, self._cookie_sent(request))
         view = self._of(request, Visitor("", ()))
         answer = RedirectResponse(local_path(form.get("back"), view.base, view.link("/")), 303)
         chosen = form.get("theme")
@@ -402,7 +406,7 @@ class Dashboard:
             "navigation": [
                 page
                 for page in self._pages
-                if page.navigation and view.visitor.may_somewhere(page.offered_to)
+                if page.navigation and view.may_somewhere(page.act) and view.offers(page.path)
             ],
             "theme": theme if theme in _THEMES else "system",
             "static": f"{view.base}/static/{self._assets.version}",
@@ -424,7 +428,7 @@ def _cookie_path(request: Request) -> str:
     return str(request.scope.get("root_path", "")).rstrip("/") or "/"
 
 
-def _said(request: Request, name: str, cookie: str) -> tuple[str, str, str] | None:
+def _flash_of(request: Request, name: str, cookie: str) -> tuple[str, str, str] | None:
     """What an act has said: its kind, the text, and the path of its undo.
 
     Other hosts of a domain can set cookies, so it needs the token of its session.

@@ -1,17 +1,157 @@
-"""The picture of a flow: boxes with their texts, and lines between them, as attributes of SVG elements."""
+"""The picture of a flow: folded groups, boxes with their texts, and lines, as attributes of SVG elements.
+
+The members of a large group are folded: some are shown, the others are one box, "48 more". Members are nodes
+after the same nodes whose branches look alike: a branch is what follows a member and nothing else. So a group
+of chains is folded chain by chain, whatever its size.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from penstock.inspector import GraphNodeView
+from penstock.core.flow import NodeState
+from penstock.core.job import State
+from penstock.inspector import GraphNode
 from penstock.web.dashboard.formats import plain_line
-from penstock.web.dashboard.graph_groups import BoxGraph, GraphBox, state_of
-from penstock.web.dashboard.graph_layout import Layout, Sizes, layered
+from penstock.web.dashboard.graph_layout import Edge, Layout, Sizes, layered, ranked
 
-__all__ = ["DrawnBox", "DrawnGraph", "StateShare", "drawn", "says", "shares", "short"]
+# ── boxes: equal nodes are folded ────────────────────────────────────────────────────────────────
+
+#: A group with more members than this is folded to so many.
+_SHOWN = 5
+#: States from the most to the least worth a look.
+_INTEREST: tuple[str, ...] = (
+    *(State.DEAD, NodeState.GONE, State.RUNNING, State.RETRYABLE, State.SUSPENDED, State.PARKED),
+    *(State.CANCELLED, State.AVAILABLE, State.COLLECTING, State.SCHEDULED, NodeState.ACTIVE),
+    *(NodeState.WAITING, NodeState.SKIPPED, NodeState.UNUSED, State.COMPLETED),
+)
+_LEAST = len(_INTEREST)
+
+
+@dataclass(frozen=True)
+class GraphBox:
+    """A box of the graph: one node, or all nodes of the `branches` that are folded into it."""
+
+    nodes: tuple[GraphNode, ...]
+    branches: int = 0
+
+    @property
+    def first(self) -> GraphNode:
+        return self.nodes[0]
+
+
+@dataclass(frozen=True)
+class BoxGraph:
+    """Boxes, and the lines between them. `opened`: whether a group was unfolded on request."""
+
+    boxes: list[GraphBox]
+    lines: list[Edge]
+    opened: bool
+
+
+def state_of(node: GraphNode) -> str:
+    """The state of a node: that of its job if it is active."""
+    if node.state == "active":
+        return "active" if node.stored is None else node.stored.state
+    return node.state
+
+
+def queue_of(node: GraphNode) -> str | None:
+    """The queue of the job of a node; None for a join."""
+    return None if node.job is None else node.job.queue
+
+
+def boxes_of(nodes: Sequence[GraphNode], opened: Collection[int] = ()) -> BoxGraph:
+    """The boxes for some nodes. `opened`: the first node of each group to show in full."""
+    return _Folding(nodes, opened).graph()
+
+
+class _Folding:
+    def __init__(self, nodes: Sequence[GraphNode], opened: Collection[int]) -> None:
+        self._nodes = nodes
+        self._opened = opened
+        place = {node.index: n for n, node in enumerate(nodes)}
+        edges = [(n, place[one]) for n, node in enumerate(nodes) for one in node.next if one in place]
+        self._ranks, self._edges = ranked(len(nodes), edges)
+        self._before: list[list[int]] = [[] for _ in nodes]
+        self._after: list[list[int]] = [[] for _ in nodes]
+        for start, end in self._edges:
+            self._before[end].append(start)
+            self._after[start].append(end)
+        self._elsewhere = [tuple(one for one in node.next if one not in place)[:8] for node in nodes]
+        self._alike: list[int] = [0] * len(nodes)
+        self._interest: list[int] = [_LEAST] * len(nodes)
+        self._compare()
+
+    def graph(self) -> BoxGraph:
+        owner: list[int | None] = [None] * len(self._nodes)
+        boxes: list[GraphBox] = []
+        unfolded = False
+        for members in self._groups():
+            if owner[members[0]] is not None:  # in a branch that is folded
+                continue
+            fold: list[int] = []
+            if len(members) > _SHOWN + 1:
+                if any(self._nodes[one].index in self._opened for one in members):
+                    unfolded = True
+                else:
+                    best = sorted(members, key=lambda one: (self._interest[one], one))[:_SHOWN]
+                    fold = [one for one in members if one not in best]
+            for one in members:
+                if one not in fold:
+                    owner[one] = len(boxes)
+                    boxes.append(GraphBox((self._nodes[one],)))
+            if fold:
+                inside = [node for one in fold for node in self._branch(one)]
+                for one in inside:
+                    owner[one] = len(boxes)
+                boxes.append(GraphBox(tuple(self._nodes[one] for one in inside), len(fold)))
+        lines = dict.fromkeys((owner[start], owner[end]) for start, end in self._edges)
+        return BoxGraph(
+            boxes,
+            [(start, end) for start, end in lines if start is not None and end is not None and start != end],
+            unfolded,
+        )
+
+    def _compare(self) -> None:
+        """Number the branches, equal ones alike, from the last ranks to the first."""
+        numbers: dict[object, int] = {}
+        for one in sorted(range(len(self._nodes)), key=lambda n: -self._ranks[n]):
+            node = self._nodes[one]
+            own = [end for end in self._after[one] if len(self._before[end]) == 1]
+            shared = tuple(end for end in self._after[one] if len(self._before[end]) > 1)
+            looks = (
+                *(node.task, node.when, queue_of(node), node.job is None, shared, self._elsewhere[one]),
+                tuple(sorted(self._alike[end] for end in own)),
+            )
+            self._alike[one] = numbers.setdefault(looks, len(numbers))
+            self._interest[one] = min([_interest(node), *(self._interest[end] for end in own)])
+
+    def _groups(self) -> list[list[int]]:
+        """Nodes with equal branches after the same nodes, by rank."""
+        found: dict[tuple[tuple[int, ...], int], list[int]] = {}
+        for one in sorted(range(len(self._nodes)), key=lambda n: (self._ranks[n], n)):
+            found.setdefault((tuple(self._before[one]), self._alike[one]), []).append(one)
+        return list(found.values())
+
+    def _branch(self, root: int) -> list[int]:
+        """A node and what follows it alone."""
+        found, waiting = [], [root]
+        while waiting:
+            one = waiting.pop()
+            found.append(one)
+            waiting += [end for end in self._after[one] if len(self._before[end]) == 1]
+        return found
+
+
+def _interest(node: GraphNode) -> int:
+    state = state_of(node)
+    return _INTEREST.index(state) if state in _INTEREST else _LEAST
+
+
+# ── the drawing ──────────────────────────────────────────────────────────────────────────────────
 
 _SIZES = Sizes()
 #: Joins are small boxes in the middle of their column.
@@ -61,9 +201,9 @@ class DrawnGraph:
 
 def drawn(
     graph: BoxGraph,
-    link: Callable[[GraphNodeView], str],
+    link: Callable[[GraphNode], str],
     unfold: Callable[[int], str],
-    waits: Callable[[GraphNodeView], str],
+    waits: Callable[[GraphNode], str],
 ) -> DrawnGraph:
     """Draw a graph. `link`: of a node; `unfold`: of a folded group; `waits`: why a node is suspended."""
     widths = [_JOIN if _is_join(box) else _SIZES.width for box in graph.boxes]
@@ -105,13 +245,13 @@ def short(name: str, most: int = _NAME, *, last: bool = False) -> str:
     return end if len(end) <= most else f"{end[: most - 1]}…"
 
 
-def says(node: GraphNodeView, waits: str = "") -> str:
+def says(node: GraphNode, waits: str = "") -> str:
     """What a node does now, in a few words."""
-    state, job = state_of(node), node.job
+    state, job = state_of(node), node.stored
     if job is None:
         return _WORDS.get(node.state, node.state)
-    if state == "dead" and job.error:
-        return plain_line(job.error)
+    if state == "dead" and job.errors:
+        return plain_line(job.errors[-1].in_a_line)
     if state == "suspended" and waits:
         return waits
     if job.cancel_asked and state == "running":
@@ -125,24 +265,24 @@ _WORDS = {"active": "in its queue", "gone": "its job is gone"}
 
 
 def _is_join(box: GraphBox) -> bool:
-    return not box.branches and box.first.id is None
+    return not box.branches and box.first.job is None
 
 
 def _single(
-    node: GraphNodeView,
+    node: GraphNode,
     x: float,
     y: float,
-    link: Callable[[GraphNodeView], str],
-    waits: Callable[[GraphNodeView], str],
+    link: Callable[[GraphNode], str],
+    waits: Callable[[GraphNode], str],
     last: bool,
 ) -> DrawnBox:
     text = says(node, waits(node))
-    title = f"{node.node}: {plain_line(node.task) or 'join'}\n{text}"
-    if node.id is None:
-        name = f"{node.inputs:,}" if node.inputs else "join"
-        title = f"{node.node}: join of {node.inputs:,} results\n{text}"
-        return DrawnBox("join", state_of(node), x, y, _JOIN, name, "", title, link(node), node.node)
-    progress = node.job.progress if node.job is not None and state_of(node) == "running" else None
+    title = f"{node.index}: {plain_line(node.task) or 'join'}\n{text}"
+    if node.job is None:
+        name = f"{len(node.inputs):,}" if node.inputs else "join"
+        title = f"{node.index}: join of {len(node.inputs):,} results\n{text}"
+        return DrawnBox("join", state_of(node), x, y, _JOIN, name, "", title, link(node), node.index)
+    progress = node.stored.progress if node.stored is not None and state_of(node) == "running" else None
     done = min(1.0, max(0.0, progress.done / progress.of)) if progress is not None and progress.of else None
     return DrawnBox(
         "node",
@@ -154,7 +294,7 @@ def _single(
         _cut(text),
         title,
         link(node),
-        node.node,
+        node.index,
         progress=done,
     )
 
@@ -172,8 +312,8 @@ def _folded(box: GraphBox, x: float, y: float, unfold: Callable[[int], str]) -> 
         f"{box.branches:,} more {what}",
         _cut(text),
         f"{box.branches:,} more {what} of {plain_line(box.first.task)}\n{text}",
-        unfold(box.first.node),
-        box.first.node,
+        unfold(box.first.index),
+        box.first.index,
         shares(dict(counts.most_common())),
     )
 

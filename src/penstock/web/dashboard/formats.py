@@ -1,17 +1,21 @@
-"""Instants, durations and numbers as text for people."""
+"""Instants, durations, numbers and tracebacks as text for people."""
 
 from __future__ import annotations
 
+import re
 import time
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from penstock.core.errors import ConfigError
+from penstock.core.formats import dated, instant, shown_text
 from penstock.core.schedule import zone
 from penstock.core.text import one_line
 
-__all__ = ["ago", "brief", "compact", "exact", "instant_of", "local_time", "now_ms", "plain_line", "span"]
-
 _STEPS = ((60, "s", 1), (3600, "min", 60), (86_400, "h", 3600), (86_400 * 60, "d", 86_400))
+
+
+# ── times and numbers ────────────────────────────────────────────────────────────────────────────
 
 
 def now_ms() -> int:
@@ -19,19 +23,10 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def instant_of(iso: str | None) -> int | None:
-    """The ms of an instant in RFC 3339; None if it is no such text."""
-    try:
-        return None if iso is None else round(datetime.fromisoformat(iso).timestamp() * 1000)
-    except ValueError:
-        return None
-
-
-def ago(iso: str | None, now: int) -> str:
+def ago(at: int, now: int) -> str:
     """`3 min ago`, `in 2 h`, `now`."""
-    at = instant_of(iso)
-    if at is None:
-        return iso or ""
+    if dated(at) is None:
+        return instant(at)
     seconds = (now - at) / 1000
     if abs(seconds) < 1:
         return "now"
@@ -39,19 +34,19 @@ def ago(iso: str | None, now: int) -> str:
     return f"{text} ago" if seconds > 0 else f"in {text}"
 
 
-def exact(iso: str | None) -> str:
+def exact(at: int) -> str:
     """An instant in full: `2026-11-20 08:30:00.250 UTC`."""
-    if instant_of(iso) is None:
-        return iso or ""
-    return f"{datetime.fromisoformat(str(iso)).astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
+    moment = dated(at)
+    return instant(at) if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}.{at % 1000:03d} UTC"
 
 
-def local_time(iso: str, tz: str) -> str:
-    """An instant in a time zone: `Fri 2026-11-20 09:30:00 CET`; as it is for a zone that is unknown."""
+def local_time(at: int, tz: str) -> str:
+    """An instant in a time zone: `Fri 2026-11-20 09:30:00 CET`; in UTC for a zone that is unknown."""
+    moment = dated(at)
     try:
-        return f"{datetime.fromisoformat(iso).astimezone(zone(tz)):%a %Y-%m-%d %H:%M:%S %Z}"
+        return instant(at) if moment is None else f"{moment.astimezone(zone(tz)):%a %Y-%m-%d %H:%M:%S %Z}"
     except (ValueError, ConfigError):
-        return iso
+        return instant(at)
 
 
 def span(seconds: float | None) -> str:
@@ -93,7 +88,7 @@ def brief(id: str, most: int = 20) -> str:
 
 def plain_line(text: str | None) -> str:
     """Text in one line, without characters that change the direction of writing."""
-    return one_line(text) if text else ""
+    return one_line(shown_text(text)) if text else ""
 
 
 def _coarse(seconds: float) -> str:
@@ -105,3 +100,66 @@ def _coarse(seconds: float) -> str:
         if seconds > 86_400 * 730
         else f"{int(seconds / 86_400 + 0.5)} d"
     )
+
+
+# ── tracebacks ───────────────────────────────────────────────────────────────────────────────────
+
+_FRAME = re.compile(r'\s+File "(?P<file>.*)", line \d+')
+#: Where installed code is, on whatever machine a worker runs. A folder's name says nothing: a project may be
+#: called as a library is.
+_INSTALLED = r"[/\\](?:site|dist)-packages[/\\]"
+#: Penstock itself: as it is installed there, or run from its source here.
+_PENSTOCK = rf"(?:{_INSTALLED}penstock|^{re.escape(str(Path(__file__).parents[2]))})[/\\]"
+_LIBRARY = re.compile(rf"{_INSTALLED}|{_PENSTOCK}|[/\\]lib[/\\]python3[\d.]*[/\\]|^<frozen ")
+_DEMO = re.compile(rf"{_PENSTOCK}demo[/\\]")
+
+
+@dataclass
+class Fold:
+    """Lines that are shown, or frames of libraries that are folded: `frames` is their number.
+
+    `open`: the frames are shown at once, because no frame is of the user's own code.
+    """
+
+    frames: int = 0
+    lines: list[str] = field(default_factory=list)
+    open: bool = False
+
+    @property
+    def text(self) -> str:
+        """The lines as one text."""
+        return "\n".join(self.lines)
+
+
+def folded_traceback(traceback: str, task: str = "") -> list[Fold]:
+    """The parts of a traceback, in order. Installed code is the user's own if the task is of its package."""
+    package = task.partition(".")[0]
+    own = re.compile(rf"[/\\]{re.escape(package)}([/\\]|\.py$)") if package else None
+    parts: list[Fold] = []
+    library = False
+    for line in traceback.rstrip().splitlines():
+        frame = _FRAME.match(line)
+        if frame is not None:
+            library = _is_library(frame["file"], own)
+        elif not line.startswith(" "):
+            library = False
+        if not parts or bool(parts[-1].frames) != library:
+            parts.append(Fold())
+        parts[-1].lines.append(line)
+        parts[-1].frames += library and frame is not None
+    shown = any(_FRAME.match(line) for part in parts if not part.frames for line in part.lines)
+    if not shown:
+        for part in [part for part in parts if part.frames][-1:]:
+            part.open = True
+    return parts
+
+
+def _is_library(file: str, own: re.Pattern[str] | None) -> bool:
+    known = _LIBRARY.search(file) is not None and _DEMO.search(file) is None
+    return known and (own is None or own.match(_inside(file)) is None)
+
+
+def _inside(file: str) -> str:
+    """The path below the directory of installed packages."""
+    *before, inside = re.split(_INSTALLED, file)
+    return f"/{inside}" if before else ""

@@ -1,4 +1,4 @@
-"""Reads the form of a POST request, if it carries the token of its session."""
+"""Read the form of a POST request, and check its CSRF token."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from starlette.requests import ClientDisconnect, Request
 
-from penstock.web.dashboard.sessions import form_token
-
-__all__ = ["Form", "FormError", "local_path", "read_form"]
+from penstock.web.dashboard.identification import form_token
 
 _LONGEST = 256 * 1024
 _MOST_FIELDS = 2_000
@@ -55,7 +53,7 @@ class Form:
 
 
 async def read_form(request: Request, cookie: str | None) -> Form:
-    """The form of a request. Raises FormError."""
+    """Read the form of a request and check its CSRF token (`form_token`). Raises FormError."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise FormError(415, "this is not a form")

@@ -1,19 +1,65 @@
-"""Where the boxes and lines of a graph are drawn: in layers from left to right.
-
-Ranks are those of the longest path, the order in each rank comes from sweeps by barycentre, and boxes stand
-as near to their neighbours as they can. A sweep takes time in proportion to the boxes and lines.
-"""
+"""Lays a graph out in layers: ranks, the order within each, and where the boxes stand."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
-from penstock.web.dashboard.graph_places import middles_of
+# ── positions in a column ────────────────────────────────────────────────────────────────────────
 
-__all__ = ["Layout", "Sizes", "layered", "ranked"]
+#: Passes over all ranks that move boxes towards their neighbours; the last one makes rows straight.
+_MOVES = 7
+
+Neighbours = Sequence[Sequence[int]]
+
+
+def middles_of(
+    order: Sequence[Sequence[int]],
+    before: Neighbours,
+    after: Neighbours,
+    half: Sequence[float],
+    first: float,
+) -> list[float]:
+    """The middle of each box. `half`: half of its room across the ranks; `first`: the least middle."""
+    middles = [0.0] * len(half)
+    for rank in order:
+        _move(middles, rank, [0.0] * len(rank), half)
+    for n in range(_MOVES):
+        near, other = (before, after) if n % 2 == 0 else (after, before)
+        for rank in order if n % 2 == 0 else reversed(order):
+            _move(middles, rank, [_wanted(middles, one, near[one] or other[one]) for one in rank], half)
+    shift = first - min(middles, default=0.0)
+    return [middle + shift for middle in middles]
+
+
+def _wanted(middles: Sequence[float], one: int, near: Sequence[int]) -> float:
+    """The mean of the neighbours; a box without neighbours stays."""
+    return sum(middles[other] for other in near) / len(near) if near else middles[one]
+
+
+def _move(middles: list[float], rank: Sequence[int], wanted: Sequence[float], half: Sequence[float]) -> None:
+    """Move the boxes of a rank as near as possible to the wanted places, in their order.
+
+    Boxes that would overlap stand side by side, in blocks around their mean: the least squares.
+    """
+    offsets = list(accumulate((half[one] + (half[rank[n - 1]] if n else 0.0) for n, one in enumerate(rank))))
+    blocks: list[tuple[float, int]] = []  # sum and number of boxes
+    for place, offset in zip(wanted, offsets, strict=True):
+        total, size = place - offset, 1
+        while blocks and blocks[-1][0] / blocks[-1][1] > total / size:
+            more, boxes = blocks.pop()
+            total, size = total + more, size + boxes
+        blocks.append((total, size))
+    ends = list(accumulate(size for _, size in blocks))
+    for n, one in enumerate(rank):
+        total, size = blocks[bisect_right(ends, n)]
+        middles[one] = total / size + offsets[n]
+
+
+# ── columns, and order within them ───────────────────────────────────────────────────────────────
 
 #: Passes over all ranks that put boxes into the order of their neighbours.
 _SWEEPS = 6

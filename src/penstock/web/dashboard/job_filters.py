@@ -1,51 +1,104 @@
-"""Filters of jobs as the query of an address, so that a link shows the same jobs, and in words."""
+"""The filters of the list of jobs, as its address has them, and the views that a browser has saved."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode
 
 from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import Response
 
-from penstock.core.duration import instant_ms, milliseconds
 from penstock.core.errors import ConfigError
-from penstock.core.formats import instant
-from penstock.core.job import Ref, State
-from penstock.inspector import parse_state
-from penstock.stores.contract import JobFilter, JobOrder, TimeRange, check_search
-from penstock.web.access_tokens import Right
+from penstock.core.job import State
+from penstock.core.text import one_line
+from penstock.inspector import FILTERS, JobAct, ends_of_ranges, read_filter
+from penstock.stores.contract import JobFilter, JobOrder, check_search
 from penstock.web.dashboard.formats import compact, exact
-from penstock.web.dashboard.view import View
+from penstock.web.dashboard.view import DashboardAct, View
 
-__all__ = [
-    "FILTERS",
-    "ORDERS",
-    "Term",
-    "allowed_filter",
-    "filter_asked",
-    "filter_query",
-    "has_secrets",
-    "order_asked",
-    "orders_of",
-    "terms",
-]
+_COOKIE = "penstock-views"
+_YEAR = 31_536_000
+#: How many views are kept, the characters of a name and, as it is stored, of all together: a browser refuses
+#: larger cookies.
+_MOST_VIEWS, _LONGEST_NAME, _LARGEST = 20, 40, 3_600
 
-#: The query parameters that select jobs.
-FILTERS = (
-    *("text", "task", "queue", "state", "worker", "header", "flow", "time", "since", "until", "before"),
-    *("not-task", "not-queue", "not-state"),
+
+@dataclass(frozen=True)
+class SavedView:
+    """A named query of the list of jobs."""
+
+    name: str
+    query: str
+
+
+def saved_views(request: Request) -> list[SavedView]:
+    """The views of this browser. What cannot be read is left out."""
+    try:
+        pairs = parse_qsl(request.cookies.get(_COOKIE, ""), max_num_fields=_MOST_VIEWS)
+    except ValueError:
+        return []
+    # a query is read and written again, so that a link has nothing in it but parameters
+    views = [SavedView(one_line(name)[:_LONGEST_NAME], clean_query(query)) for name, query in pairs]
+    return [view for view in views if view.name and view.query]
+
+
+async def save(view: View) -> Response:
+    """Keep the query of the form under a name, in the place of a view with that name."""
+    name, query = one_line(view.form.get("name"))[:_LONGEST_NAME].strip(), clean_query(view.form.get("query"))
+    if not name:
+        raise ConfigError("A view needs a name.")
+    if not query:
+        raise ConfigError("Choose a filter first: this is the list of all jobs.")
+    others = [one for one in saved_views(view.request) if one.name != name]
+    if len(others) >= _MOST_VIEWS:
+        raise ConfigError(f"{_MOST_VIEWS} views are saved in this browser: remove one first.")
+    answer = view.done(f"The view {name} is saved in this browser.", "/jobs")
+    return _kept(view, answer, [*others, SavedView(name, query)])
+
+
+async def remove(view: View) -> Response:
+    """Remove a view."""
+    name = view.form.get("name")
+    answer = view.done(f"The view {name} is removed.", "/jobs")
+    return _kept(view, answer, [one for one in saved_views(view.request) if one.name != name])
+
+
+def _kept(view: View, answer: Response, views: list[SavedView]) -> Response:
+    text = urlencode([(one.name, one.query) for one in views], quote_via=quote)
+    if len(text) > _LARGEST:
+        raise ConfigError("The saved views are too long for a browser to keep: remove one first.")
+    path = view.base or "/"
+    secure = view.request.url.scheme == "https"
+    answer.set_cookie(_COOKIE, text, _YEAR, path=path, secure=secure, httponly=True, samesite="lax")
+    return answer
+
+
+def clean_query(query: str) -> str:
+    """A query in the form in which all are compared; "" for what is none."""
+    try:
+        return urlencode(parse_qsl(query.removeprefix("?"), max_num_fields=200))
+    except ValueError:
+        return ""
+
+
+ACTS = (
+    DashboardAct(path="/jobs/views", do=save, act="search", somewhere=True),
+    DashboardAct(path="/jobs/views/remove", do=remove, act="search", somewhere=True),
 )
+
+
+#: The query parameters that select jobs: the filters of all interfaces, and queues that are left out.
+PARAMETERS = (*FILTERS, "not-queue")
 ORDERS = {
     "newest": (JobOrder.ENQUEUED, True, "Newest first"),
     "oldest": (JobOrder.ENQUEUED, False, "Oldest first"),
     "due": (JobOrder.DUE, False, "Next due first"),
-    "due-last": (JobOrder.DUE, True, "Last due first"),
-    "ended": (JobOrder.ENDED, True, "Ended last first"),
-    "ended-first": (JobOrder.ENDED, False, "Ended first first"),
+    "due-last": (JobOrder.DUE, True, "Latest due first"),
+    "ended": (JobOrder.ENDED, True, "Latest end first"),
+    "ended-first": (JobOrder.ENDED, False, "Earliest end first"),
 }
-_TIMES = ("enqueued", "due", "ended")
 #: The most values of one parameter that are looked at, and the most queues that are named in words.
 _MOST, _NAMED = 50, 3
 
@@ -61,42 +114,27 @@ class Term:
 
 def filter_asked(view: View) -> JobFilter:
     """The filter in the query of a request. Raises ConfigError."""
-    ranges: dict[str, TimeRange] = {}
-    since, until = _instant(view, "since"), _instant(view, "until")
-    if since is not None or until is not None:
-        ranges[_time(view)] = TimeRange(since, until)
-    if (before := _instant(view, "before")) is not None:
-        seen = ranges.get("enqueued", TimeRange())
-        end = before if seen.until is None else min(before, seen.until)
-        ranges["enqueued"] = replace(seen, until=end)
-    text, headers = view.asked("text"), dict(_header(text) for text in _all(view, "header"))
-    for name in headers:
+    given = {
+        name: _all(view, name) if kind.several else [text] if (text := view.asked(name)) else []
+        for name, kind in FILTERS.items()
+    }
+    filter = read_filter(given, now=view.now, written=lambda name, text: f"{name}={text!r:.60}")
+    for name in filter.headers:
         if view.shared.redaction.hides(name):
             raise ConfigError(f"header={name!r:.60}: values of this header are hidden")
-    filter = JobFilter(
-        queues=tuple(_all(view, "queue")),
-        states=_states(view),
-        task=view.asked("task") or None,
-        worker=view.asked("worker") or None,
-        flow=_flow(view.asked("flow")),
-        headers=headers,
-        text=text,
-        hidden=view.shared.redaction.patterns if text else (),
-        not_tasks=tuple(_all(view, "not-task")),
-    )
-    return replace(filter, **ranges)
+    return replace(filter, hidden=view.shared.redaction.patterns if filter.text else ())
 
 
-async def allowed_filter(view: View, filter: JobFilter, right: Right = Right.READ) -> JobFilter | None:
-    """The filter for the queues on which the visitor has this right; None if there are none.
+async def allowed_filter(view: View, filter: JobFilter, act: str | JobAct = "search") -> JobFilter | None:
+    """The filter for the queues on which the visitor may do this act; None if there are none.
 
     Excluded queues are left out here, because a store only knows which queues to look at.
     """
     without = set(_all(view, "not-queue"))
-    if view.visitor.may(right) and not without:
+    if view.may(act) and not without:
         return filter
     known = filter.queues or [queue.name for queue in await view.queues()]
-    chosen = [name for name in known if view.visitor.may(right, name) and name not in without]
+    chosen = [name for name in known if view.may(act, name) and name not in without]
     return replace(filter, queues=tuple(chosen)) if chosen else None
 
 
@@ -118,29 +156,6 @@ def _have(states: tuple[State, ...], order: JobOrder) -> bool:
     except ConfigError:
         return False
     return True
-
-
-def filter_query(filter: JobFilter) -> dict[str, Any]:
-    """The query for a filter, with instants in the place of times that move."""
-    query: dict[str, Any] = {
-        "text": filter.text,
-        "task": filter.task,
-        "queue": list(filter.queues),
-        "state": [state.value for state in filter.states],
-        "worker": filter.worker,
-        "header": [f"{name}={value}" for name, value in filter.headers.items()],
-        "flow": filter.flow and f"{filter.flow.queue}/{filter.flow.id}",
-        "not-task": list(filter.not_tasks),
-    }
-    for name in ("due", "ended"):
-        range: TimeRange = getattr(filter, name)
-        if range != TimeRange():
-            query |= {"time": name, "since": _iso(range.since), "until": _iso(range.until)}
-    if "time" in query:
-        query["before"] = _iso(filter.enqueued.until)
-    else:
-        query |= {"since": _iso(filter.enqueued.since), "until": _iso(filter.enqueued.until)}
-    return query
 
 
 def has_secrets(view: View, filter: JobFilter) -> bool:
@@ -170,15 +185,8 @@ def terms(view: View, filter: JobFilter) -> Iterator[Term]:
         yield Term("header", f"{name}={value}", f"header {name}={shown}")
     if filter.flow:
         yield Term("flow", "", f"flow {filter.flow.queue}/{filter.flow.id}")
-    for name in _TIMES:
-        range: TimeRange = getattr(filter, name)
-        if range.since is not None:
-            yield Term("since", "", f"{name} since {exact(_iso(range.since))}")
-        if range.until is not None:
-            yield Term("until", "", f"{name} before {exact(_iso(range.until))}")
-
-
-# ── parts of the query ───────────────────────────────────────────────────────────────────────────
+    for name, end, at in ends_of_ranges(filter):
+        yield Term(end, "", f"{name} {'since' if end == 'since' else 'before'} {exact(at)}")
 
 
 def _all(view: View, name: str) -> list[str]:
@@ -186,55 +194,3 @@ def _all(view: View, name: str) -> list[str]:
     if len(found) > _MOST:
         raise ConfigError(f"{name}: give at most {compact(_MOST)} of them")
     return found
-
-
-def _states(view: View) -> tuple[State, ...]:
-    """The states that are asked for, without those that are excluded."""
-    wanted = [parse_state(text) for text in _all(view, "state")]
-    without = {parse_state(text) for text in _all(view, "not-state")}
-    if not without:
-        return tuple(wanted)
-    left = tuple(state for state in wanted or State if state not in without)
-    if not left:
-        raise ConfigError("every state is excluded")
-    return left
-
-
-def _time(view: View) -> str:
-    name = view.asked("time", "enqueued")
-    if name not in _TIMES:
-        raise ConfigError(f"time={name!r:.40} is not one of {', '.join(_TIMES)}")
-    return name
-
-
-def _instant(view: View, name: str) -> int | None:
-    """An instant in ms: `2h` before now, or a timestamp."""
-    text = view.asked(name)
-    if not text:
-        return None
-    if "T" not in text:
-        return view.now - milliseconds(text, what=name)
-    try:
-        return instant_ms(datetime.fromisoformat(text), what=name)
-    except ValueError:
-        raise ConfigError(f"{name}={text!r:.40} is not a time: write 2h, or 2026-11-20T08:30:00Z") from None
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise ConfigError(f"header={text!r:.60} is not of the form name=value")
-    return name, value
-
-
-def _flow(text: str) -> Ref | None:
-    if not text:
-        return None
-    queue, slash, id = text.rpartition("/")
-    if not slash:
-        raise ConfigError(f"flow={text!r:.60} is not of the form queue/id")
-    return Ref(queue, id)
-
-
-def _iso(ms: int | None) -> str | None:
-    return None if ms is None else instant(ms)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from penstock.core.redaction import HIDDEN, Redaction
+from penstock.core.security import HIDDEN, Redaction
 
 __all__ = [
     "HIDDEN",
@@ -19,8 +18,6 @@ __all__ = [
     "holds_hidden",
     "json_text",
     "json_tree",
-    "stored_bytes",
-    "stored_tree",
 ]
 
 #: Nodes and characters of a text that are shown at once.
@@ -62,22 +59,6 @@ def json_tree(raw: bytes, redaction: Redaction, *, most: int = _MOST_NODES) -> T
     except RecursionError:
         return TreeNode("word", text=_TOO_DEEP)
     return _Builder(redaction, most).node(None, value, 0)
-
-
-def stored_tree(raw: Any, base64: str | None, redaction: Redaction) -> TreeNode | None:
-    """The tree of a document that the inspector gives as JSON or as base64; None if it is not JSON.
-
-    JSON that a strict reader refuses is a tree as well, in which names hide values.
-    """
-    kept = stored_bytes(raw, base64)
-    return None if kept is None else json_tree(kept, redaction)
-
-
-def stored_bytes(raw: Any, base64: str | None) -> bytes | None:
-    """The bytes of a document that the inspector gives as JSON or as base64."""
-    if raw is not None:
-        return bytes(raw)
-    return None if base64 is None else b64decode(base64)
 
 
 class _Builder:

@@ -1,4 +1,8 @@
-"""Headers of every answer, and the checks of where a request comes from."""
+"""Security headers of every response, and the checks of a request's host and origin (DNS rebinding, CSRF).
+
+Three guards keep other sites from sending forms in a visitor's name (CSRF): a request from another site is
+refused (`is_cross_site`), every form has a CSRF token (`identification.form_token`, checked by
+`forms.read_form`), and cookies are SameSite=Lax (`dashboard.py`)."""
 
 from __future__ import annotations
 
@@ -9,8 +13,6 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.web.hosts import HostRule
-
-__all__ = ["CONTENT_POLICY", "Guard", "from_elsewhere"]
 
 CONTENT_POLICY = "; ".join(
     (
@@ -76,13 +78,16 @@ class Guard:
             return PlainTextResponse("this address is too long\n", 414)
         if _CONTROL.search(scope["path"]):  # a route would match also with a line feed at its end
             return PlainTextResponse("control characters in the path\n", 400)
-        if scope["method"] == "POST" and from_elsewhere(headers, self._hosts):
+        if scope["method"] == "POST" and is_cross_site(headers, self._hosts):
             return PlainTextResponse("request from another site\n", 403)
         return None
 
 
-def from_elsewhere(headers: Headers, hosts: HostRule) -> bool:
-    """Whether a browser sent this request from a page that is not ours."""
+def is_cross_site(headers: Headers, hosts: HostRule) -> bool:
+    """Return True if a browser sent this request from another site (CSRF).
+
+    Browsers that do not send `Sec-Fetch-Site` send `Origin` with a form.
+    """
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return True
     return not hosts.accepts(headers.get("host"), headers.get("origin"))

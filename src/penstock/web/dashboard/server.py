@@ -22,8 +22,6 @@ from penstock.web.dashboard.dashboard import Dashboard
 from penstock.web.sockets import UnixSocket, bind_tcp
 from penstock.web.tls import Tls
 
-__all__ = ["DashboardListener", "new_server", "serve_dashboard"]
-
 _log = logging.getLogger("penstock.web")
 
 _MOST_CONNECTIONS = 1_000

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from penstock.core.errors import ConfigError
 
-__all__ = ["REDACTED", "DashboardSettings"]
-
 #: Names of arguments, result fields and headers whose values are not shown; `*` stands for any characters.
 REDACTED = (
     *("*password*", "*passwd*", "*secret*", "*token*", "*api_key*", "*apikey*", "*api-key*"),

@@ -1,18 +1,20 @@
-"""Answers of the inspector that several pages share, and a bound on how often open pages read the store."""
+"""Reads of the store that requests share, parts of pages that fail alone, long searches that are kept, and
+the clock of the store."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from penstock.core.errors import PenstockError
-
-__all__ = ["FRESH", "FRESH_CHECKS", "FRESH_FOUND", "FRESH_STATISTICS", "REFRESHES", "SharedReads"]
+from penstock.core.errors import PenstockError, Unsupported
+from penstock.core.job import Ref
+from penstock.web.dashboard.formats import now_ms
 
 #: For this long (s) an answer is used again, one about statistics, which change by the minute, the jobs
 #: that a long search has found, and the findings of the doctor on pages that do not ask for them.
@@ -151,3 +153,111 @@ class SharedReads:
         self._kept[key] = (now + fresh, answer, fresh <= FRESH)
         while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
+
+
+# ── cards of a page ──────────────────────────────────────────────────────────────────────────────
+
+_log = logging.getLogger("penstock.web")
+
+
+@dataclass(frozen=True)
+class Card(Generic[T]):
+    """What a card shows, or why it cannot be shown. `absent`: the store does not keep that."""
+
+    value: T | None = None
+    error: str = ""
+    absent: bool = False
+
+
+async def card(read: Awaitable[T]) -> Card[T]:
+    """Read what a card shows. An error of the store becomes the text of the card."""
+    try:
+        return Card(await read)
+    except Unsupported:
+        return Card(absent=True)
+    except PenstockError as error:
+        return Card(error=str(error) or type(error).__name__)
+    except Exception as error:  # noqa: BLE001  # boundary: a fault in one card must not hide the others
+        _log.exception("a card of the dashboard failed")
+        return Card(error=f"This part of the page failed ({type(error).__name__}); the log has the details.")
+
+
+# ── lists that were found ────────────────────────────────────────────────────────────────────────
+
+#: A search that took more steps is not repeated while its page is open. Each step costs the store some ms.
+LIVE_STEPS = 2
+#: The most lists that are remembered, each of a page of jobs.
+_MOST_LISTS = 200
+
+
+@dataclass(frozen=True)
+class FoundList:
+    """What a search found, in its order; the cursor at which it goes on, how far it came, and the queues that
+    it could not search."""
+
+    refs: tuple[Ref, ...]
+    next: str | None
+    seen: int
+    total: int
+    away: tuple[str, ...] = ()
+
+
+class FoundLists:
+    """The lists that were found last."""
+
+    def __init__(self) -> None:
+        self._lists: OrderedDict[Hashable, FoundList] = OrderedDict()
+
+    def get(self, key: Hashable) -> FoundList | None:
+        """The list that was found for this visitor and address; None if its search is repeated."""
+        found = self._lists.get(key)
+        if found is not None:
+            self._lists.move_to_end(key)
+        return found
+
+    def put(self, key: Hashable, found: FoundList | None) -> None:
+        """Remember a list, or with None forget it: its search has become short."""
+        self._lists.pop(key, None)
+        if found is None:
+            return
+        self._lists[key] = found
+        if len(self._lists) > _MOST_LISTS:
+            self._lists.popitem(last=False)
+
+
+# ── the store's clock ────────────────────────────────────────────────────────────────────────────
+
+#: Seconds between two measurements, and how long one may take.
+_CLOCK_EVERY, _CLOCK_PATIENCE = 30.0, 1.0
+#: A smaller distance (ms) is that of the network.
+_SAME_CLOCK = 50
+
+
+class StoreTime:
+    """Tells the store's time by the clock of this machine and a measured distance between the two.
+
+    Instants of jobs are the store's, so their age is counted by its clock, not by ours.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[int]]) -> None:
+        self._read = read
+        self._ahead = 0
+        self._due = 0.0
+
+    async def now(self) -> int:
+        """The store's time (ms). If the store does not answer, the last distance counts."""
+        at = time.monotonic()
+        if at >= self._due:
+            self._due = at + _CLOCK_EVERY
+            await self._measure()
+        return now_ms() + self._ahead
+
+    async def _measure(self) -> None:
+        before = now_ms()
+        try:
+            async with asyncio.timeout(_CLOCK_PATIENCE):
+                found = await self._read()
+        except (PenstockError, TimeoutError):
+            return
+        ahead = found - (before + now_ms()) // 2
+        self._ahead = ahead if abs(ahead) > _SAME_CLOCK else 0

@@ -26,15 +26,6 @@ from penstock.codec.shape import spell
 from penstock.web.dashboard.forms import Form
 from penstock.web.dashboard.json_tree import HIDDEN, Redaction, holds_hidden, json_text
 
-__all__ = [
-    "ArgumentField",
-    "argument_fields",
-    "brief",
-    "fill_from_form",
-    "fill_from_job",
-    "shown_signature",
-]
-
 Kind = Literal["text", "word", "number", "choice", "json"]
 
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
@@ -155,10 +146,11 @@ def fill_from_job(
         elif raw == b"null" and field.nullable:
             field.null = True
         elif raw != b"null" or field.default:
-            field.text = _shown(field.kind, raw)
+            field.text = shown_value(field.kind, raw)
 
 
-def _shown(kind: Kind, raw: bytes) -> str:
+def shown_value(kind: Kind, raw: bytes) -> str:
+    """A JSON value as a field of this kind shows it."""
     if kind == "json":
         return json_text(raw, Redaction(()))
     value = json.loads(raw) if raw[:1] == b'"' and kind in ("text", "word", "number") else None
@@ -217,7 +209,7 @@ def _default(kind: Kind, value: Any) -> str:
         raw = b"" if value is None else _SPELL(value)
     except (TypeError, ValueError, msgspec.MsgspecError):
         return ""
-    return _shown(kind, raw) if raw else ""
+    return shown_value(kind, raw) if raw else ""
 
 
 def _entry(annotation: Any) -> tuple[Kind, str, Sequence[tuple[str, str]], bool]:

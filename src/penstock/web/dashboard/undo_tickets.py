@@ -16,8 +16,6 @@ from penstock.stores.contract.documenting import LARGEST_DOCUMENT
 from penstock.stores.worker_commands import read_document
 from penstock.web.dashboard.view import View
 
-__all__ = ["UndoTickets", "act_with_undo"]
-
 _KIND = "dashboard-undo"
 #: How long (ms) an act can be undone.
 _VALID = 60_000
@@ -57,7 +55,8 @@ async def act_with_undo(
 ) -> tuple[list[Change], str]:
     """Do an act to jobs. Returns what became of them, and the path that undoes it; "" if nothing can."""
     steps = await view.inspector.prepare_undo(act, refs, to=arguments.get("to", ""))
-    changes = await view.inspector.act(act, refs, **arguments)
+    within = view.queues_for(act)
+    changes = await view.inspector.act(act, refs, within=within, **arguments)
     done = {(change.queue, change.id) for change in changes if change.outcome == "done"}
     undone = [step for step in steps if (step.to or step.queue, step.id) in done]
     ticket = await UndoTickets(view.shared.store).keep(undone)

@@ -1,11 +1,12 @@
-"""One request for a page or an act: who asks for what, the reads and writes that it makes, and links."""
+"""One request for a page or an act: who asks for what, the reads and writes that it makes, and links; and
+what a page and an act are."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
@@ -14,22 +15,18 @@ from starlette.responses import RedirectResponse, Response
 from penstock.app.app import App
 from penstock.core.errors import ConfigError, StoreUnavailable
 from penstock.core.ids import check_id, check_queue
-from penstock.inspector import Inspector, QueueView
+from penstock.core.security import Right
+from penstock.inspector import Inspector, JobAct, QueueView, right_of
 from penstock.inspector.audit import AuditLog
-from penstock.stores.contract import Store
-from penstock.web.access_tokens import Right
-from penstock.web.dashboard.bulk_steps import BulkSteps
-from penstock.web.dashboard.cards import Card, card
+from penstock.stores.contract import Capability, Store
+from penstock.web.dashboard.background import BulkSteps
 from penstock.web.dashboard.formats import now_ms
 from penstock.web.dashboard.forms import Form, local_path
-from penstock.web.dashboard.found_lists import FoundLists
+from penstock.web.dashboard.identification import Visitor
 from penstock.web.dashboard.json_tree import Redaction
 from penstock.web.dashboard.pulse import Pulse
 from penstock.web.dashboard.settings import DashboardSettings
-from penstock.web.dashboard.shared_reads import FRESH, SharedReads
-from penstock.web.dashboard.visitor import Visitor
-
-__all__ = ["NotFoundError", "Shared", "View", "free_segment", "segment"]
+from penstock.web.dashboard.shared_reads import FRESH, Card, FoundLists, SharedReads, card
 
 #: Seconds that a part of a page waits after another one had no answer.
 _BRIEF = 0.5
@@ -166,13 +163,41 @@ class View:
 
     # ── rights ───────────────────────────────────────────────────────────────────────────────────
 
-    def may(self, right: str, queue: str = "*") -> bool:
-        """Whether the visitor has this right on this queue."""
-        return self.visitor.may(Right(right), queue)
+    def may(self, act: str | JobAct, queue: str = "*") -> bool:
+        """Whether the visitor may do this act on this queue, or on all: `right_of` has the right it needs."""
+        return self.visitor.may(right_of(act), queue)
 
-    def sees(self, queue: str) -> bool:
-        """Whether the visitor may read this queue."""
+    def may_somewhere(self, act: str | JobAct) -> bool:
+        """Whether the visitor may do this act on any queue."""
+        return self.visitor.may_somewhere(right_of(act))
+
+    def queues_for(self, act: str | JobAct) -> tuple[str, ...] | None:
+        """The queues on which the visitor may do this act, `*` for any characters; None: all queues."""
+        return self.visitor.queues_of(right_of(act))
+
+    def sees(self, queue: str = "*") -> bool:
+        """Whether the visitor may read this queue, or all."""
         return self.visitor.may(Right.READ, queue)
+
+    def sees_one_of(self, queues: Iterable[str]) -> bool:
+        """Whether the visitor may read one of these queues, or all."""
+        return self.sees() or any(map(self.sees, queues))
+
+    # ── the store ────────────────────────────────────────────────────────────────────────────────
+
+    def can(self, need: str) -> bool:
+        """Whether the store has the capability of this name."""
+        return self.shared.store.can(Capability[need])
+
+    def offers(self, path: str) -> bool:
+        """Whether the store can do what the page at this path needs, which is a path of its table."""
+        return lack(self.shared.store, path) is None
+
+    @property
+    def cannot(self) -> str:
+        """A sentence that says what the store cannot do; empty if it can do everything."""
+        lacks = [one.value for one in Capability if not self.shared.store.can(one)]
+        return f"This store cannot {', '.join(lacks)}: what needs that is not offered." if lacks else ""
 
     # ── reads ────────────────────────────────────────────────────────────────────────────────────
 
@@ -248,3 +273,93 @@ def segment(name: str) -> str:
 def free_segment(name: str) -> str:
     """Any text as one part of a path. Servers decode "%2F" before they split a path, so a "/" is "~2F"."""
     return segment(name.replace("~", "~7E").replace("/", "~2F"))
+
+
+# ── what the store must be able to do ────────────────────────────────────────────────────────────
+
+#: By path of a page or an act; what is not listed needs as much as the path above it, and the top needs the
+#: core alone. Those of a store that cannot are not offered.
+_NEEDS = {
+    "/jobs": (Capability.SEARCH,),
+    "/jobs/change": (Capability.CHANGE,),
+    "/jobs/undo": (Capability.CHANGE,),
+    "/jobs/{queue}/{id}": (Capability.FOLLOW,),
+    "/jobs/{queue}/{id}/edit": (Capability.FOLLOW, Capability.CHANGE),
+    "/jobs/{queue}/{id}/steps": (Capability.FOLLOW, Capability.STEPS),
+    "/queues/{queue}/limits": (Capability.LIMITS,),
+    "/queues/{queue}/reset": (Capability.LIMITS,),
+    "/queues/{queue}/throttle": (Capability.LIMITS,),
+    "/queues/{queue}/batches": (Capability.CHANGE,),
+    "/errors": (Capability.MEASURE,),
+    "/tasks": (Capability.MEASURE,),
+    "/workers": (Capability.WORKERS,),
+    "/flows": (Capability.FLOW,),
+    "/periodic": (Capability.SCHEDULE,),
+    "/batches": (Capability.SEARCH,),
+    "/bulk": (Capability.DOCUMENTS,),
+    "/audit": (Capability.DOCUMENTS,),
+    "/search": (Capability.SEARCH,),
+}
+
+
+def lack(store: Store, path: str) -> Capability | None:
+    """What the store would need for the page or act at this path; None: it has that."""
+    while path and path not in _NEEDS:
+        path = path.rpartition("/")[0]
+    return next((need for need in _NEEDS.get(path, ()) if not store.can(need)), None)
+
+
+# ── pages and acts ───────────────────────────────────────────────────────────────────────────────
+
+#: When an open page refreshes itself: never, if the size of a queue has changed, or at each interval.
+Refresh = Literal["never", "changed", "always"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DashboardPage:
+    """A page of the dashboard: one entry in the table of `pages/__init__.py`.
+
+    - `name`: the name of its template, `templates/pages/NAME.html`.
+    - `path`: below the dashboard's own path. A part `{queue}` is the queue on which the right is needed.
+    - `act`: whose right is needed (`right_of`).
+    - `show`: returns the values for the template, or an answer of its own, such as a redirect.
+    - `navigation`: its name in the navigation; "" if it has no place there. `key`: the letter of the keyboard
+      shortcut `g` and then this letter.
+    """
+
+    name: str
+    path: str
+    title: str
+    show: Callable[[View], Awaitable[Mapping[str, Any] | Response]]
+    act: str = "overview"
+    navigation: str = ""
+    key: str = ""
+    refresh: Refresh = "changed"
+
+    @property
+    def right(self) -> Right:
+        """The right that a visitor of the page needs."""
+        return right_of(self.act)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DashboardAct:
+    """A change, an entry in the same table: a form is sent to `path`. `do` does it, and returns an answer,
+    mostly `view.done(...)`.
+
+    `act`: whose right is needed (`right_of`); if `path` stands for several acts, they need the same right.
+    Without `{queue}` in its path, the right is needed on all queues, or with `somewhere` on any queue: then
+    `do` checks it on the queues that it changes. With `shows`, `do` may also return the values of the
+    template of this page, which has the same path: what is shown is the answer itself.
+    """
+
+    path: str
+    do: Callable[[View], Awaitable[Mapping[str, Any] | Response]]
+    act: str | JobAct
+    somewhere: bool = False
+    shows: DashboardPage | None = None
+
+    @property
+    def right(self) -> Right:
+        """The right that the act needs."""
+        return right_of(self.act)

@@ -1,123 +1,77 @@
-"""Joins the parts that run attempts: admission, runners, interruption, outcome reporter."""
+"""Joins the parts that run attempts, and watches the attempts while there are any."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from penstock.app.app import App
-from penstock.config import Config
-from penstock.core.errors import AttemptCancelled, AttemptLost, Interrupted
+from penstock.core.errors import AttemptCancelled, AttemptLost
+from penstock.maintenance.service import Service
 from penstock.stores.contract import LeaseStatus
+from penstock.worker.event_loop import LoopMonitor
 from penstock.worker.executor.admission import Admission
-from penstock.worker.executor.attempt_start import Starter
+from penstock.worker.executor.attempt import Attempts
 from penstock.worker.executor.interruption import Interruption
-from penstock.worker.executor.outcome_reporter import OutcomeReporter, Settle
 from penstock.worker.executor.process_attempts import ProcessAttempts
-from penstock.worker.executor.recorded_start import RecordedStart
 from penstock.worker.executor.runners import Runners
-from penstock.worker.executor.slots import Slots
+from penstock.worker.executor.settler import Settler
+from penstock.worker.executor.slots import Slots, StalledSlots
 from penstock.worker.executor.thread_attempts import ThreadAttempts
-from penstock.worker.executor.thread_prefetch import ThreadPrefetch
-from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
-from penstock.worker.pools import Done
+from penstock.worker.heartbeat import Heartbeat
+from penstock.worker.leased_jobs import LeasedJob
+from penstock.worker.plan import Plans
+from penstock.worker.setup import WorkerSetup
 from penstock.worker.unknown_tasks import UnknownTasks
 
-__all__ = ["Executor"]
+if TYPE_CHECKING:
+    from penstock.worker.executor.step_runner import StepRunner
+
 
 _log = logging.getLogger("penstock.worker")
 
 
 class Executor:
-    """Starts leased jobs as slots allow, and reports each end exactly once.
+    """Starts leased jobs as slots allow, and reports each end exactly once; `attempt.py` tells how.
 
-    `admission` accepts and starts a job, `Runners` run it, `OutcomeReporter` reports its end.
-    `supervised`: whether child processes get `config`; otherwise they read their own.
+    `on_slot_lost` is called when a slot was given up, `on_stalled` when the queues that slots wait for have
+    changed.
     """
 
     def __init__(
         self,
-        app: App,
-        config: Config,
-        leased_jobs: LeasedJobs,
+        setup: WorkerSetup,
         slots: Slots,
         unknown_tasks: UnknownTasks,
+        settler: Settler,
         *,
-        settle: Settle,
         on_slot_lost: Callable[[], None],
-        on_lease_lost: Callable[[], None],
-        supervised: bool,
-        queue_slots: Mapping[str, int],
+        on_stalled: Callable[[], None],
     ) -> None:
         self._slots = slots
-        self._outcomes = OutcomeReporter(
-            app.events,
-            leased_jobs,
-            slots,
-            unknown_tasks,
-            settle=settle,
-            keep_dead=config.keep_dead,
-            on_lease_lost=on_lease_lost,
-        )
-        starter = Starter(app.events, leased_jobs, config.lease / 1000)
-        self._threads = ThreadAttempts(starter, slots.concurrency, self._threads_done)
-        self._processes = ProcessAttempts(
-            starter,
-            slots.process_slots,
-            app,
-            config,
-            supervised=supervised,
-            end=self._outcomes.end,
-            on_ends=self._process_calls_ended,
-        )
-        self._runners = Runners(slots, starter, self._threads, self._processes, self._ended)
-        recorded = RecordedStart(
-            app.store,
-            slots,
-            self._outcomes,
-            self._runners,
-            start_ready=self._start_ready,
-            lease=config.lease,
-        )
-        self._prefetch = ThreadPrefetch(slots)
-        self.admission = Admission(
-            app,
-            leased_jobs,
-            slots,
-            self._prefetch,
-            self._outcomes,
-            unknown_tasks,
-            self._runners,
-            recorded,
-            processes=self._processes,
-            lease=config.lease / 1000,
-            slot_wait=config.slot_wait / 1000,
-            queue_slots=queue_slots,
-        )
-        self._interruption = Interruption(
-            slots,
-            self._outcomes,
-            self._threads,
-            self._processes,
-            grace=config.thread_grace / 1000,
-            ended=self._ended,
-            on_slot_lost=on_slot_lost,
-        )
-        self._waiting, self._backlog = slots.waiting, self.admission.backlog.jobs
-
-    def interrupt(self, leased: LeasedJob, why: type[Interrupted]) -> None:
-        """Make a leased job stop: AttemptTimeout, AttemptCancelled or AttemptLost."""
-        self._interruption.interrupt(leased, why)
+        self._step_executor: StepRunner | None = None
+        attempts = Attempts(setup, slots, unknown_tasks, settler)
+        self._threads = ThreadAttempts(attempts)
+        self._processes = ProcessAttempts(attempts, setup)
+        self._runners = runners = Runners(attempts, self._threads, self._processes)
+        plans = Plans(setup.app, setup.config.lease, self._step_runner)
+        self.admission = Admission(setup, plans, runners, unknown_tasks)
+        self._interruption = Interruption(setup.config, runners, on_slot_lost)
+        #: Whether the slots wait for each other's jobs.
+        self.stalled = StalledSlots(setup, slots, on_stalled)
 
     def on_lease_status(self, leased: LeasedJob, status: LeaseStatus) -> None:
-        """React to a heartbeat that found a lease lost, or a cancellation of its job."""
+        """React to a heartbeat that found a lease lost, or a cancellation of its job.
+
+        A run that only undoes goes on: there is nothing left to cancel.
+        """
         if status is LeaseStatus.LOST:
             if not leased.over:
                 _log.warning("job %s: its lease was lost; its outcome will be ignored", leased.job.id)
-            self.interrupt(leased, AttemptLost)
-        else:
-            self.interrupt(leased, AttemptCancelled)
+            self._interruption.interrupt(leased, AttemptLost)
+        elif leased.undoes is None:
+            self._interruption.interrupt(leased, AttemptCancelled)
 
     def thread_of(self, leased: LeasedJob) -> int | None:
         """The ident of the thread that runs an attempt now; None if no thread does."""
@@ -132,23 +86,21 @@ class Executor:
         the next check."""
         now = time.monotonic()
         if waiting := self._processes.watch(now):
-            self._slots.take_back(waiting)
             self._slots.freed.set()  # calls are not short any more: the fetcher looks past them
-            if not self.admission.stopping:
-                self._start_ready()
+            self._take_back(waiting)
         self._interruption.watch(now)
-        if self._prefetch.is_stuck(now):
-            self._return_prefetched()
-            if not self.admission.stopping:
-                self._start_ready()  # those of them that have a slot
+        if self._threads.prefetch.is_stuck(now):
+            self._take_back(self._threads.take_back())
         self.admission.release_late(now)
+        self.stalled.look()
         return 0.02 if self.admission.waiting else 0.05
 
     # ── ending ───────────────────────────────────────────────────────────────────────────────────
 
     def stop_starting(self) -> None:
         """Start no more jobs, and release those that have not started."""
-        self._return_unstarted()
+        for calls in (self._threads, self._processes):
+            self._slots.take_back(calls.take_back())
         self.admission.stop()
         for leased in self._slots.attempts:
             if leased.attempt is not None:
@@ -168,40 +120,61 @@ class Executor:
         """Close runners, threads and child processes. Call it when no attempt runs."""
         self._runners.close()
         self._threads.close()
+        if self._step_executor is not None:
+            self._step_executor.close()
         self._processes.close()
 
     # ── private ──────────────────────────────────────────────────────────────────────────────────
 
-    def _ended(self, leased: LeasedJob, error: BaseException | None, result: bytes | None) -> None:
-        self._outcomes.end(leased, error, result)
-        if self._waiting or self._backlog:
+    def _step_runner(self) -> StepRunner:
+        if self._step_executor is None:
+            from penstock.worker.executor.step_runner import StepRunner  # most workers run no steps
+
+            self._step_executor = StepRunner(self._slots.concurrency, self._processes.new_pool)
+        return self._step_executor
+
+    def _take_back(self, batch: list[LeasedJob]) -> None:
+        """Move calls that have not started back to the buffer; those that have a slot start again."""
+        self._slots.take_back(batch)
+        if not self.admission.stopping:
             self.admission.start_ready()
 
-    def _threads_done(self, batch: list[Done]) -> None:
-        slots, end = self._slots, self._outcomes.end
-        spent, ends = slots.busy_seconds, slots.ends
-        for leased, value, error in batch:
-            if error is None and leased.plan.encode is not None:
-                end(leased, None, value)
-            else:
-                end(leased, error)
-        self._prefetch.measure(slots.busy_seconds - spent, slots.ends - ends)
-        self.admission.start_ready()
 
-    def _process_calls_ended(self) -> None:
-        self.admission.start_ready()
-        if self._processes.fetchable() != 0:
-            self._slots.freed.set()
+# ── at short intervals ───────────────────────────────────────────────────────────────────────────
 
-    def _start_ready(self) -> None:
-        self.admission.start_ready()
+#: New progress brings the next heartbeat forward at most this often (s).
+_PROGRESS_EVERY = 0.25
 
-    def _return_prefetched(self) -> None:
-        """Move thread calls that have not started back to the buffer."""
-        self._prefetch.depth = 0
-        self._slots.take_back(self._threads.take_back())
 
-    def _return_unstarted(self) -> None:
-        """Move thread and process calls that have not started back to the buffer."""
-        self._return_prefetched()
-        self._slots.take_back(self._processes.take_back())
+class AttemptWatch(Service):
+    """Calls `executor.watch` while attempts run or jobs wait for a slot; sleeps otherwise."""
+
+    name = "watch"
+
+    def __init__(
+        self, executor: Executor, slots: Slots, heartbeat: Heartbeat, loop_monitor: LoopMonitor
+    ) -> None:
+        super().__init__()
+        self._executor = executor
+        self._slots = slots
+        self._heartbeat = heartbeat
+        self._loop_monitor = loop_monitor
+        self._progress_at = 0.0
+
+    async def tick(self) -> float:
+        executor, slots = self._executor, self._slots
+        if not slots.running and not executor.admission.waiting:
+            slots.started.clear()
+            self._loop_monitor.set_idle(True)
+            await slots.started.wait()
+        self._loop_monitor.tick()
+        self._loop_monitor.set_idle(False)
+        now = time.monotonic()
+        if now - self._progress_at > _PROGRESS_EVERY and executor.has_progress():
+            self._progress_at = now
+            self._heartbeat.send_now()
+        return executor.watch()
+
+    def stop(self) -> None:
+        super().stop()
+        self._slots.started.set()

@@ -1,8 +1,9 @@
 """Stops attempts: on timeouts, cancellations and lost leases, also attempts that do not react.
 
 An interrupt escalates in steps. An async attempt is cancelled, a thread gets an exception after its grace
-period, a child process is killed. An attempt that does not react to any of these is given up with its thread
-or slot.
+period unless it has noticed by then, a child process is killed. An attempt that has noticed has the cleanup
+grace from then on; after it, the attempt is interrupted again. One that does not react to any of these is
+given up with its thread or slot.
 """
 
 from __future__ import annotations
@@ -11,16 +12,12 @@ import logging
 import time
 from collections.abc import Callable
 
+from penstock.config import Config
 from penstock.core.errors import AttemptLost, AttemptTimeout, Interrupted
 from penstock.core.job import AttemptError
 from penstock.core.outcomes import LeaseLost, Outcome, Released
-from penstock.worker.executor.outcome_reporter import OutcomeReporter
-from penstock.worker.executor.process_attempts import ProcessAttempts
-from penstock.worker.executor.slots import Slots
-from penstock.worker.executor.thread_attempts import ThreadAttempts
+from penstock.worker.executor.runners import Runners
 from penstock.worker.leased_jobs import LeasedJob
-
-__all__ = ["Interruption"]
 
 _log = logging.getLogger("penstock.worker")
 #: Time that an attempt has to react to a raised exception, after its grace (s): see GIVES_UP_AFTER.
@@ -30,27 +27,17 @@ _REACTION_TIME = 1.0
 class Interruption:
     """Interrupts attempts that have a slot.
 
-    `grace` is the time (s) that a thread has to stop by itself. `ended` is called with the end of an attempt
-    that is given up, and `on_slot_lost` after it.
+    `on_slot_lost` is called after the end of an attempt that is given up.
     """
 
-    def __init__(
-        self,
-        slots: Slots,
-        outcomes: OutcomeReporter,
-        threads: ThreadAttempts,
-        processes: ProcessAttempts,
-        *,
-        grace: float,
-        ended: Callable[[LeasedJob, BaseException | None, bytes | None], None],
-        on_slot_lost: Callable[[], None],
-    ) -> None:
-        self._slots = slots
-        self._outcomes = outcomes
-        self._threads = threads
-        self._processes = processes
-        self._grace = grace
-        self._ended = ended
+    def __init__(self, config: Config, runners: Runners, on_slot_lost: Callable[[], None]) -> None:
+        self._attempts = runners.attempts
+        self._slots = runners.attempts.slots
+        self._threads = runners.threads
+        self._processes = runners.processes
+        #: The time (s) that a thread has to notice, and the time (s) that it then has to clean up.
+        self._grace = config.thread_grace / 1000
+        self._cleanup = config.cleanup_grace / 1000
         self._on_slot_lost = on_slot_lost
 
     def watch(self, now: float) -> None:
@@ -72,10 +59,13 @@ class Interruption:
             leased.attempt.ask_to_stop()
         if leased.plan.run_in == "process" and self._processes.kill(leased):
             return
+        for call in list(leased.step_calls or ()):
+            call.kill()
         if leased.started and self._in_thread(leased):
             self._escalate(leased, leased.interrupted_at)
         elif leased.runner is not None:  # async code: its function, middleware, or the record of its start
             leased.runner.cancel()
+            self._interrupt_steps(leased, leased.interrupted_at)
 
     def release_all(self) -> None:
         """Release all attempts and stop them; their results are ignored."""
@@ -91,10 +81,12 @@ class Interruption:
             outcome: Outcome = (
                 LeaseLost(fact, started=started) if leased.job.spec.at_most_once else Released()
             )
-            self._outcomes.report(leased, outcome)
+            self._attempts.report(leased, outcome)
             self.interrupt(leased, AttemptLost)
             if self._in_thread(leased):  # no further grace: its job may start elsewhere at any time
                 self._threads.interrupt(leased, AttemptLost)
+            for call in list(leased.step_calls or ()):
+                call.interrupt(AttemptLost)
             self._slots.leave(leased)
 
     def _has_returned(self, leased: LeasedJob) -> bool:
@@ -110,16 +102,46 @@ class Interruption:
 
     def _escalate(self, leased: LeasedJob, now: float) -> None:
         """Take the next step against an interrupted attempt that has not ended."""
-        waited, grace = now - leased.interrupted_at, self._grace
-        in_thread = self._in_thread(leased)
-        if in_thread and grace <= waited < grace + _REACTION_TIME:
-            self._threads.interrupt(leased, leased.interrupt or AttemptLost)
-        elif leased.plan.run_in == "process" and not leased.plan.around:
+        if leased.plan.run_in == "process" and not leased.plan.around:
             return  # its child was killed; the end follows
-        elif waited >= 3 * grace + 2 * _REACTION_TIME:
+        self._interrupt_steps(leased, now)
+        in_thread = self._in_thread(leased)
+        noticed = self._noticed_at(leased, in_thread)
+        if noticed is None:
+            waited = now - leased.interrupted_at
+            if waited >= 3 * self._grace + 2 * _REACTION_TIME:
+                self._give_up(leased, in_thread)
+            elif waited >= self._grace:
+                self._threads.interrupt(leased, leased.interrupt or AttemptLost)
+            return
+        until = noticed + self._cleanup
+        self._attempts.leased_jobs.allow_cleanup(leased, until + _REACTION_TIME)
+        if now >= until + _REACTION_TIME:
             self._give_up(leased, in_thread)
-        elif waited >= 3 * grace + _REACTION_TIME and leased.runner is not None and not in_thread:
-            leased.runner.cancel()  # the first cancellation was swallowed
+        elif now >= until:
+            self._interrupt_again(leased, in_thread)
+
+    def _interrupt_steps(self, leased: LeasedJob, now: float) -> None:
+        """Interrupt its steps in threads, after the grace, or after the cleanup of those that noticed."""
+        if not leased.step_calls:
+            return
+        noticed = 0.0 if leased.attempt is None else leased.attempt.noticed
+        if now >= (noticed + self._cleanup if noticed else leased.interrupted_at + self._grace):
+            for call in list(leased.step_calls):
+                call.interrupt(leased.interrupt or AttemptLost)
+
+    def _noticed_at(self, leased: LeasedJob, in_thread: bool) -> float | None:
+        """When (monotonic) the attempt learned of its interrupt. Async code does at once."""
+        noticed = 0.0 if leased.attempt is None else leased.attempt.noticed
+        if in_thread:
+            return noticed or None
+        return max(noticed, leased.interrupted_at)
+
+    def _interrupt_again(self, leased: LeasedJob, in_thread: bool) -> None:
+        if in_thread:
+            self._threads.interrupt(leased, leased.interrupt or AttemptLost)
+        elif leased.runner is not None:
+            leased.runner.cancel()
 
     def _give_up(self, leased: LeasedJob, in_thread: bool) -> None:
         if in_thread and not self._threads.abandon(leased):
@@ -133,7 +155,9 @@ class Interruption:
             "thread" if in_thread else "slot",
         )
         self._slots.lost += 1
-        self._ended(leased, leased.interrupt() if leased.interrupt else AttemptLost(), None)
+        self._attempts.end_and_start_next(leased, (leased.interrupt or AttemptLost)())
+        for call in list(leased.step_calls or ()):
+            call.abandon()
         if in_thread and leased.runner is not None:
             leased.runner.cancel()
         self._on_slot_lost()

@@ -3,53 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
-from penstock.app.app import App
-from penstock.config import Config
-from penstock.core.job import Progress
+from penstock.app.attempt import Reported
 from penstock.core.lifecycle import starts_on_record
-from penstock.stores.job_log import LogLine
-from penstock.worker.executor.attempt_start import Starter
+from penstock.worker.executor.attempt import Attempts
 from penstock.worker.leased_jobs import LeasedJob
 from penstock.worker.plan import Plan
-from penstock.worker.pools import CallEnd, EncodedResult, PoolEvents, ProcessCall, ProcessPool, epoch_of
-
-__all__ = ["ProcessAttempts"]
+from penstock.worker.pools import (
+    CallEnd,
+    ChildLimits,
+    ChildOptions,
+    EncodedResult,
+    PoolEvents,
+    ProcessCall,
+    ProcessPool,
+    epoch_of,
+)
+from penstock.worker.setup import WorkerSetup
 
 #: How many of a task's last calls its average duration is made of, and their average size, about.
 _AVERAGED = 16
-
-Ended = Callable[[LeasedJob, BaseException | None, bytes | None], None]
 
 
 class ProcessAttempts(PoolEvents):
     """Runs attempts of process tasks. The process pool is made for the first attempt.
 
     Several short calls lie ready in each child, so that it need not wait for the worker between two of them.
-    A call that has not begun is not charged; it can be taken back. Under a supervisor the children get
-    `config`; otherwise they read their own. `end` is called with the end of each submitted attempt, and
-    `on_ends` after each batch of them.
+    A call that has not begun is not charged; it can be taken back. Under a supervisor the children
+    get the worker's config; otherwise they read their own.
     """
 
-    def __init__(
-        self,
-        starter: Starter,
-        size: int,
-        app: App,
-        config: Config,
-        *,
-        supervised: bool,
-        end: Ended,
-        on_ends: Callable[[], None],
-    ) -> None:
-        self._starter = starter
-        self._size = size
-        self._app = app
-        self._config = config
-        self._supervised = supervised
-        self._end = end
-        self._on_ends = on_ends
+    def __init__(self, attempts: Attempts, setup: WorkerSetup) -> None:
+        self._attempts = attempts
+        self._size = attempts.slots.process_slots
+        self._setup = setup
         self._pool: ProcessPool | None = None
         self._dispatching = False
         self._expected: float | None = None  # of the last submitted call
@@ -80,7 +67,7 @@ class ProcessAttempts(PoolEvents):
 
     def submit(self, leased: LeasedJob) -> None:
         """Run a plain call, without an asyncio task or a future."""
-        pool, starter = self._pool or self._open(), self._starter
+        pool = self._pool or self._open()
         self._expected = expected = _expected(leased)
         self._bytes += (len(leased.job.spec.payload) - self._bytes) / _AVERAGED
         pool.submit(
@@ -89,8 +76,8 @@ class ProcessAttempts(PoolEvents):
                 leased.job,
                 leased.plan.reference,
                 epoch_of(leased.store_now()),
-                starter.seconds_left(leased),
-                entry=starter.entry(leased),
+                leased.seconds_left(),
+                entry=self._attempts.leased_jobs.entry(leased),
                 expected=expected,
             )
         )
@@ -109,7 +96,7 @@ class ProcessAttempts(PoolEvents):
             leased.plan.reference,
             now=leased.store_now(),
             seconds=limit,
-            on_start=lambda: self._start_clock(leased),
+            on_start=lambda: self._attempts.start_clock(leased),
             on_progress=lambda progress: leased.report(leased.job, progress),
         )
 
@@ -137,13 +124,13 @@ class ProcessAttempts(PoolEvents):
     # ── events of the pool ───────────────────────────────────────────────────────────────────────
 
     def started(self, call: ProcessCall) -> None:
-        self._starter.seen(call.ticket, call.started)
+        self._attempts.note_begun(call.ticket, call.started)
 
     def lease_end(self, call: ProcessCall) -> float:
         leased: LeasedJob = call.ticket
-        return max(leased.fetched, leased.extended) + self._starter.lease
+        return leased.held_from + self._attempts.lease
 
-    def progressed(self, call: ProcessCall, progress: Progress | LogLine) -> None:
+    def progressed(self, call: ProcessCall, progress: Reported) -> None:
         call.ticket.report(call.job, progress)
 
     def ended(self, batch: list[CallEnd]) -> None:
@@ -151,18 +138,17 @@ class ProcessAttempts(PoolEvents):
             leased: LeasedJob = call.ticket
             if call.started and not leased.started:
                 leased.started = call.started
-                self._starter.emit_started(leased)
+                self._attempts.emit_started(leased)
             if call.took:
                 leased.took = call.took
             if call.spent:
                 _measure(leased.plan, call.spent)
-            self._end(leased, error, None if result is None else result.result)
-        self._on_ends()
+            self._attempts.end(leased, error, None if result is None else result.result)
+        self._attempts.start_next()
+        if self.fetchable() != 0:
+            self._attempts.slots.freed.set()
 
     # ── private ──────────────────────────────────────────────────────────────────────────────────
-
-    def _start_clock(self, leased: LeasedJob) -> None:
-        self._starter.clock(leased)
 
     def _dispatch(self) -> None:
         self._dispatching = False
@@ -170,20 +156,21 @@ class ProcessAttempts(PoolEvents):
             self._pool.dispatch()
 
     def _open(self) -> ProcessPool:
-        self._pool = pool = ProcessPool(
-            self._size,
-            self._app.spec,
-            config=self._config if self._supervised else None,
-            max_jobs_per_child=self._config.max_jobs_per_child,
-            max_memory_per_child=self._config.max_memory_per_child,
-            events=self,
-            table=self._starter.table_file,
-            start=self._config.process_start,
-            spares=self._config.process_spares,
-            nice=self._config.process_nice,
-            cpus=[int(cpu) for cpu in self._config.process_cpus.split(",") if cpu],
-        )
+        self._pool = pool = self.new_pool(self, self._attempts.leased_jobs.table_file)
         return pool
+
+    def new_pool(self, events: PoolEvents | None = None, table: int | None = None) -> ProcessPool:
+        """Make a pool of children with this worker's settings."""
+        config = self._setup.config
+        options = ChildOptions(
+            config=None if self._setup.supervision.pid is None else config,
+            start=config.process_start,
+            spares=config.process_spares,
+            nice=config.process_nice,
+            cpus=tuple(int(cpu) for cpu in config.process_cpus.split(",") if cpu),
+            limits=ChildLimits(config.max_jobs_per_child or 0, config.max_memory_per_child or 0),
+        )
+        return ProcessPool(self._size, self._setup.app.spec, options, events=events, table=table)
 
 
 def _expected(leased: LeasedJob) -> float | None:

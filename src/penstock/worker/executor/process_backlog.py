@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Set
 
 from penstock.worker.leased_jobs import LeasedJob
 
-__all__ = ["MOST_WAITING", "ProcessBacklog"]
-
 #: Maximum number of process tasks that wait here.
 MOST_WAITING = 32
 #: Time (s) for which they are kept while there are other jobs to start behind them.

@@ -1,14 +1,22 @@
-"""Counts slots: attempts that have one, leased jobs that wait for one, and the time ended attempts took."""
+"""Counts slots: attempts that have one, leased jobs that wait for one, and the time ended attempts took.
+
+`StalledSlots` finds slots that are all held by attempts that wait for jobs which need one of them themselves.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
+from collections.abc import Callable, Collection, Iterable
 
+from penstock.core.text import counted
+from penstock.worker.executor.process_backlog import ProcessBacklog
 from penstock.worker.leased_jobs import LeasedJob, LeasedJobs
+from penstock.worker.setup import WorkerSetup
 
-__all__ = ["Slots"]
+_log = logging.getLogger("penstock.worker")
 
 
 class Slots:
@@ -22,8 +30,11 @@ class Slots:
         self.concurrency = concurrency
         #: Maximum number of process tasks that run at the same time.
         self.process_slots = min(process_slots, concurrency)
-        self._leased_jobs = leased_jobs
-        #: Leased jobs without a slot, first to start first. Always the same deque: it is read for each job.
+        self.leased_jobs = leased_jobs
+        #: Process tasks that wait for a process slot.
+        self.backlog = ProcessBacklog()
+        #: Other leased jobs without a slot, first to start first. Always the same deque: it is read for each
+        #: job.
         self.waiting: deque[LeasedJob] = deque()
         #: Leased jobs that start soon: when their queue's rate limit allows, or when their inputs were read.
         self.reserved: set[LeasedJob] = set()
@@ -37,7 +48,7 @@ class Slots:
         self.lost = 0
         #: Set when a slot has become free.
         self.freed = asyncio.Event()
-        #: Set when an attempt has started, or a job has reserved a slot; the waiter clears it.
+        #: Set when an attempt has started, or a leased job waits for its start; the waiter clears it.
         self.started = asyncio.Event()
         #: Attempts started and ended so far, and the seconds that the ended ones ran.
         self.starts = 0
@@ -107,7 +118,7 @@ class Slots:
         self.attempts.discard(leased)
         ahead = leased.in_process_slot and self.process_busy > self.process_slots
         self._not_in_slot(leased)
-        self._leased_jobs.ended(leased)
+        self.leased_jobs.ended(leased)
         self.ends += 1
         if leased.started:
             self.last_end = now = time.monotonic()
@@ -123,3 +134,77 @@ class Slots:
             if leased.in_process_slot:
                 leased.in_process_slot = False
                 self.process_busy -= 1
+
+
+# ── slots that wait for each other's jobs ────────────────────────────────────────────────────────
+
+#: It is logged at most this often (s): each job of a task may do it.
+_LOG_EVERY = 60.0
+_NAMED = 3
+_WAY_OUT = (
+    "unless another worker runs those, nothing goes on before a timeout; enqueue the children as a flow "
+    "(chain, group, chord), or gather them in a durable task: both keep no slot while they wait. Or give the "
+    "children a queue and a worker of their own"
+)
+
+
+class StalledSlots:
+    """Looks at the slots of one worker. `on_change` is called when `queues` changes."""
+
+    def __init__(self, setup: WorkerSetup, slots: Slots, on_change: Callable[[], None]) -> None:
+        self._slots = slots
+        self._served = frozenset(setup.queue_names)
+        self._queue_slots = setup.queue_slots
+        self._on_change = on_change
+        self._logged = -_LOG_EVERY
+        #: The queues whose jobs are waited for in every slot that they could have here.
+        self.queues: frozenset[str] = frozenset()
+
+    def look(self) -> None:
+        """Look once, and warn if slots have stalled."""
+        waiting = [leased for leased in self._slots.attempts if leased.awaits and not leased.over]
+        if not waiting and not self.queues:
+            return
+        stalled = self._stalled(waiting)
+        if stalled != self.queues:
+            self.queues = stalled
+            self._on_change()
+        if stalled and time.monotonic() - self._logged > _LOG_EVERY:
+            self._logged = time.monotonic()
+            self._warn(waiting, stalled)
+
+    def _stalled(self, waiting: list[LeasedJob]) -> frozenset[str]:
+        slots, found = self._slots, set[str]()
+        if slots.room() <= 0 and len(waiting) >= slots.running:
+            found |= self._all_wait_for(waiting, self._served)
+        in_process = [leased for leased in waiting if leased.plan.run_in == "process"]
+        if slots.backlog and len(in_process) >= slots.process_slots:
+            found |= self._all_wait_for(in_process, {one.job.spec.queue for one in slots.backlog.jobs})
+        for queue, most in self._queue_slots.items():
+            own = [leased for leased in waiting if leased.job.spec.queue == queue]
+            if own and len(own) >= most:
+                found |= self._all_wait_for(own, {queue})
+        return frozenset(found)
+
+    @staticmethod
+    def _all_wait_for(waiting: Iterable[LeasedJob], queues: Collection[str]) -> set[str]:
+        """Those of the queues that are waited for, if each attempt waits for one of them; else none."""
+        found: set[str] = set()
+        for leased in waiting:
+            awaited = [queue for queue in leased.awaits if queue in queues]
+            if not awaited:
+                return set()
+            found.update(awaited)
+        return found
+
+    def _warn(self, waiting: list[LeasedJob], queues: Iterable[str]) -> None:
+        named = ", ".join(f"{leased.job.id} of {leased.job.task}" for leased in waiting[:_NAMED])
+        more = " and others" if len(waiting) > _NAMED else ""
+        _log.warning(
+            "%s (%s%s) in slots wait for results of jobs of the queue %s, and no slot is left for those: %s",
+            counted(len(waiting), "job"),
+            named,
+            more,
+            ", ".join(sorted(queues)),
+            _WAY_OUT,
+        )

@@ -1,18 +1,20 @@
 """Pools for tasks that must not run on the event loop: threads, and processes that can be killed."""
 
-from penstock.worker.pools.call_events import CallEnd, PoolEvents
 from penstock.worker.pools.calls import (
+    CallEnd,
     CallRefused,
     ChildBroken,
     ChildDied,
     ChildFailed,
     EncodedResult,
     NoChild,
+    PoolEvents,
     ProcessCall,
     epoch_of,
 )
-from penstock.worker.pools.processes import ProcessPool
-from penstock.worker.pools.threads import CallThreadPool, Done
+from penstock.worker.pools.child_group import ChildLimits, ChildOptions
+from penstock.worker.pools.process_pool import ProcessPool
+from penstock.worker.pools.thread_pool import CallThreadPool, Done
 
 __all__ = [
     "CallEnd",
@@ -21,6 +23,8 @@ __all__ = [
     "ChildBroken",
     "ChildDied",
     "ChildFailed",
+    "ChildLimits",
+    "ChildOptions",
     "Done",
     "EncodedResult",
     "NoChild",

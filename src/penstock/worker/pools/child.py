@@ -1,12 +1,13 @@
 """A child process that runs a worker's process tasks, one at a time, in its main thread.
 
-Several calls may lie ready in the child; it begins a call only after reading its token (see `tokens`).
+Several calls may lie ready in the child; it begins a call only after reading its token (see `CallTokens`).
 It ends when the worker closes the socket, and is killed when the worker dies. The worker may kill it at any
 time, so nothing here needs a clean-up. Its stdout and stderr are the worker's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import logging
 import os
@@ -19,11 +20,11 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 
-from penstock.worker.owner import serves
-from penstock.worker.pools.call_page import CallPage
+from penstock.core.text import print_anything
 from penstock.worker.pools.host import Host
 from penstock.worker.pools.messages import (
     Broken,
+    ChannelBroken,
     Frames,
     FromChild,
     Ready,
@@ -33,10 +34,9 @@ from penstock.worker.pools.messages import (
     frame,
     to_child,
 )
-from penstock.worker.pools.tokens import Claims
+from penstock.worker.pools.shared_state import CallPage, Claims
+from penstock.worker.process_identity import note_worker
 from penstock.worker.shared_lease_table import LeaseTable
-
-__all__ = ["die_with", "ignore_signals", "main", "serve"]
 
 _log = logging.getLogger("penstock.worker")
 _PR_SET_PDEATHSIG = 1
@@ -58,9 +58,11 @@ def serve(fd: int, parent: int) -> None:
     hello = connection.receive()
     if not isinstance(hello, WorkerHello) or len(connection.fds) < _FDS:
         return
-    serves(hello.parent)
+    note_worker(hello.parent)
     page = CallPage(connection.fds[1])
     table = LeaseTable.attach(connection.fds[2]) if len(connection.fds) > _FDS else None
+    if table is not None:
+        table.close_file()
     claims = Claims(connection.fds[0], die_with(parent))
     _yield_processors(hello)
     arena = CallPage.arena(connection.fds[1])
@@ -74,7 +76,11 @@ def serve(fd: int, parent: int) -> None:
         return
     connection.send(Ready())
     while (number := claims.next()) is not None and (order := _order(connection, number)) is not None:
-        connection.send(host.attempt(order))
+        sent = connection.send(host.attempt(order))
+        if not sent:  # the calls behind it must not begin here
+            with contextlib.suppress(AttributeError, OSError, ValueError):
+                sys.stderr.write("penstock: a task has closed the socket to its worker\n")
+            break
         _flush()
     host.close()
 
@@ -99,25 +105,27 @@ class _WorkerSocket:
         #: The descriptors that came with the first message.
         self.fds: list[int] = []
 
-    def send(self, message: FromChild) -> None:
+    def send(self, message: FromChild) -> bool:
+        """Send a message; False if the socket is closed."""
         data = frame(message)
         try:
             with self._lock:
                 self._socket.sendall(data)
-        except OSError:  # the worker has closed the socket: the next receive shows it
-            pass
+        except OSError:
+            return False
+        return True
 
     def receive(self) -> ToChild | None:
-        """Wait for the next message; None if the worker has closed the socket."""
-        while not self._bodies:
-            try:
+        """Wait for the next message; None if the worker has closed the socket, or a task has read from it."""
+        try:
+            while not self._bodies:
                 data = self._read()
-            except OSError:
-                return None
-            if not data:
-                return None
-            self._bodies.extend(self._frames.feed(data))
-        return to_child(self._bodies.popleft())
+                if not data:
+                    return None
+                self._bodies.extend(self._frames.feed(data))
+            return to_child(self._bodies.popleft())
+        except (OSError, ChannelBroken):
+            return None
 
     def _read(self) -> bytes:
         if self.fds:
@@ -142,6 +150,7 @@ def ignore_signals() -> None:
         faulthandler.enable()  # a crash in C prints its stack
     except (OSError, ValueError, AttributeError):  # no stderr
         pass
+    print_anything()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a kill loses no complete line

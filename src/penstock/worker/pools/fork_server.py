@@ -19,10 +19,7 @@ import threading
 from penstock.app.loading import load_app
 from penstock.worker.logs import configure_logs
 from penstock.worker.pools import child
-from penstock.worker.pools.fork_protocol import REAP, Reply
-from penstock.worker.pools.messages import Frames, WorkerHello, to_child
-
-__all__ = ["main"]
+from penstock.worker.pools.messages import REAP, Frames, Reply, WorkerHello, to_child
 
 _PID = struct.Struct("<q")
 _READ = 1 << 20

@@ -14,11 +14,8 @@ from collections import deque
 from collections.abc import Callable
 
 from penstock.worker.pools.calls import ChildBroken, NoChild
-from penstock.worker.pools.fork_protocol import FORK, REAP, Reply
-from penstock.worker.pools.messages import WorkerHello, frame
-from penstock.worker.pools.spawn import kill_group, spawn_server
-
-__all__ = ["ForkStarter"]
+from penstock.worker.pools.messages import FORK, REAP, Reply, WorkerHello, frame
+from penstock.worker.pools.starters import kill_group, spawn_server
 
 _log = logging.getLogger("penstock.worker")
 _READ = 4096
@@ -165,7 +162,11 @@ class _ForkServer:
             if not data:
                 self._on_lost()
                 return
-            self._handle(data[:1], data)
+            try:
+                self._handle(data[:1], data)
+            except (struct.error, IndexError, ValueError):  # a task has written to the socket
+                self._on_lost()
+                return
 
     def _handle(self, kind: bytes, data: bytes) -> None:
         if kind == Reply.READY or kind == Reply.UNCLEAN:

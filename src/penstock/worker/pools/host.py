@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import dataclasses
+import functools
 import importlib
 import inspect
 import logging
@@ -11,24 +13,25 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from importlib.machinery import SourceFileLoader
 from types import ModuleType
 from typing import Any
 
 import msgspec
 
 from penstock.app.app import App
-from penstock.app.attempt import Attempt, running
-from penstock.app.loading import load_app
-from penstock.app.outcome import outcome_of, undetermined
+from penstock.app.attempt import Attempt, Reported, running
+from penstock.app.loading import enable_own_loggers, load_app
+from penstock.app.outcome import outcome_of, result_of, undetermined
 from penstock.client.options import Options
 from penstock.core import clock
 from penstock.core.errors import ConfigError
-from penstock.core.job import Job, NewJob, Progress, RawJob
+from penstock.core.job import Job, NewJob, Progress
+from penstock.core.lifecycle import too_late
+from penstock.core.running import Awaited
 from penstock.stores.job_log import LogLine
 from penstock.worker.logs import configure_logs
-from penstock.worker.plan import decoder, wants_result
-from penstock.worker.pools.arena import LARGE, Arena
-from penstock.worker.pools.call_page import CallPage
+from penstock.worker.plan import Decode, decoder, raw_arguments, wants_result
 from penstock.worker.pools.messages import (
     Failed,
     FromChild,
@@ -37,35 +40,27 @@ from penstock.worker.pools.messages import (
     Progressed,
     Refused,
     RunJob,
+    Waits,
     WorkerHello,
 )
-from penstock.worker.pools.script import import_script
+from penstock.worker.pools.shared_state import LARGE, Arena, CallPage
+from penstock.worker.process_identity import end_fork, reset_stray, stray
 from penstock.worker.shared_lease_table import LeaseTable
-
-__all__ = ["Host"]
 
 _log = logging.getLogger("penstock.worker")
 _PROGRESS_EVERY = 0.05
 
-Send = Callable[[FromChild], None]
+Send = Callable[[FromChild], object]
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class _Plan:
     """How to run the jobs of one task in this child."""
 
-    __slots__ = ("decode", "encode", "function", "options")
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        decode: Callable[[Job], tuple[tuple[Any, ...], dict[str, Any]]],
-        encode: Callable[[Any], bytes] | None,
-        options: Options,
-    ) -> None:
-        self.function = function
-        self.decode = decode
-        self.encode = encode
-        self.options = options
+    function: Callable[..., Any]
+    decode: Decode
+    encode: Callable[[Any], bytes] | None
+    options: Options
 
 
 class Host:
@@ -74,6 +69,7 @@ class Host:
     def __init__(
         self, hello: WorkerHello, send: Send, page: CallPage, table: LeaseTable | None, arena: Arena | None
     ) -> None:
+        reset_stray()
         self._hello = hello
         self._send = send
         self._page = page
@@ -106,8 +102,8 @@ class Host:
             self._loop.close()
 
     def attempt(self, order: RunJob) -> FunctionReturned | Failed | Refused:
-        """Run the job's function, unless its lease is lost, and return its end."""
-        if clock.lease_seconds() >= order.until or not self._may_start(order):
+        """Run the job's function and return its end, unless its lease is lost or it is too late for it."""
+        if clock.lease_seconds() >= order.until or _is_too_late(order) or not self._may_start(order):
             return Refused(order.number)
         self._page.note_begun(order.number)
         job, plan, started, took = order.job, None, 0.0, 0.0
@@ -126,10 +122,12 @@ class Host:
             try:
                 value = context.run(plan.function, *args, **kwargs)
             finally:
+                if stray.here:
+                    end_fork()
                 self._page.end()
                 took = time.monotonic() - started
                 reporter.close()
-            result = None if plan.encode is None else plan.encode(value)
+            result = result_of(value, plan.encode, job)
             place = None
             if result is not None and len(result) >= LARGE and self._arena is not None:
                 place = self._arena.put_result(order.number, result)
@@ -137,7 +135,7 @@ class Host:
             kept = result if place is None else None
             return FunctionReturned(order.number, started, took, spent, kept, place)
         except BaseException as error:  # noqa: BLE001  # boundary: any error of user code is its outcome
-            now = order.epoch + int(time.monotonic() * 1000)
+            now = _store_now(order)
             options = Options() if plan is None else plan.options
             return _failed(order.number, started, took, job, now, error, options)
 
@@ -149,6 +147,8 @@ class Host:
         return self._table.try_start_entry(*order.entry, deadline)
 
     def _plan_of(self, order: RunJob) -> _Plan:
+        if order.step:
+            return self._step_plan(order)
         spec = order.job.spec
         key = (spec.queue, spec.task, _keeps(spec))
         plan = self._plans.get(key)
@@ -157,6 +157,15 @@ class Host:
             if len(self._plans) < 10_000:  # raw jobs may carry any name
                 self._plans[key] = plan
         return plan
+
+    def _step_plan(self, order: RunJob) -> _Plan:
+        from penstock.workflows.step_calls import answer_to  # most children run no steps
+
+        function: Any = self._import(order.module)
+        for part in order.qualname.split("."):
+            function = getattr(function, part)
+        call = functools.partial(answer_to, function, order.qualname)
+        return _Plan(call, lambda job: ((job.spec.payload,), {}), bytes, Options())
 
     def _make_plan(self, order: RunJob) -> _Plan:
         queue, name, kept = order.job.spec.queue, order.job.spec.task, _keeps(order.job.spec)
@@ -167,7 +176,7 @@ class Host:
                 self._start_up(app)
                 wanted = wants_result(app, queue, name, handler.result, kept)
                 encode = handler.result.encode if wanted else None
-                return _Plan(handler.function, _raw, encode, handler.options)
+                return _Plan(handler.function, raw_arguments, encode, handler.options)
             if task is not None:
                 self._start_up(app)
                 wanted = wants_result(app, queue, task.name, task.result, kept)
@@ -188,6 +197,7 @@ class Host:
     def _start_up(self, app: App) -> None:
         if not any(known is app for known in self._apps):
             self._call_hooks(app.hooks.on_startup, app)
+            enable_own_loggers()
             self._apps.append(app)
 
     def _call_hooks(self, hooks: Iterable[Callable[..., Any]], app: App) -> None:
@@ -208,9 +218,17 @@ def _keeps(spec: NewJob) -> bool:
     return spec.retention > 0 or spec.flow is not None
 
 
-def _raw(job: Job) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    spec = job.spec
-    return (RawJob(spec.id, spec.queue, spec.task, spec.payload, job.attempt, spec.headers or {}),), {}
+def _store_now(order: RunJob) -> int:
+    """The store's clock (ms)."""
+    return order.epoch + int(time.monotonic() * 1000)
+
+
+def _is_too_late(order: RunJob) -> bool:
+    """Whether the job has expired, or its deadline has passed, while it waited for this child.
+
+    A step belongs to an attempt that has begun.
+    """
+    return not order.step and too_late(order.job, _store_now(order)) is not None
 
 
 def _failed(
@@ -237,12 +255,15 @@ class _Reporter:
         self._timer: threading.Timer | None = None
         self._closed = False
 
-    def __call__(self, _job: Job, progress: Progress | LogLine) -> None:
+    def __call__(self, _job: Job, progress: Reported) -> None:
         with self._lock:
             if self._closed:
                 return
             if isinstance(progress, LogLine):
                 self._send(Logged(self._number, progress))
+                return
+            if isinstance(progress, Awaited):
+                self._send(Waits(self._number, progress))
                 return
             wait = self._sent + _PROGRESS_EVERY - time.monotonic()
             if wait <= 0 and self._waiting is None:
@@ -273,3 +294,40 @@ class _Reporter:
         self._waiting = None
         self._sent = time.monotonic()
         self._send(Progressed(self._number, progress))
+
+
+# ── the script that the worker was started as ────────────────────────────────────────────────────
+
+_importing = False
+
+
+def import_script(module_name: str | None, file: str | None) -> ModuleType:
+    """Import the worker's script under a name other than `__main__`, so that its main guard is skipped."""
+    global _importing
+    _importing = True
+    try:
+        if module_name is not None:
+            module = importlib.import_module(module_name)
+        elif file is not None:
+            # without a __spec__, like any script, so that task names are the same as in the worker
+            module = ModuleType("__mp_main__")
+            module.__file__ = file
+            sys.modules["__mp_main__"] = module
+            SourceFileLoader("__mp_main__", file).exec_module(module)
+        else:
+            raise ConfigError(
+                "a process task defined at a prompt cannot run in another process: put it into a file"
+            )
+        sys.modules["__mp_main__"] = sys.modules["__main__"] = module
+        return module
+    finally:
+        _importing = False
+
+
+def refuse_while_importing() -> None:
+    """Refuse to start a worker in a child process that imports its worker's script."""
+    if _importing:
+        raise ConfigError(
+            "this script starts a worker whenever it is imported, and a process task has to import it: "
+            'put the start under `if __name__ == "__main__":`'
+        )

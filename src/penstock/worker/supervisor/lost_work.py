@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+from penstock.app.deciding import Loss
 from penstock.config import Config
 from penstock.core.errors import StoreError
 from penstock.core.job import Job, Lease, Ref, State
-from penstock.core.lifecycle import LOST_BY, Transition
+from penstock.core.lifecycle import LOST_BY, Transition, limit_passed
 from penstock.maintenance.reclaimer import reclaim_all
 from penstock.maintenance.service import ProblemLog
 from penstock.stores.contract import Store
 from penstock.worker.locks import remove_dead
 from penstock.worker.shared_lease_table import LeaseEntry, LeaseTable
-
-__all__ = ["LostWork", "final_entries"]
 
 
 def final_entries(table: LeaseTable) -> list[LeaseEntry]:
@@ -27,21 +27,29 @@ def final_entries(table: LeaseTable) -> list[LeaseEntry]:
     return table.entries()
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeadWorker:
+    """A worker process that has died."""
+
+    id: str
+    cause: str
+    #: The final entries of its lease table.
+    held: Sequence[LeaseEntry]
+    #: The jobs (queue, id) that it was killed for, with the time (s) that each had from its start.
+    overdue: Mapping[tuple[str, str], float]
+
+
 class LostWork:
     """Reclaims the jobs of one dead worker process.
 
-    `held` are the entries of its lease table. `overdue` maps the jobs that it was killed for to their timeout
-    messages. `by` is the supervisor's id. `reportable_deaths` returns how many deaths can be reported to the
-    next worker process; None if the app has no listeners and no callbacks. Further deaths are left to other
-    workers.
+    `by` is the supervisor's id. `reportable_deaths` returns how many deaths can be reported to the next
+    worker process; None if the app has no listeners and no callbacks. Further deaths are left to other
+    workers. `on_reclaimed` is called for each job decided here.
     """
 
     def __init__(
         self,
-        worker: str,
-        held: Sequence[LeaseEntry],
-        overdue: Mapping[tuple[str, str], str],
-        cause: str,
+        worker: DeadWorker,
         *,
         by: str,
         config: Config,
@@ -50,9 +58,7 @@ class LostWork:
         on_reclaimed: Callable[[], None] | None = None,
     ) -> None:
         self._worker = worker
-        self._started_leases = {entry.lease: entry.started for entry in held}
-        self._timeouts = overdue
-        self._cause = cause
+        self._started_leases = {entry.lease: entry.started for entry in worker.held}
         self._by = by
         self._config = config
         self._reportable_deaths = reportable_deaths
@@ -65,35 +71,34 @@ class LostWork:
 
     async def take_back(self, open_store: Callable[[], Store]) -> None:
         """Reclaim and decide all its jobs, retrying for some seconds if the store does not answer."""
+        jobs = f"the jobs of worker {self._worker.id}"
         for pause in (0.05, 0.2, 1.0, 5.0, None):
             try:
                 return await self._reclaim(open_store())
             except StoreError as error:
-                self._problem_log.report(f"the jobs of worker {self._worker} cannot be reclaimed yet", error)
+                self._problem_log.report(f"{jobs} cannot be reclaimed yet", error)
                 if pause is None:
                     return  # its leases expire by themselves
                 await asyncio.sleep(pause)
             except Exception as error:  # noqa: BLE001  # boundary: a bug here must not stop the children
-                self._problem_log.report(f"the jobs of worker {self._worker} cannot be reclaimed", error)
+                self._problem_log.report(f"{jobs} cannot be reclaimed", error)
                 return
 
     async def _reclaim(self, store: Store) -> None:
-        self._fetched |= await _fetched_leases(store, self._worker)
-        await reclaim_all(
-            store,
-            self._worker,
-            self._by,
-            self._config.lease,
+        worker, config = self._worker, self._config
+        self._fetched |= await _fetched_leases(store, worker.id)
+        loss = Loss(
             "WorkerLost",
-            self._cause,
+            worker.cause,
+            keep_dead=config.keep_dead,
             started=self._started,
-            overdue=self._overdue,
-            keep_dead=self._config.keep_dead,
-            on_decided=self._on_decided,
+            timeout_message=self._timeout_message,
             leave=self._leave,
+            on_decided=self._on_decided,
         )
-        await store.retire(self._worker)
-        remove_dead(self._worker)
+        await reclaim_all(store, worker.id, by=self._by, lease=config.lease, loss=loss)
+        await store.retire(worker.id)
+        remove_dead(worker.id)
 
     # ── how its jobs are decided ─────────────────────────────────────────────────────────────────
 
@@ -103,8 +108,11 @@ class LostWork:
             return None  # it had reclaimed another worker's attempt, which its table does not list
         return self._started_leases.get(lease, job.started)
 
-    def _overdue(self, job: Job) -> str | None:
-        return self._timeouts.get((job.queue, job.id))
+    def _timeout_message(self, job: Job) -> str | None:
+        seconds = self._worker.overdue.get((job.queue, job.id))
+        if seconds is None:
+            return None
+        return f"{limit_passed(job, seconds)}; the attempt did not react: its process was killed"
 
     def _on_decided(self, job: Job, move: Transition) -> None:
         if self._on_reclaimed is not None:

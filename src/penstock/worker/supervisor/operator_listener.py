@@ -5,23 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from penstock.config import Config
 from penstock.core.errors import ConfigError, StoreError
-from penstock.core.loopback import is_loopback
+from penstock.core.security import is_loopback
 from penstock.stores.contract import Store
 from penstock.web.exchange import Exchange
-from penstock.web.exposition import EXPOSITION
+from penstock.web.exposition import CALL_BOUNDS, EXPOSITION, Labels, exposed, exposed_histogram
 from penstock.web.hosts import HostRule
 from penstock.web.replies import TEXT, reply
 from penstock.web.server import HttpServer
 from penstock.web.store_metrics import asynq_metrics, process_metrics, queue_metrics, read_stores
-from penstock.worker.supervisor.exposed_metrics import figures_text, process_text
+from penstock.worker.shared_lease_table import LeaseTable
 from penstock.worker.supervisor.worker_process import WorkerProcess
-from penstock.worker.worker_metrics import WorkerFigures, merge_figures, read_figures
-
-__all__ = ["OperatorListener"]
+from penstock.worker.worker_metrics import TIME_BOUNDS, Times, WorkerFigures, merge_figures, read_figures
 
 _log = logging.getLogger("penstock.supervisor")
 #: The name of the only store, where a server may have several.
@@ -171,3 +169,64 @@ class OperatorListener:
         except StoreError as error:
             return str(error)
         return ""
+
+
+# ── metrics in Prometheus' text format ───────────────────────────────────────────────────────────
+
+_TASK = ("task",)
+_VERB = ("verb",)
+
+
+def figures_text(figures: WorkerFigures) -> Iterable[str]:
+    """What the worker processes did since the start of their supervisor."""
+    outcomes = [
+        ((task, outcome), number)
+        for task, one in figures.tasks.items()
+        for outcome, number in one.outcomes.items()
+    ]
+    help = "Attempts and jobs by outcome."
+    yield exposed("penstock_worker_attempts_total", "counter", help, ("task", "outcome"), outcomes)
+    durations = [((task,), one.durations) for task, one in figures.tasks.items()]
+    yield _histogram("penstock_job_duration_seconds", "Run time of attempts (s).", _TASK, durations)
+    waits = [
+        ((task,), Times(one.waits.buckets, one.waits.total / 1_000)) for task, one in figures.tasks.items()
+    ]
+    help = "Time from due to leased by a worker (s)."
+    yield _histogram("penstock_job_wait_seconds", help, _TASK, waits)
+    help = "Attempts whose outcome was refused because another worker had got their lease."
+    yield exposed("penstock_leases_lost_total", "counter", help, (), [((), figures.leases_lost)])
+    help = "Jobs of lost workers that were taken back here."
+    yield exposed("penstock_jobs_reclaimed_total", "counter", help, (), [((), figures.reclaimed)])
+    calls = [((verb,), times) for verb, times in figures.calls.items()]
+    help = "Time of calls of the store (s)."
+    yield exposed_histogram(
+        "penstock_store_call_duration_seconds",
+        help,
+        _VERB,
+        CALL_BOUNDS,
+        [(labels, times.buckets, times.total) for labels, times in calls],
+    )
+    failed = [((verb,), number) for verb, number in figures.failed_calls.items()]
+    help = "Calls of the store that failed."
+    yield exposed("penstock_store_call_errors_total", "counter", help, _VERB, failed)
+
+
+def process_text(tables: Sequence[LeaseTable], *, slots: int, deaths: int) -> Iterable[str]:
+    """The worker processes that run now, and the jobs that they have leased."""
+    entries = [table.entries() for table in tables]
+    started = sum(one.started for every in entries for one in every)
+    leased = sum(len(every) for every in entries)
+    for name, help, value in (
+        ("penstock_worker_processes", "Worker processes.", len(tables)),
+        ("penstock_worker_slots", "Slots of all worker processes.", slots * len(tables)),
+        ("penstock_worker_running_jobs", "Attempts that have started and are not settled.", started),
+        ("penstock_worker_leased_jobs", "Leased jobs, running ones included.", leased),
+    ):
+        yield exposed(name, "gauge", help, (), [((), value)])
+    help = "Worker processes that died, by a signal, an error or a kill."
+    yield exposed("penstock_worker_process_deaths_total", "counter", help, (), [((), deaths)])
+
+
+def _histogram(name: str, help: str, names: Labels, samples: Iterable[tuple[Labels, Times]]) -> str:
+    found = [(labels, times.buckets, times.total) for labels, times in samples]
+    return exposed_histogram(name, help, names, TIME_BOUNDS, found)

@@ -16,34 +16,30 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.config import Config
-from penstock.core.duration import format_ms
 from penstock.core.errors import ConfigError
+from penstock.core.formats import format_ms
 from penstock.core.ids import mint
 from penstock.maintenance.service import ProblemLog
 from penstock.stores.connect import connect
 from penstock.stores.contract import Store
-from penstock.worker.exits import how_it_ended
 from penstock.worker.locks import LivenessLock
 from penstock.worker.logs import report_refusal
-from penstock.worker.orders import AWAY, REFUSED, UNUSABLE, ChildHello, Death, Orders
+from penstock.worker.orders import REFUSED, UNREACHABLE, UNUSABLE, ChildHello, Death, Orders
 from penstock.worker.queues import Queue
 from penstock.worker.signals import (
     DRAIN,
-    block_stop_signals,
+    block_signals,
+    how_it_ended,
     listen,
     listen_for_stacks,
-    unblock_stop_signals,
+    unblock_signals,
 )
 from penstock.worker.supervisor.lease_keeper import LeaseKeeper
-from penstock.worker.supervisor.lost_work import LostWork, final_entries
-from penstock.worker.supervisor.orphans import orphan_reaper
-from penstock.worker.supervisor.process_start import can_fork
-from penstock.worker.supervisor.worker_process import WorkerProcess
+from penstock.worker.supervisor.lost_work import DeadWorker, LostWork, final_entries
+from penstock.worker.supervisor.worker_process import WorkerProcess, can_fork, orphan_reaper
 
 if TYPE_CHECKING:  # loaded only if there are metrics
     from penstock.worker.supervisor.operator_listener import OperatorListener
-
-__all__ = ["supervise"]
 
 _log = logging.getLogger("penstock.supervisor")
 _TICK = 0.05
@@ -56,7 +52,7 @@ _BETWEEN_SIGNALS = 0.2
 _STORE_TIMEOUT = 3.0
 #: Maximum number of dead jobs that are reported to the next child: they are passed in its environment.
 _MAX_REPORTED = 200
-_NO_STORE = (UNUSABLE, AWAY)
+_NO_STORE = (UNUSABLE, UNREACHABLE)
 #: The class of the worker processes; a chaos run records their kills.
 process_class = WorkerProcess
 
@@ -78,11 +74,11 @@ def supervise(
     ):  # ignored, as some launchers leave it, the exit codes of children would be lost
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     supervisor = Supervisor(app, config, queues, burst)
-    block_stop_signals()
+    block_signals()
     orders = supervisor.fork_children() if can_fork() else None
     if orders is not None:
         del supervisor  # this is a worker process now
-        unblock_stop_signals()
+        unblock_signals()
         sys.exit(_work(orders))
     return asyncio.run(supervisor.run())
 
@@ -147,7 +143,7 @@ class Supervisor:
     async def run(self) -> int:
         listen(self._on_stop_signal, self._quiet, drain=DRAIN)
         listen_for_stacks(self._show_stacks)
-        unblock_stop_signals()
+        unblock_signals()
         lock = LivenessLock(self._id)
         try:
             await self._listen()
@@ -351,10 +347,7 @@ class Supervisor:
             return None
         _log.error("worker %s (pid %d) died: %s; it held %d job(s)", child.id, child.pid, cause, len(held))
         lost = LostWork(
-            child.id,
-            held,
-            child.overdue,
-            cause,
+            DeadWorker(child.id, cause, held, child.overdue),
             by=self._id,
             config=self._config,
             reportable_deaths=self._reportable_deaths,

@@ -2,7 +2,7 @@
 -- KEYS: the signals of the namespace.  ARGV: clock, then per wait: name, key, id of the job, the earliest instant of a
 -- signal for it, how long the wait stays (ms), and the wait (queue, id, generation, step).
 -- Returns 2 entries per wait: number of the delivery ('' : the job waits), the delivery.
--- include: clock states status_codes signals
+-- include: clock states signals
 local answer = {}
 
 local function stored(name, key, flow, since)

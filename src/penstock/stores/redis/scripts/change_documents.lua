@@ -3,9 +3,9 @@
 -- (NONE: never), and the body. Beside it, an index of the names by the instant at which they expire.
 -- ARGV: clock, the most documents, then per change: name, expected revision ('': any), body ("=" and the bytes; '' removes
 -- the document), expires in (ms, '' for never).
--- Returns two entries per change: status (0 applied, 1 conflict, 2 full), revision.
+-- Returns two entries per change: status (WRITTEN, CONFLICT or TOO_MANY), revision.
 -- include: clock states
-local APPLIED, CONFLICT, FULL = 0, 1, 2
+local WRITTEN, CONFLICT, TOO_MANY = 0, 1, 2
 local SOME, MANY = 100, 1000    -- the expired documents that a call removes, and that it removes to make room
 local documents, most, answer = KEYS[1], tonumber(ARGV[2]), {}
 local expiring = documents .. ':expiring'
@@ -44,14 +44,14 @@ local function change(name, expected, body, expires_in)
   if body == '' then
     version = version + redis.call('HDEL', documents, name)
     redis.call('ZREM', expiring, name)
-    return APPLIED, 0
+    return WRITTEN, 0
   end
-  if not stored and not has_room() then return FULL, 0 end
+  if not stored and not has_room() then return TOO_MANY, 0 end
   version = version + 1
   local expires = expires_in ~= '' and now + tonumber(expires_in) or NONE
   redis.call('HSET', documents, name, struct.pack('<ddd', version, now, expires) .. string.sub(body, 2))
   if expires == NONE then redis.call('ZREM', expiring, name) else redis.call('ZADD', expiring, whole(expires), name) end
-  return APPLIED, version
+  return WRITTEN, version
 end
 
 if #ARGV > 2 then remove_expired(SOME) end

@@ -2,7 +2,7 @@
 -- KEYS: the queue.  ARGV: clock, then per wait: stored form of the job's id, the id, its generation, name of the step,
 -- digest of the signal's name, key and flow.  Returns one status code per wait: APPLIED, or GONE if the job waits for it no
 -- more.
--- include: clock states status_codes queue record partitions places steps
+-- include: clock states queue record partitions places steps
 local queue, codes = KEYS[1], {}
 
 local function digest(step, flow)

@@ -2,13 +2,13 @@
 -- KEYS: the queue.  ARGV: clock, whether to remove running jobs, too (1, 0), whether unique keys stay held for their
 -- period (1, 0), ids.  Returns one code per job: its state before, "-" if the job does not exist. Fewer codes than ids:
 -- call again for the rest.
--- include: clock states state_codes queue lease_ends
+-- include: clock states queue leases
 local queue, with_running, keeps_keys, codes = KEYS[1], ARGV[2] == '1', ARGV[3] == '1', {}
 
 local slow
 local function slow_path()
   if slow then return slow end
-  -- include: record partitions places lease lookup removing
+  -- include: sound record partitions places one_job
   slow = {remove_now = remove_now, count_ended = count_ended, made_room = function() return room_was_made end}
   return slow
 end
@@ -22,7 +22,7 @@ local function find_quick()
     if lease and seen[id] then
       quick[seen[id]] = nil    -- the job is named twice
     elseif lease then
-      local token, flags = facts_of(lease)
+      local token, flags = token_and_flags(lease)
       if flags < SHARES_KEY then quick[i] = {token, string.sub(lease, 1, 7) .. id} end
       seen[id] = i
     end
@@ -35,7 +35,7 @@ if with_running and #ARGV > 3 and redis.call('EXISTS', queue .. ':watchers') == 
 
 local tokens, ids, orders, places = {}, {}, {}, {}
 for i = 4, #ARGV do
-  if work >= 2000 then break end    -- the caller asks again for the rest
+  if members_processed >= 2000 then break end    -- the caller asks again for the rest
   if quick[i] then
     local n, token, order = #ids + 1, unpack(quick[i])
     tokens[token] = (tokens[token] or 0) + 1
@@ -47,6 +47,9 @@ for i = 4, #ARGV do
 end
 
 if #ids > 0 then
+  -- as sound.lua: an error comes before the first write
+  for _, name in ipairs({':meta', ':jobs', ':tokens', ':days'}) do redis.call('HLEN', queue .. name) end
+  redis.call('ZCARD', queue .. ':leases')
   end_leases(queue, tokens, ids, orders)
   local removed = 0
   for n, id in ipairs(ids) do

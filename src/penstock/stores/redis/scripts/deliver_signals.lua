@@ -2,7 +2,7 @@
 -- KEYS: the queue.  ARGV: clock, then per signal: id of the job, its generation, name of the step, number of the
 -- delivery, name and key of the signal, data.  Returns one status code per signal: APPLIED (also if this delivery was made before), or GONE if the
 -- job waits for it no more.
--- include: clock states status_codes queue record partitions places steps
+-- include: clock states queue record partitions places steps
 local queue, codes = KEYS[1], {}
 
 local function deliver(id, generation, name, delivery, signal, key, data)
@@ -15,17 +15,17 @@ local function deliver(id, generation, name, delivery, signal, key, data)
   if step.value ~= '?' then return step.delivery == delivery and APPLIED or GONE end
   if step.signal ~= signal or step.key ~= key then return GONE end
   if ended_state(job.state) and not running then return GONE end
-  step.at, step.delivery, step.value = now, delivery, '=' .. data
-  write_step(steps, name, step)
-  local bytes, count = memory_of(steps)
-  set_memory(steps, bytes + #name + #data, count)
+  local bytes, count, last = memory_of(steps)
   if running or job.state ~= SUSPENDED then
     redis.call('HSET', steps, WOKEN, '1')
-  else
+  else    -- first: if one of its keys holds something else, the delivery is repeated later
     take(queue, id, job)
     job.run = now
     put_available(queue, id, job)
   end
+  step.at, step.delivery, step.value = now, delivery, '=' .. data
+  write_step(steps, name, step)
+  set_memory(steps, bytes + #name + #data, count, last)
   return APPLIED
 end
 

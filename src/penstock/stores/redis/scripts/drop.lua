@@ -2,10 +2,10 @@
 -- KEYS: the queue.  ARGV: clock.  Returns -1: not removed, because it has jobs, flows, or ends that are not counted; 0: removed; 1: removed, and it was
 -- paused, closed or limited, or had periodic entries.
 -- include: clock states queue record partitions places
-local HOLDS_JOBS, GONE, GONE_WITH_SETTINGS = -1, 0, 1
-local HELD = {':jobs', ':out', ':ends', ':flows'}
-for i, name in ipairs(HELD) do HELD[i] = KEYS[1] .. name end
-if redis.call('EXISTS', unpack(HELD)) > 0 then return HOLDS_JOBS end
+local HOLDS_JOBS, REMOVED, REMOVED_WITH_SETTINGS = -1, 0, 1
+local IN_USE = {':jobs', ':out', ':ends', ':flows'}
+for i, name in ipairs(IN_USE) do IN_USE[i] = KEYS[1] .. name end
+if redis.call('EXISTS', unpack(IN_USE)) > 0 then return HOLDS_JOBS end
 local m = meta(KEYS[1])
 local entries = redis.call('DEL', KEYS[1] .. ':periodic')
 -- the key of the waiters is not deleted: workers may still wait for the queue's next job, and the key expires
@@ -17,4 +17,4 @@ for _, name in ipairs(NAMES) do redis.call('DEL', KEYS[1] .. ':' .. name) end
 if m.fair then
   for priority = -100, 100 do redis.call('UNLINK', KEYS[1] .. ':tenants/' .. priority) end
 end
-return (m.paused or m.closed or m.limits or entries == 1) and GONE_WITH_SETTINGS or GONE
+return (m.paused or m.closed or m.limits or entries == 1) and REMOVED_WITH_SETTINGS or REMOVED

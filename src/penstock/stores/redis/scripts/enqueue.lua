@@ -6,10 +6,10 @@
 -- (doubles), and its unique, partition, fair share and batch rules (see record.lua), each with its size.
 -- tail: flags, then the tail of the record.
 -- Returns {the highest generation, numbers of the queues that were new, one status code per job (NEW, EXISTS,
--- CLOSED, DUPLICATE, REPLACED or FULL of status_codes.lua), then for each DUPLICATE and REPLACED the id of the holder
--- of the unique key, and for each FULL the answer of `full` (see limits.lua)}; or for a plain job that was stored
+-- CLOSED, DUPLICATE, REPLACED or FULL of states.lua), then for each DUPLICATE and REPLACED the id of the holder
+-- of the unique key, and for each FULL the refusal (`count_new` in limits.lua)}; or for a plain job that was stored
 -- without more to do, its generation.
--- include: clock states status_codes dispatch
+-- include: clock states dispatch
 
 local EXPIRING_FORM = 44    -- the size of a form with its times, and no keys
 
@@ -26,11 +26,19 @@ local function expiring_record(generation, priority, flags, tail, expires)
     .. struct.pack('<I4ddddddI4I4I2', 62, now, now, generation, expires, NONE, NONE, 0, 0, 0) .. tail
 end
 
+-- Add jobs to their indexes. Returns false, and has added none, if one of the keys holds something else.
 local function store_expiring(queue, priority, places, orders)
-  redis.call('ZADD', queue .. ':again/' .. priority, unpack(places))
-  redis.call('ZADD', queue .. ':ready', (100 - priority) * BAND, priority .. '/again')
-  redis.call('ZADD', queue .. ':state/' .. AVAILABLE, unpack(places))
-  redis.call('ZADD', queue .. ':expiring', unpack(orders))
+  local keys = {queue .. ':expiring', queue .. ':state/' .. AVAILABLE, queue .. ':again/' .. priority, queue .. ':ready'}
+  local added = {orders, places, places, {(100 - priority) * BAND, priority .. '/again'}}
+  for i, key in ipairs(keys) do
+    if type(redis.pcall('ZADD', key, unpack(added[i]))) ~= 'number' then
+      for k = 1, i - 1 do
+        for m = 2, #added[k], 2 do redis.call('ZREM', keys[k], added[k][m]) end
+      end
+      return false
+    end
+  end
+  return true
 end
 
 -- Append one job, plain or one that expires, to its queue, or dispatch a plain one. Returns its generation, or nothing if
@@ -50,7 +58,8 @@ local function append(queue, digest, profile, id, form, tail, expires)
   local waited_for = redis.call('EXISTS', queue .. ':waiters') == 1
   if expires then
     if waited_for or redis.call('HEXISTS', queue .. ':jobs', id) == 1 then return nil end
-    store_expiring(queue, priority - 100, {generation, id}, {expires, struct.pack('>I7', generation) .. id})
+    local order = struct.pack('>I7', generation) .. id
+    if not store_expiring(queue, priority - 100, {generation, id}, {expires, order}) then return nil end
     redis.call('HSET', queue .. ':jobs', id,
       expiring_record(generation, priority - 100, string.byte(tail), string.sub(tail, 2), expires))
   else
@@ -64,13 +73,14 @@ local function append(queue, digest, profile, id, form, tail, expires)
       return nil
     end
     if redis.call('HSETNX', queue .. ':jobs', id, record) == 0 then return nil end
-    if offer then
-      dispatch(queue, id, record, channel, offer)
-    else
+    local size = not offer and redis.pcall('RPUSH', queue .. ':ready/' .. list, id)
+    if not (offer and dispatch(queue, id, record, channel, offer) or type(size) == 'number') then
+      redis.call('HDEL', queue .. ':jobs', id)    -- one of these keys holds something else
+      return nil
+    end
+    if size then
       fresh = fresh + 1
-      if redis.call('RPUSH', queue .. ':ready/' .. list, id) >= SEGMENT then
-        redis.call('HSET', queue .. ':meta', tail_field, '')
-      end
+      if size >= SEGMENT then redis.call('HSET', queue .. ':meta', tail_field, '') end
     end
   end
   redis.call('HSET', queue .. ':meta', 'counters',
@@ -110,9 +120,46 @@ end
 local slow
 local function slow_path()
   if slow then return slow end
-  -- include: record partitions places replacing insert
-  slow = {enqueue_status = enqueue_status, store_new = store_new, replace_holder = replace_holder}
+  -- include: record partitions places insert
+  slow = {
+    enqueue_status = enqueue_status, store_new = store_new, replace_holder = replace_holder,
+    ask_for_keys_of = ask_for_keys_of,
+  }
   return slow
+end
+
+-- As sound.lua, which asks for more than jobs need that have no shared keys: before the first write, ask for the keys that
+-- the jobs of this call need.
+do
+  local sent, all_asked = {}, false
+  local function ask_for_all()
+    if all_asked then return end
+    -- include: sound
+    all_asked = true
+  end
+
+  for i = 5, first - 1, 2 do sent[ARGV[i]] = ARGV[i + 1] end
+
+  local function ask_for(form, tail)
+    local q, priority = string.byte(form, 1, 2)
+    local queue = KEYS[q]
+    ask_for_lists(queue, priority - 100)
+    if #form > EXPIRING_FORM or meta(queue).fair then
+      ask_for_all()
+      slow_path().ask_for_keys_of(queue, form, sent[string.sub(tail, 2, 5)])
+    elseif #form > 2 then
+      for _, name in ipairs({':expiring', ':due', ':state/' .. SCHEDULED}) do redis.call('ZCARD', queue .. name) end
+    end
+  end
+
+  local asked_forms = {}
+  for i = first, #ARGV, 3 do
+    local form = ARGV[i + 1]
+    if not asked_forms[form] then
+      ask_for(form, ARGV[i + 2])
+      asked_forms[form] = #form <= EXPIRING_FORM
+    end
+  end
 end
 
 -- Collect a plain job that is available now; all of them are stored and pushed to the ready lists together.
@@ -152,7 +199,7 @@ for i = first, #ARGV, 3 do
     status = EXISTS
   elseif #form == 2 or expires then
     local m = meta(queue)
-    has = m.limited and not m.closed and limiting().full(queue, m) or nil
+    has = m.limited and not m.closed and limiting().count_new(queue, m) or nil
     status = m.closed and CLOSED or has and FULL or NEW
   else
     status, has = slow_path().enqueue_status(queue, form, false)
@@ -188,8 +235,7 @@ local function dispatch_directly(queue, m, id, record)
   local channel, offer = offer_for(queue, record)
   if not offer then return false end
   redis.call('HSET', queue .. ':jobs', id, record)
-  dispatch(queue, id, record, channel, offer)
-  return true
+  return dispatch(queue, id, record, channel, offer)
 end
 
 local new = {}

@@ -1,12 +1,12 @@
 -- Extend leases that are still held, and store progress and checkpoints.
 -- KEYS: the queues.  ARGV: clock, then per heartbeat: number of the queue, id, prefix of the lease (generation and
 -- token), by (ms), started (1, 0), progress, checkpoint (each '' or "=" and the bytes).
--- Returns one status code per heartbeat: HELD, LOST or CANCEL_ASKED of status_codes.lua.
--- include: size_check clock states status_codes queue
+-- Returns one status code per heartbeat: HELD, LOST or CANCEL_ASKED of states.lua.
+-- include: size_check clock states queue
 local slow
 local function slow_path()
   if slow then return slow end
-  -- include: record lease
+  -- include: leases record
   slow = {notice_reboot = notice_reboot, read = read, write = write}
   return slow
 end
@@ -23,13 +23,8 @@ for i = 2, #ARGV, 7 do
   else
     ends[q][#ends[q] + 1] = steady + tonumber(ARGV[i + 3])
     ends[q][#ends[q] + 1] = string.sub(held, 1, 7) .. id
-    local flags_at = 17 + string.byte(held, 8)
-    local flags = string.byte(held, flags_at) or 0
-    codes[#codes + 1] = bit.band(flags, ASKED) ~= 0 and CANCEL_ASKED or HELD
-    if ARGV[i + 4] == '1' and bit.band(flags, STARTED) == 0 and #held >= flags_at then
-      redis.call('HSET', queue .. ':held', id,
-        string.sub(held, 1, flags_at - 1) .. string.char(flags + STARTED) .. string.sub(held, flags_at + 1))
-    end
+    codes[#codes + 1] = bit.band(flags_of(held) or 0, ASKED) ~= 0 and CANCEL_ASKED or HELD
+    if ARGV[i + 4] == '1' then set_flag(queue, id, held, STARTED) end
     local progress, checkpoint = ARGV[i + 5], ARGV[i + 6]
     if progress ~= '' or checkpoint ~= '' then
       local ok, job = pcall(slow_path().read, redis.call('HGET', queue .. ':jobs', id))

@@ -21,13 +21,14 @@ local MOST_EXAMINED = 3000    -- the most jobs, e.g. expired ones, that one fetc
 local slow
 local function slow_path()
   if slow then return slow end
-  -- include: record partitions places lease
+  -- include: leases record partitions places
   slow = {
     notice_reboot = notice_reboot, under_token = under_token, readable = readable, write = write, order = order,
     end_queued = end_queued, take_parked = take_parked, close_again = close_again,
     take = take, put = put, may_enter = may_enter, admit = admit, advance = advance, terms_of = terms_of,
-    started = started, set_aside = set_aside, give_back = give_back, advance_fair_share = advance_fair_share,
-    leave_queue = function(queue, id, job) shift_key(queue, id, job, QUEUED_PHASE, RUNNING_PHASE) end,
+    count_partition_start = count_partition_start, set_aside = set_aside, give_back = give_back,
+    advance_fair_share = advance_fair_share,
+    start_key = function(queue, id, job) shift_key(queue, id, job, QUEUED_PHASE, RUNNING_PHASE) end,
   }
   return slow
 end
@@ -255,8 +256,8 @@ local function begin(queue, id, record, expires, has)
   local job, gone = slow_path().readable(queue, id, record, true)
   if gone then return nil end
   if expires ~= NONE or bit.band(has, RESET_PARTS) ~= 0 then record = start_attempt(queue, id, job) end
-  if record and bit.band(has, UNIQUE) ~= 0 then slow.leave_queue(queue, id, job) end
-  if record and bit.band(has, PARTITION) ~= 0 then slow.started(queue, id, job) end
+  if record and bit.band(has, UNIQUE) ~= 0 then slow.start_key(queue, id, job) end
+  if record and bit.band(has, PARTITION) ~= 0 then slow.count_partition_start(queue, id, job) end
   return record
 end
 
@@ -264,7 +265,7 @@ end
 local function lease_jobs(q, queue, ids, records)
   local ends, held, run, n, unexpiring = {}, {}, {}, 0, {}
   local m = meta(queue)
-  local next_start = m.limited and limiting().next_start
+  local count_start = m.limited and limiting().count_start
   local common = m.limited and limiting().rules_of(m).max_running and charge + LIMITED or charge
   local fair, place, priority = m.fair, 0, nil
   for i = 1, #ids do
@@ -290,9 +291,9 @@ local function lease_jobs(q, queue, ids, records)
     if record then
       local generation = string.sub(record, 2, 8)
       ends[n + 1], ends[n + 2] = till, generation .. id
-      if next_start then start = next_start(queue, m) end
+      if count_start then start = count_start(queue, m) end
       held[n + 1], held[n + 2] = id, generation .. lease_part(flags, start)
-      if next_start then
+      if count_start then
         run[#run + 1], run[#run + 2], run[#run + 3] = id, record, string.format('%.0f', start)
       else
         run[n + 1], run[n + 2] = id, record
@@ -308,9 +309,9 @@ local function lease_jobs(q, queue, ids, records)
     in_steps('HSET', queue .. ':held', held)
     count_on(queue .. ':tokens', token, n)
     local at = #answer
-    answer[at + 1], answer[at + 2] = q, next_start and -n or n
+    answer[at + 1], answer[at + 2] = q, count_start and -n or n
     for i = 1, #run do answer[at + 2 + i] = run[i] end
-    if next_start then limiting().passed(queue, m) end
+    if count_start then limiting().store_starts(queue, m) end
   end
   return n
 end
@@ -322,22 +323,22 @@ local function most_of(q, queue, most)
   return most
 end
 
-local given = {}
-for q = 1, #queues do given[q] = 0 end
+local leased_of = {}    -- by number of the queue
+for q = 1, #queues do leased_of[q] = 0 end
 for pass = 1, 2 do
   for q, queue in ipairs(queues) do
     local cap = tonumber(ARGV[7 + 3 * q])
     local most = pass == 1 and math.min(tonumber(ARGV[6 + 3 * q]), cap) or cap
     if most > 0 and meta(queue).limited then most = most_of(q, queue, most) end
-    while leased < limit and given[q] < most and examined < MOST_EXAMINED and not meta(queue).paused do
-      local n = math.min(limit - leased, most - given[q])
+    while leased < limit and leased_of[q] < most and examined < MOST_EXAMINED and not meta(queue).paused do
+      local n = math.min(limit - leased, most - leased_of[q])
       if meta(queue).limited then n = math.min(n, (limiting().room_of(queue, meta(queue)))) end
       local ids, records
       if n > 0 then ids, records = pick(queue, n) end
       if not ids then break end
       n = lease_jobs(q, queue, ids, records)
       examined = examined + #ids - n
-      leased, given[q] = leased + n, given[q] + n
+      leased, leased_of[q] = leased + n, leased_of[q] + n
     end
   end
 end
@@ -348,10 +349,10 @@ for q, queue in ipairs(queues) do
   if m and m.limited and not m.paused then
     local knows_some = knows and #wanted_of(queue) > 0
     if knows_some or redis.call('EXISTS', queue .. ':ready') == 1 then
-      local room, opens = limiting().room_of(queue, m)
-      if room == 0 and opens and (answer[4] == '' or opens < tonumber(answer[4])) then
-        answer[4] = string.format('%.0f', opens)
-      elseif room == 0 and not opens and knows_some then
+      local room, opens_at = limiting().room_of(queue, m)
+      if room == 0 and opens_at and (answer[4] == '' or opens_at < tonumber(answer[4])) then
+        answer[4] = string.format('%.0f', opens_at)
+      elseif room == 0 and not opens_at and knows_some then
         answer[3] = (answer[3] == '' and 'kept' or answer[3]) .. ' ' .. q
       end
     end

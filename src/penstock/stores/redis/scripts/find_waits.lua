@@ -2,7 +2,7 @@
 -- KEYS: the signals of the namespace.  ARGV: clock, the most per signal, then per signal: name, key, id of the job that it
 -- is for ('': any). Without a signal: any waits.
 -- Returns 2 entries per wait: its member, and the end of the wait.
--- include: clock states status_codes signals
+-- include: clock states signals
 local most, answer = tonumber(ARGV[2]), {}
 if #ARGV == 2 then return redis.call('ZRANDMEMBER', base .. ':waits/over', most, 'WITHSCORES') end
 

@@ -4,30 +4,25 @@
 -- tail, and for a node of a flow a name: it is enqueued only once under this name, and if it is not stored, its node
 -- ends. The name is remembered for 30 days, or until an hour after the delivery was confirmed (see outbox.py).
 -- Returns the highest generation.
--- include: clock states status_codes queue profiles record partitions places
-local function follow()    -- Lua allows 200 local names per function, and the parts included above use most of them
-  -- include: replacing insert
-  local queue, floor, at = KEYS[1], tonumber(ARGV[2]), 4 + 2 * ARGV[3]
-  local id, form, tail = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  local status, has
-  local once = ARGV[at + 3]
-  if once and not redis.call('SET', queue .. ':once/' .. once, 1, 'NX', 'EX', 2592000) then
-    return string.format('%.0f', floor)
-  end
-  if redis.call('HEXISTS', queue .. ':jobs', id) == 0 then status, has = enqueue_status(queue, form, true) end
-  if once and status ~= NEW then
-    note_flow(queue, id, first_facts(0, form), RUNNING)    -- the node ends, because its id is taken
-  elseif status == REPLACED then
-    replace_holder(queue, has, form, tail)
-  elseif status == NEW then
-    local flags, stored = tail_of(tail, profile_keeper(4, tonumber(ARGV[3]))(queue, string.sub(tail, 2, 5)))
-    floor = count_up(meta(queue), floor)
-    store_new(queue, id, form, floor, flags, stored)
-    floor = math.max(floor, minted)
-    meta(queue).enqueued = meta(queue).enqueued + 1
-  end
-  finish()
+-- include: clock states queue sound profiles record partitions places insert
+local queue, floor, at = KEYS[1], tonumber(ARGV[2]), 4 + 2 * ARGV[3]
+local id, form, tail = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+local status, has
+local once = ARGV[at + 3]
+if once and not redis.call('SET', queue .. ':once/' .. once, 1, 'NX', 'EX', 2592000) then
   return string.format('%.0f', floor)
 end
-
-return follow()
+if redis.call('HEXISTS', queue .. ':jobs', id) == 0 then status, has = enqueue_status(queue, form, true) end
+if once and status ~= NEW then
+  note_flow(queue, id, first_facts(0, form), RUNNING)    -- the node ends, because its id is taken
+elseif status == REPLACED then
+  replace_holder(queue, has, form, tail)
+elseif status == NEW then
+  local flags, stored = tail_of(tail, profile_keeper(4, tonumber(ARGV[3]))(queue, string.sub(tail, 2, 5)))
+  floor = count_up(meta(queue), floor)
+  store_new(queue, id, form, floor, flags, stored)
+  floor = math.max(floor, minted)
+  meta(queue).enqueued = meta(queue).enqueued + 1
+end
+finish()
+return string.format('%.0f', floor)

@@ -19,8 +19,8 @@ for _, queue in ipairs(queues) do
   if due and (not next_due or due < next_due) then next_due = due end
   if redis.call('EXISTS', queue .. ':ready') == 1 and not meta(queue).paused then
     if not meta(queue).limited then return {WORK, till_text, counts} end
-    local room, opens = limiting().room_of(queue, meta(queue))
-    if room > 0 or (opens and opens < till) then return {WORK, till_text, counts} end
+    local room, opens_at = limiting().room_of(queue, meta(queue))
+    if room > 0 or (opens_at and opens_at < till) then return {WORK, till_text, counts} end
   end
 end
 for queue in pairs(knows) do

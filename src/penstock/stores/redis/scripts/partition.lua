@@ -2,7 +2,7 @@
 -- KEYS: the queue.  ARGV: clock, id, the most admitted jobs to return.  Returns nothing, or {key, number of waiting
 -- jobs, number of waiting jobs ahead of this one ('' : it is not waiting), when the first waiting job is admitted ('' :
 -- not by time alone), then 3 entries per admitted job: id, record, lease or nothing}.
--- include: clock states queue record partitions places lease lookup
+-- include: clock states queue leases record partitions places one_job
 local queue, id = KEYS[1], ARGV[2]
 local record = redis.call('HGET', queue .. ':jobs', id)
 local is_read, job = pcall(read, record)
@@ -15,7 +15,7 @@ local running = redis.call('HEXISTS', queue .. ':held', id) == 1
 if job.state == WAITING and not running then
   before = redis.call('ZRANK', partition, waiting_order(job, id)) - redis.call('ZCOUNT', partition, -1, 0)
 end
-local due = redis.call('ZSCORE', queue .. ':due', NOBODY .. terms_of(job).key)
+local due = redis.call('ZSCORE', queue .. ':due', PARTITION_IN_DUE .. terms_of(job).key)
 local answer = {
   terms_of(job).key, redis.call('ZCOUNT', partition, 1, 1), before, due and string.format('%.0f', due) or '',
 }

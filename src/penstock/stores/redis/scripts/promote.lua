@@ -49,7 +49,8 @@ local function read_due(queue, count)
   local members, ids = redis.call('ZRANGE', queue .. ':due', 0, count - 1), {}
   for i = 1, count do
     if byte(members[i]) == 255 then return nil end
-    ids[i] = sub(members[i], 1, 7) == NOBODY and '' or sub(members[i], 8)    -- the key of a partition is not an id
+    -- the key of a partition is not an id
+    ids[i] = sub(members[i], 1, 7) == PARTITION_IN_DUE and '' or sub(members[i], 8)
   end
   local records = get_many(queue .. ':jobs', ids)
   for i = 1, count do
@@ -69,8 +70,7 @@ local function dispatched(queue, m, id, record)
   local channel, offer = offer_for(queue, record)
   if not offer then return false end
   redis.call('HSET', queue .. ':jobs', id, record)
-  dispatch(queue, id, record, channel, offer)
-  return true
+  return dispatch(queue, id, record, channel, offer)
 end
 
 -- Promote jobs: write each plain job's record with its new state and place, at the same offsets as before.
@@ -82,7 +82,7 @@ local function promote(queue, count, found)
   local offered = count == 1 and due_queues == 1 and redis.call('EXISTS', queue .. ':offers') == 1
   for i = 1, count do
     local id, record = ids[i], records[i]
-    local partition = sub(members[i], 1, 7) == NOBODY
+    local partition = sub(members[i], 1, 7) == PARTITION_IN_DUE
     local flags, generation, priority, state, expires
     if record and #record >= 75 then
       flags, generation, priority = unpacked('>BI7B', record)
@@ -116,12 +116,20 @@ local function promote(queue, count, found)
       end
     end
   end
+  if n > 0 then    -- as sound.lua
+    redis.call('ZCARD', queue .. ':ready')
+    redis.call('ZCARD', queue .. ':state/' .. AVAILABLE)
+  end
+  for priority in pairs(by_place) do
+    local list = tail_of_ready(queue, m, priority - 128)
+    if list then redis.call('LLEN', queue .. ':ready/' .. list) end
+  end
   if #plain == count then
     redis.call('ZREMRANGEBYRANK', queue .. ':due', 0, count - 1)
   else
     in_steps('ZREM', queue .. ':due', plain)
   end
-  for state, of_state in pairs(left) do in_steps('ZREM', queue .. ':state/' .. state, of_state) end
+  for state, of_state in pairs(left) do pcall(in_steps, 'ZREM', queue .. ':state/' .. state, of_state) end
   in_steps('ZADD', queue .. ':state/' .. AVAILABLE, by_age)
   in_steps('HSET', queue .. ':jobs', written)
   for priority, places in pairs(by_place) do

@@ -4,7 +4,7 @@
 -- partition and fair share keys.
 -- Returns {ended jobs removed, expired jobs cancelled, wrong index entries removed, then the records that were set
 -- aside: 3 entries each}.
--- include: size_check clock states queue record partitions places lease days
+-- include: size_check clock states queue leases record partitions places
 local queue = KEYS[1]
 local finished, expired, others = 0, 0, 0
 
@@ -55,8 +55,8 @@ if n > 0 then
 end
 local left = tonumber(ARGV[3])
 for _, state in ipairs({COMPLETED, CANCELLED, DEAD}) do
-  local beyond = limiting().beyond(queue, meta(queue), state, tonumber(ARGV[4]), tonumber(ARGV[5]))
-  local many = math.min(left, beyond)
+  local excess = limiting().excess_of(queue, meta(queue), state, tonumber(ARGV[4]), tonumber(ARGV[5]))
+  local many = math.min(left, excess)
   if many > 0 then
     left = left - many
     for _, member in ipairs(redis.call('ZRANGE', queue .. ':ended/' .. state, 0, many - 1)) do forget(member) end

@@ -2,7 +2,7 @@
 -- KEYS: the signals of the namespace.  ARGV: clock, the most of each, the least age of such a delivery (ms), the cursor ('0'
 -- at first), the most bytes of deliveries: the scan stops when it has found as many.
 -- Returns the cursor from which to go on ('0': all were seen), and per delivery its number and the delivery.
--- include: clock states status_codes signals
+-- include: clock states signals
 local SCANNED = 8    -- about as many deliveries are read per step
 local most, before, cursor, bytes = tonumber(ARGV[2]), now - ARGV[3], ARGV[4], tonumber(ARGV[5])
 local answer = {''}

@@ -1,15 +1,15 @@
 -- Remove the oldest jobs in some states, never running ones.
 -- KEYS: the queue.  ARGV: clock, limit, states (numbers, separated by commas).  Returns how many jobs were removed; a
 -- negative number if the caller must call again, because removing the members of batches has taken long enough.
--- include: clock states queue record partitions places listing
+-- include: clock states queue sound record partitions places listing
 local limit, found = tonumber(ARGV[2]), {}
 for state in string.gmatch(ARGV[3], '%d+') do
-  for _, one in ipairs(of_state(KEYS[1], tonumber(state), 2 ^ 53, limit, false)) do found[#found + 1] = one end
+  for _, one in ipairs(oldest_of(KEYS[1], tonumber(state), limit)) do found[#found + 1] = one end
 end
 sort_by_age(found, false)
 local gone = math.min(limit, #found)
 for i = 1, gone do
-  if work >= 2000 then
+  if members_processed >= 2000 then
     gone = 1 - i
     break
   end

@@ -1,7 +1,7 @@
 -- Store periodic entries.
 -- KEYS: the queue.  ARGV: clock, then per entry: name, schedule, the NewEntry (msgpack).
 -- Returns {number of new or changed entries, each entry after the change}.
--- include: clock states queue periodic
+-- include: clock states queue sound periodic
 local queue, changed, answer = KEYS[1], 0, {}
 for i = 2, #ARGV, 3 do
   local name, schedule, spec = ARGV[i], ARGV[i + 1], ARGV[i + 2]

@@ -4,7 +4,7 @@
 -- workers still holds them.
 -- Returns {now, 4 entries per job: number of the queue, id, record, lease; or per record that was set aside: 0, id, the
 -- queue's key, cause}.
--- include: size_check clock states queue record partitions places lease
+-- include: size_check clock states queue leases record partitions places
 local limit, worker, token = tonumber(ARGV[2]), ARGV[4], ARGV[5]
 local till = steady + tonumber(ARGV[3])
 for _, queue in ipairs(KEYS) do notice_reboot(queue) end
@@ -14,9 +14,9 @@ if #answer > 1 then return answer end
 
 local function lease_to_caller(q, id, member)
   local queue = KEYS[q]
-  local known, old = pcall(read_held, redis.call('HGET', queue .. ':held', id))
+  local is_read, old = pcall(read_held, redis.call('HGET', queue .. ':held', id))
   local record = redis.call('HGET', queue .. ':jobs', id)
-  if not known then    -- deleted, or overwritten
+  if not is_read then    -- deleted, or overwritten
     if member then redis.call('ZREM', queue .. ':leases', member) end
     if record and redis.call('HEXISTS', queue .. ':held', id) == 1 then
       set_aside(queue, id, record, 'its lease cannot be read')
@@ -54,8 +54,8 @@ if ARGV[6] then
   for k = i + 1, #ARGV, 2 do
     local q = tonumber(ARGV[k])
     local held = redis.call('HGET', KEYS[q] .. ':held', ARGV[k + 1])
-    local known, lease = pcall(read_held, held)
-    if known and of[lease.worker] then lease_to_caller(q, ARGV[k + 1]) end
+    local is_read, lease = pcall(read_held, held)
+    if is_read and of[lease.worker] then lease_to_caller(q, ARGV[k + 1]) end
   end
   return answered()
 end

@@ -5,8 +5,8 @@
 -- Returns 2 entries per item: STORED (for a wait: with when the job was enqueued; 0 for a node of a flow; then ':', and the
 -- step before, if it was a wait for another signal), EXISTS (with the stored step), ENDED (as STORED; the step was a wait,
 -- which is returned), LOST or FULL.
--- include: clock states status_codes queue record lease steps
-local STORED, ENDED = 's', 'e'
+-- include: clock states queue leases record steps
+local STORED, ENDED, UNDO = 's', 'e', 'undo!'    -- stepping.STEP_UNDO
 local queue, most_bytes, most_steps, answer = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3]), {}
 notice_reboot(queue)
 
@@ -18,16 +18,15 @@ local function hold(id, prefix, by)
   return steps_of(queue, {generation = struct.unpack('>I7', held)}), held
 end
 
--- Mark the job, before its first step, and its lease: its end removes its steps.
-local function mark(id, held, steps)
+-- Mark the job, before its first step, and its lease: its end removes its steps. One with steps to undo expires no more.
+local function mark(id, held, steps, has_undo)
   local job = read(redis.call('HGET', queue .. ':jobs', id))
-  if redis.call('HEXISTS', steps, MEMORY) == 1 then return job end
-  local flags_at = 17 + string.byte(held, 8)
-  local flags = string.byte(held, flags_at)
-  if bit.band(flags, SHARES_KEY) == 0 then
-    redis.call('HSET', queue .. ':held', id,
-      string.sub(held, 1, flags_at - 1) .. string.char(flags + SHARES_KEY) .. string.sub(held, flags_at + 1))
+  if has_undo and job.expires then
+    job.expires = nil
+    redis.call('HSET', queue .. ':jobs', id, write(job))
   end
+  if redis.call('HEXISTS', steps, MEMORY) == 1 then return job end
+  set_flag(queue, id, held, SHARES_KEY)
   job.steps = true
   redis.call('HSET', queue .. ':jobs', id, write(job))
   return job
@@ -39,12 +38,12 @@ local function store(id, held, steps, name, value)
   if before and before.value ~= '?' then return EXISTS, text end
   local waits = string.sub(value, 1, 1) == '?'
   local size = #name + (waits and 0 or #value - 1)
-  local bytes, count = memory_of(steps)
+  local bytes, count, last = memory_of(steps)
   if bytes + size > most_bytes or (not before and count >= most_steps) then return FULL, '' end
-  local step = {number = before and before.number or count + 1, at = now, signal = '', key = '', delivery = '', value = value}
+  local step = {number = before and before.number or last + 1, at = now, signal = '', key = '', delivery = '', value = value}
   local enqueued = ''
-  if count == 0 or waits then
-    local ok, job = pcall(mark, id, held, steps)
+  if count == 0 or waits or name == UNDO then
+    local ok, job = pcall(mark, id, held, steps, name == UNDO)
     if not ok then return LOST, '' end    -- an unreadable record is found when the job is settled
     enqueued = job.flow and '0' or string.format('%.0f', job.enqueued)
   end
@@ -59,7 +58,7 @@ local function store(id, held, steps, name, value)
     return STORED, enqueued .. ':' .. (changed and text or '')
   end
   write_step(steps, name, step)
-  set_memory(steps, bytes + (waits and 0 or size), before and count or count + 1)
+  set_memory(steps, bytes + (waits and 0 or size), before and count or count + 1, before and last or last + 1)
   if waits then return STORED, enqueued .. ':' end
   if before then return ENDED, text end
   return STORED, ''

@@ -4,7 +4,7 @@
 -- A depth is {period, samples, sum of available, of running, and of other unfinished jobs, most available, total of enqueued
 -- jobs at the first sample of the period: 0 at the first sample of the queue, nil in older records}. Depths of a
 -- resolution are in a hash, by the period modulo the number kept: a new one replaces the oldest.
--- include: clock states queue counts
+-- include: clock states queue
 local SPARE = 60000    -- the clock of expiry may differ from that of the script
 
 local resolutions = {}

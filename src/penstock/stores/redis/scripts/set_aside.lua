@@ -1,7 +1,7 @@
 -- Make jobs dead whose records the caller could not read.
 -- KEYS: the queue.  ARGV: clock, then per job: id, the record as the caller has read it, cause.
 -- Returns the records that were set aside: 3 entries each, the queue's key, id, cause.
--- include: size_check clock states queue record partitions places lease
+-- include: size_check clock states queue leases record partitions places
 for i = 2, #ARGV, 3 do
   local id, seen = ARGV[i], ARGV[i + 1]
   local record = redis.call('HGET', KEYS[1] .. ':jobs', id)

@@ -3,7 +3,7 @@
 -- from now), who sets the limits (operator or code), then the limits in the order of limits.lua (each a number, INHERIT:
 -- not set by this one, or '' : unchanged).
 -- Returns {1 if anything changed, 1 if the queue was new}.
--- include: size_check clock states queue record partitions places lease
+-- include: size_check clock states queue sound leases record partitions places
 local queue, m, changed = KEYS[1], meta(KEYS[1]), 0
 for i, name in ipairs({'paused', 'closed'}) do
   local wanted = ARGV[i + 1]
@@ -29,20 +29,20 @@ end
 local COUNT, BURST = 4, 6    -- of limits.lua's RULES
 local INHERIT = -9007199254740991
 
--- Change what the operator or the code has set (core/limit_layers.py), and return the values in effect.
+-- Change what the operator or the code has set (core/limits.py), and return the values in effect.
 local function change_layer(limits, none, before)
   local layers, inherited = {}, {}
   for i = 1, #limits.RULES do inherited[i] = INHERIT end
-  local unset = struct.pack(limits.PACKED, unpack(inherited))
+  local unset = struct.pack(LIMITS, unpack(inherited))
   local known = false
   for _, name in ipairs({'operator', 'code'}) do
     local text = redis.call('HGET', queue .. ':meta', 'limits_by_' .. name)
     if text and #text == #none then known = true else text = unset end
-    layers[name] = {struct.unpack(limits.PACKED, text)}
+    layers[name] = {struct.unpack(LIMITS, text)}
   end
   if not known and m.limits then    -- stored before there were layers
-    local defaults = {struct.unpack(limits.PACKED, none)}
-    for i, value in ipairs({struct.unpack(limits.PACKED, m.limits)}) do
+    local defaults = {struct.unpack(LIMITS, none)}
+    for i, value in ipairs({struct.unpack(LIMITS, m.limits)}) do
       if i <= #defaults - 1 and value ~= defaults[i] then layers.operator[i] = value end
     end
   end
@@ -51,16 +51,16 @@ local function change_layer(limits, none, before)
     if ARGV[5 + i] ~= '' then layer[i] = tonumber(ARGV[5 + i]) end
   end
   -- a new rate keeps the burst in effect; the default is 1
-  local rated = layer[COUNT] ~= limits.UNSET and layer[COUNT] ~= INHERIT
-  if rated and (layer[BURST] == limits.UNSET or layer[BURST] == INHERIT) then layer[BURST] = before.burst or 1 end
-  local values, defaults = {}, {struct.unpack(limits.PACKED, none)}
+  local rated = layer[COUNT] ~= NONE and layer[COUNT] ~= INHERIT
+  if rated and (layer[BURST] == NONE or layer[BURST] == INHERIT) then layer[BURST] = before.burst or 1 end
+  local values, defaults = {}, {struct.unpack(LIMITS, none)}
   for i = 1, #limits.RULES do
     values[i] = defaults[i]
     if layers.code[i] ~= INHERIT then values[i] = layers.code[i] end
     if layers.operator[i] ~= INHERIT then values[i] = layers.operator[i] end
   end
   for name, of in pairs(layers) do
-    local packed = struct.pack(limits.PACKED, unpack(of, 1, #limits.RULES))
+    local packed = struct.pack(LIMITS, unpack(of, 1, #limits.RULES))
     if packed == unset then
       redis.call('HDEL', queue .. ':meta', 'limits_by_' .. name)
     else
@@ -72,12 +72,12 @@ end
 
 local function change_limits()
   local limits = limiting()
-  local values = {limits.UNSET, 0}
-  for i = 3, #limits.RULES do values[i] = limits.UNSET end
-  local none = struct.pack(limits.PACKED, unpack(values))
+  local values = {NONE, 0}
+  for i = 3, #limits.RULES do values[i] = NONE end
+  local none = struct.pack(LIMITS, unpack(values))
   local before = limits.rules_of(m)
   values = change_layer(limits, none, before)
-  local packed = struct.pack(limits.PACKED, unpack(values, 1, #limits.RULES))
+  local packed = struct.pack(LIMITS, unpack(values, 1, #limits.RULES))
   if packed == (m.limits or none) then return end
   changed = 1
   if packed == none then
@@ -97,9 +97,9 @@ local function change_limits()
   end
 end
 
-local given = false
-for i = 6, #ARGV do given = given or ARGV[i] ~= '' end
-if given then change_limits() end
+local sets_limits = false
+for i = 6, #ARGV do sets_limits = sets_limits or ARGV[i] ~= '' end
+if sets_limits then change_limits() end
 if ARGV[4] ~= '' then
   local until_now = m.throttled_until and m.throttled_until > now and m.throttled_until or 0
   local throttled_until = ARGV[4] == '0' and 0 or now + tonumber(ARGV[4])

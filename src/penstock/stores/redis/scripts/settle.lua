@@ -6,10 +6,10 @@
 -- transition: state, place (0 head, 1 tail, 2 own), charge, lost, delay, keep, throttle of the queue (ms), throttle of
 -- the partition (ms), error, reason.
 -- jobs that follow: number of the queue (0: it is on another server), id, form, tail, each with its size.
--- Returns {one status code per settlement (APPLIED, STALE, GONE of status_codes.lua; LATER: not done, call again,
+-- Returns {one status code per settlement (APPLIED, STALE, GONE of states.lua; LATER: not done, call again,
 -- because ending the members of batches has taken long enough), the highest generation, names of the jobs that were
 -- put into `out`, then the names of entries of `ends` (see queue.lua), which have a slash}.
--- include: size_check clock states status_codes queue profiles lease_ends
+-- include: size_check clock states queue profiles leases
 local DAY = 86400000
 local HEAD, TAIL, OWN = 0, 1, 2    -- QueuePosition, as layout.py numbers it
 local floor, most_errors, profiles = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -56,7 +56,7 @@ end
 local slow
 local function slow_path()
   if slow then return slow end
-  -- include: record partitions places replacing insert
+  -- include: record partitions places insert
 
   local function apply(q, queue, id, job, lease, t, result)
     local asked, charged = bit.band(lease.flags, ASKED) ~= 0, bit.band(lease.flags, CHARGED) ~= 0
@@ -124,7 +124,7 @@ local function slow_path()
   end
 
   -- The job and its lease; nothing if one of them cannot be read: then the job was set aside.
-  local function known(queue, id, record, held)
+  local function decode(queue, id, record, held)
     local ok, lease = pcall(read_held, held)
     if not ok then
       set_aside(queue, id, record, 'its lease cannot be read')
@@ -134,7 +134,7 @@ local function slow_path()
     if not gone then return job, lease end
   end
 
-  slow = {apply = apply, follow = follow, known = known}
+  slow = {apply = apply, follow = follow, decode = decode}
   return slow
 end
 
@@ -159,11 +159,11 @@ while at <= #ARGV do
         code = redis.call('HEXISTS', queue .. ':jobs', id) == 1 and STALE or GONE
       end
     else
-      local token, flags = facts_of(lease)
+      local token, flags = token_and_flags(lease)
       local limited = flags >= LIMITED
       if limited then flags = flags - LIMITED end
       local shares_key = flags >= SHARES_KEY
-      if shares_key and work >= 2000 and t.ends then
+      if shares_key and members_processed >= 2000 and t.ends then
         code = LATER
       else
         code, done = APPLIED, done + 1
@@ -179,17 +179,17 @@ while at <= #ARGV do
       else
         seen[id] = 'applied'
         local record = redis.call('HGET', queue .. ':jobs', id)
-        local job, known
-        if record then job, known = slow_path().known(queue, id, record, lease) end
+        local job, decoded
+        if record then job, decoded = slow_path().decode(queue, id, record, lease) end
         if record and not job then    -- the job was set aside: it is dead and has no lease
           code, done, tokens[token] = STALE, done - 1, tokens[token] - 1
         elseif record then
-          slow.apply(q, queue, id, job, known, t, plain == 1 and '' or ARGV[at + 3 + (k - 1) * width])
+          slow.apply(q, queue, id, job, decoded, t, plain == 1 and '' or ARGV[at + 3 + (k - 1) * width])
           local following = plain == 1 and '' or ARGV[at + 4 + (k - 1) * width]
           if following ~= '' then    -- it may replace a job settled by this call, which must not look running
             in_steps('HDEL', queue .. ':held', {unpack(gone, unheld + 1)})
             unheld = #gone
-            slow.follow(queue, known.generation, following)
+            slow.follow(queue, decoded.generation, following)
           end
         else    -- another program has deleted the record: remove the lease, and continue with the others
           code, done, seen[id] = GONE, done - 1, 'removed'
@@ -205,7 +205,7 @@ while at <= #ARGV do
     for id, how in pairs(seen) do
       if how == 'removed' then removed[#removed + 1] = id end
     end
-    in_steps('HDEL', queue .. ':jobs', removed)
+    pcall(in_steps, 'HDEL', queue .. ':jobs', removed)    -- their leases have ended: an error here fails no call
     count(q, t, done)
   end
   at = at + 1 + n * width

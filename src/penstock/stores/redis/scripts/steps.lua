@@ -3,8 +3,7 @@
 -- names follow), fields.
 -- Returns {the next cursor ('0' at the end), then 3 entries per step: its field, the stored step as in lib/steps.lua, the
 -- bytes of its value if they were left out, else 0}.
--- include: clock
-local STEP, STEP_HEAD = '<ddI2I2I2', 22
+-- include: clock states record steps
 local steps, most, cursor = KEYS[1] .. ':steps/' .. ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local answer, found = {'0'}, {}
 if cursor == '' then
@@ -21,7 +20,7 @@ for i = 1, #found, 2 do
   if text then
     local head = #text    -- of a step that cannot be read
     if #text > STEP_HEAD then
-      local _, _, n, k, d = struct.unpack(STEP, text)
+      local _, _, n, k, d = struct.unpack(STEP_FORMAT, text)
       head = STEP_HEAD + n + k + d + 1    -- with the "=" or "?" before the value
     end
     if most and #text - head > most then

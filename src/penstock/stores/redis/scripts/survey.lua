@@ -4,7 +4,7 @@
 -- allowed are kept, expired jobs (entry and instant), 1 if there are old days or unused keys of partitions or fair
 -- shares, names in `out`, number of unique keys whose period is over, records that other scripts have set aside (see
 -- queue.lua)}.
--- include: clock states queue record partitions places days
+-- include: clock states queue record partitions places
 local limit, answer = tonumber(ARGV[2]), {}
 
 local function past(order)
@@ -14,8 +14,8 @@ end
 for i, queue in ipairs(KEYS) do
   local crowded = 0
   for _, state in ipairs({COMPLETED, CANCELLED, DEAD}) do
-    local beyond = limiting().beyond
-    if beyond(queue, meta(queue), state, tonumber(ARGV[3]), tonumber(ARGV[4])) > 0 then crowded = 1 end
+    local excess = limiting().excess_of(queue, meta(queue), state, tonumber(ARGV[3]), tonumber(ARGV[4]))
+    if excess > 0 then crowded = 1 end
   end
   answer[i] = {
     past(queue .. ':over'), crowded, past(queue .. ':expiring'),

@@ -20,9 +20,7 @@ from penstock.stores.contract import (
 from penstock.stores.redis.context import CallPlan, Context, command, int_or_zero, raise_errors
 from penstock.stores.redis.layout import NONE
 from penstock.stores.redis.verbs.known_queues import now_of
-from penstock.stores.redis.verbs.wake_counts import notify_all_waiters
-
-__all__ = ["append_log", "change_documents", "document_versions", "documents", "read_log", "take_quota"]
+from penstock.stores.redis.verbs.waiting import notify_all_waiters
 
 _HEAD = struct.Struct("<ddd")
 _LOG_HEAD = struct.Struct("<dd")

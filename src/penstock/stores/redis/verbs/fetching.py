@@ -10,24 +10,22 @@ from typing import Any
 import msgspec
 
 from penstock.core.job import Job
-from penstock.stores.contract import Fetched, Share
-from penstock.stores.redis.batching import BATCH
+from penstock.stores.contract import MOST_FETCHED, Fetched, Share
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
-from penstock.stores.redis.direct_dispatch import DispatchedJob
-from penstock.stores.redis.isolation import AWAY, alone, each, isolated
+from penstock.stores.redis.isolation import MISSING, call_each, run_for_queue, skips_corrupt_queues
 from penstock.stores.redis.layout import UNDECODABLE
-from penstock.stores.redis.outages import SHARED
 from penstock.stores.redis.reading import Row, leased_jobs, read_quickly
 from penstock.stores.redis.records import leased, leased_run
+from penstock.stores.redis.script_arguments import BATCH, chunks
+from penstock.stores.redis.subscriber import DispatchedJob
+from penstock.stores.redis.unusable_queues import SHARED
 from penstock.stores.redis.verbs.leases import leased_rows, under_token
-
-__all__ = ["fetch", "jobs_of_dispatched", "take_dispatched"]
 
 #: The quota of a queue that is only searched for leases under the token.
 _TOKEN_ONLY = -1
 
 
-@isolated
+@skips_corrupt_queues
 def fetch(
     context: Context,
     queues: Sequence[Share],
@@ -38,11 +36,14 @@ def fetch(
     charge: bool,
 ) -> CallPlan[Fetched]:
     """Lease available jobs of these queues to a worker; a repeated token returns its existing leases."""
+    repeated = context.was_used(token)
     others = context.used_before(token, [share.queue for share in queues])
     queues = [*queues, *(Share(queue, _TOKEN_ONLY, 0) for queue in others)] if others else queues
     ask_for = _Fetching(context, lease, worker, token, charge)
-    if context.apart and len(queues) > 1:
+    if context.queue_by_queue and len(queues) > 1:
         found = yield from _fetch_over_slots(context, ask_for, queues, limit)
+    elif len(queues) > MOST_FETCHED:
+        found = yield from _fetch_in_parts(context, ask_for, queues, limit, repeated=repeated)
     else:
         found = yield from ask_for.all(queues, limit)
     aside = context.set_asides.take()
@@ -72,7 +73,7 @@ class _Fetching:
             more = yield from self._some(rest, limit - len(found.jobs), anew=False)
             if not more.jobs:
                 break
-            found = Fetched(found.jobs + more.jobs, found.now, more.due, more.opens, kept=more.kept)
+            found = Fetched(found.jobs + more.jobs, found.now, more.due, more.opens_at, kept=more.kept)
         return found
 
     def _some(self, shares: Sequence[Share], limit: int, *, anew: bool) -> CallPlan[Fetched]:
@@ -108,9 +109,9 @@ class _Fetching:
     def _announced(self) -> CallPlan[bytes]:
         """Return the tasks that the worker has announced, as msgpack, for a script that found parked jobs."""
         key = self._context.redis_keys.workers
-        (said,) = yield from each(self._context, [(SHARED, command(key, "HGET", key, self._worker))])
+        (said,) = yield from call_each(self._context, [(SHARED, command(key, "HGET", key, self._worker))])
         try:
-            info = _read_announced((b"" if said in (None, AWAY) else said)[8:])
+            info = _read_announced((b"" if said in (None, MISSING) else said)[8:])
         except UNDECODABLE:  # the next announcement replaces it
             info = _Announced()
         return msgspec.msgpack.encode(info)
@@ -182,12 +183,35 @@ def _rest_of(share: Share, given: int) -> Share:
     return Share(share.queue, max(0, share.quota - given), share.cap - given, free)
 
 
+def _fetch_in_parts(
+    context: Context, ask_for: _Fetching, queues: Sequence[Share], limit: int, *, repeated: bool
+) -> CallPlan[Fetched]:
+    """Fetch from many queues in several scripts, so that none blocks the server for long.
+
+    A repeated fetch first searches for leases, in all parts: its queues may have another order than before.
+    """
+    parts = chunks(queues, MOST_FETCHED)
+    leased: list[Sequence[Share]] = []
+    for part in parts if repeated else ():
+        if (yield from under_token(context, [share.queue for share in part], ask_for.token)):
+            leased.append(part)  # noqa: PERF401 (a comprehension cannot yield)
+    found: Fetched | None = None
+    jobs: list[Job] = []
+    for part in leased or parts:
+        found = (yield from ask_for.all(part, limit)).behind(found)
+        jobs += found.jobs
+        if jobs and not leased:
+            break
+    assert found is not None
+    return msgspec.structs.replace(found, jobs=jobs)
+
+
 def _fetch_over_slots(
     context: Context, ask_for: _Fetching, queues: Sequence[Share], limit: int
 ) -> CallPlan[Fetched]:
     """Fetch queue by queue: first the quotas, then the rest of the limit."""
     repeated = yield from under_token(context, [share.queue for share in queues], ask_for.token)
-    queues = [share for share in queues if context.why(share.queue) is None]
+    queues = [share for share in queues if context.why_unusable(share.queue) is None]
     jobs: list[Job] = []
     given = dict.fromkeys((share.queue for share in queues), 0)
     now, dues = 0, []
@@ -196,23 +220,23 @@ def _fetch_over_slots(
     for share in queues:
         room = 0 if repeated else max(0, min(share.quota, share.cap, limit - len(jobs)))
         part = share if share.quota == _TOKEN_ONLY else Share(share.queue, room, room, share.free)
-        found = yield from alone(context, share.queue, ask_for.all([part], room))
-        if found is AWAY:
+        found = yield from run_for_queue(context, share.queue, ask_for.all([part], room))
+        if found is MISSING:
             continue
         now = max(now, found.now)
         if found.due is not None:
             dues.append(found.due)
         given[share.queue] = len(found.jobs)
-        opens[share.queue], kept[share.queue] = found.opens, found.kept
+        opens[share.queue], kept[share.queue] = found.opens_at, found.kept
         jobs += found.jobs
     for share in queues:
         room = 0 if repeated else min(share.cap - given[share.queue], limit - len(jobs))
         if room > 0 and given[share.queue] >= min(share.quota, share.cap):  # the queue may have more
             rest = Share(share.queue, room, room, _rest_of(share, given[share.queue]).free)
-            found = yield from alone(context, share.queue, ask_for.all([rest], room, anew=False))
-            if found is AWAY:
+            found = yield from run_for_queue(context, share.queue, ask_for.all([rest], room, anew=False))
+            if found is MISSING:
                 continue
-            opens[share.queue], kept[share.queue] = found.opens, found.kept
+            opens[share.queue], kept[share.queue] = found.opens_at, found.kept
             jobs += found.jobs
     if not now:
         raise context.unavailable(given)

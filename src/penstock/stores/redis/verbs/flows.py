@@ -9,39 +9,17 @@ from msgspec.structs import replace
 from penstock.core.errors import NotReplicated
 from penstock.core.flow import FlowInfo, FlowNode, FlowState, NewFlow, NewNode
 from penstock.core.flow_engine import is_abandoned, joins_on, new_flow
-from penstock.core.flow_member import FlowMember
 from penstock.core.job import NewJob, Ref, State
+from penstock.core.relations import FlowMember
 from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage
-from penstock.stores.flow_cursor import FlowPlace, flow_cursor
+from penstock.stores.cursors import FlowPlace, flow_cursor
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
 from penstock.stores.redis.flow_session import FlowChangeSet, node_fields, read_head, shown_node
-from penstock.stores.redis.isolation import AWAY, alone, each, isolated
-from penstock.stores.redis.verbs.flow_ends import deliver_ends
-from penstock.stores.redis.verbs.flow_store import (
-    commit,
-    flow_key,
-    note_ended,
-    note_missing_jobs,
-    open_flow,
-    proceed,
-    read_nodes,
-    release,
-    remove,
-    was_added,
-)
+from penstock.stores.redis.isolation import MISSING, call_each, run_for_queue, skips_corrupt_queues
+from penstock.stores.redis.verbs import flow_store
 from penstock.stores.redis.verbs.known_queues import known_flow_queues, now_of
 from penstock.stores.redis.verbs.producing import get
 from penstock.stores.redis.wire.calls import Call
-
-__all__ = [
-    "add_to_flow",
-    "advance_flows",
-    "change_flow",
-    "flow_nodes",
-    "get_flows",
-    "list_flows",
-    "put_flow",
-]
 
 #: Flows of one queue that one `advance_flows` continues, and ends that it counts.
 _FLOWS, _ENDS = 10, 500
@@ -52,7 +30,7 @@ def put_flow(
 ) -> CallPlan[FlowInfo | None]:
     """Store nodes of a flow, and start it."""
     while True:
-        session = yield from open_flow(context, spec.ref)
+        session = yield from flow_store.open_flow(context, spec.ref)
         if session is None:
             now = int((yield from now_of(context)))
             session = FlowChangeSet(new_flow(spec, now), b"", 0, now)
@@ -65,10 +43,10 @@ def put_flow(
                     session.add(node)
                     head.stored(1)
             if start:
-                yield from note_ended(context, session, [node.index for node in nodes])
+                yield from flow_store.note_ended(context, session, [node.index for node in nodes])
                 session.engine.start(0)
-                yield from proceed(context, spec.ref, session)
-        if (yield from commit(context, spec.ref, session, context.replicas)):
+                yield from flow_store.proceed(context, spec.ref, session)
+        if (yield from flow_store.commit(context, spec.ref, session, context.replicas)):
             if session.unconfirmed:
                 raise NotReplicated([spec.id], session.unconfirmed, "flow")
             return (yield from _info(context, spec.ref))
@@ -79,12 +57,12 @@ def add_to_flow(
 ) -> CallPlan[FlowInfo | None]:
     """Add jobs to a running flow, as members of a join."""
     while True:
-        session = yield from open_flow(context, ref)
+        session = yield from flow_store.open_flow(context, ref)
         if session is None:
             return None
-        if key and (yield from was_added(context, ref, session, key)):
+        if key and (yield from flow_store.was_added(context, ref, session, key)):
             return session.head.info()
-        yield from read_nodes(context, ref, session, [join], inputs=True)
+        yield from flow_store.read_nodes(context, ref, session, [join], inputs=True)
         if session.torn:
             continue
         first = session.head.total
@@ -94,8 +72,8 @@ def add_to_flow(
         if not session.engine.add(join, members):
             return None
         session.inputs_changed(join)
-        yield from proceed(context, ref, session)
-        if (yield from commit(context, ref, session, context.replicas)):
+        yield from flow_store.proceed(context, ref, session)
+        if (yield from flow_store.commit(context, ref, session, context.replicas)):
             if session.unconfirmed:
                 raise NotReplicated([job.id for job in members], session.unconfirmed)
             return (yield from _info(context, ref))
@@ -105,7 +83,7 @@ def get_flows(context: Context, refs: Sequence[Ref]) -> CallPlan[list[FlowInfo |
     """Read flows."""
     calls = []
     for ref in refs:
-        key = flow_key(context, ref)
+        key = flow_store.flow_key(context, ref)
         calls.append(command(key, "HMGET", key, "head", "q"))
     found = raise_errors((yield calls)) if calls else []
     return [None if head is None else read_head(head, counted).info() for head, counted in found]
@@ -117,7 +95,7 @@ def flow_nodes(
     """Read nodes of a flow."""
     if not indexes:
         return []
-    key = flow_key(context, ref)
+    key = flow_store.flow_key(context, ref)
     kinds = b"nir" if results else b"ni"
     (found,) = raise_errors((yield [command(key, "HMGET", key, *node_fields(indexes, kinds))]))
     values = found[2::3] if results else [None] * len(indexes)
@@ -130,13 +108,13 @@ def list_flows(context: Context, after: str | None, limit: int) -> CallPlan[Flow
     before = None if after is None else flow_cursor(after)
     queues = yield from known_flow_queues(context)
     rank = (yield from _rank_of(context, before)) if before is not None and before[1] in queues else None
-    calls = [(queue, _newest(context, queue, before, rank, limit + 1)) for queue in queues]
-    answers = (yield from each(context, calls)) if calls else []
+    calls = [_newest(context, queue, before, rank, limit + 1) for queue in queues]
+    answers = yield from call_each(context, calls)
     places = sorted(
         (
             (int(float(at)), queue, id.decode())
             for queue, found in zip(queues, answers, strict=True)
-            if found is not AWAY
+            if found is not MISSING
             for id, at in zip(found[0::2], found[1::2], strict=True)
         ),
         reverse=True,
@@ -149,21 +127,22 @@ def list_flows(context: Context, after: str | None, limit: int) -> CallPlan[Flow
 
 def _rank_of(context: Context, place: FlowPlace) -> CallPlan[int | None]:
     """The rank of a flow among those of its queue; None if it is not there any more."""
-    key = context.redis_keys.queue(place[1]) + b":flows"
-    (rank,) = yield from each(context, [(place[1], command(key, "ZREVRANK", key, place[2]))])
-    return None if rank is None or rank is AWAY else int(rank)
+    (rank,) = yield from call_each(context, [context.on_key(place[1], b":flows", "ZREVRANK", place[2])])
+    return None if rank is None or rank is MISSING else int(rank)
 
 
-def _newest(context: Context, queue: str, before: FlowPlace | None, rank: int | None, most: int) -> Call:
+def _newest(
+    context: Context, queue: str, before: FlowPlace | None, rank: int | None, most: int
+) -> tuple[str, Call]:
     """Read the ids and times of the flows of a queue that come after a place in the list."""
-    key = context.redis_keys.queue(queue) + b":flows"
     if before is not None and queue == before[1] and rank is not None:
-        return command(key, "ZREVRANGE", key, rank + 1, rank + most, "WITHSCORES")
+        return context.on_key(queue, b":flows", "ZREVRANGE", rank + 1, rank + most, "WITHSCORES")
     highest: str | int = "+inf"
     if before is not None:  # those of the same time come after it if their queue does
         highest = before[0] if queue <= before[1] else f"({before[0]}"
         most += FLOW_STEP if queue == before[1] else 0  # of the same time, some may come before it
-    return command(key, "ZREVRANGEBYSCORE", key, highest, "-inf", "WITHSCORES", "LIMIT", 0, most)
+    by_time = ("ZREVRANGEBYSCORE", highest, "-inf", "WITHSCORES", "LIMIT", 0, most)
+    return context.on_key(queue, b":flows", *by_time)
 
 
 def change_flow(
@@ -171,7 +150,7 @@ def change_flow(
 ) -> CallPlan[FlowInfo | None]:
     """Cancel or retry a flow, or run it again from a node."""
     while True:
-        session = yield from open_flow(context, ref)
+        session = yield from flow_store.open_flow(context, ref)
         if session is None:
             return None
         if change is FlowChange.CANCEL:
@@ -179,19 +158,19 @@ def change_flow(
         elif node is None:
             session.engine.retry(0)
         else:
-            yield from read_nodes(context, ref, session, [node])
+            yield from flow_store.read_nodes(context, ref, session, [node])
             if session.torn:
                 continue
-            yield from note_missing_jobs(context, session, [node])
+            yield from flow_store.note_missing_jobs(context, session, [node])
             session.engine.rerun(node, 0)
-        yield from proceed(context, ref, session)
-        if (yield from commit(context, ref, session)):
+        yield from flow_store.proceed(context, ref, session)
+        if (yield from flow_store.commit(context, ref, session)):
             break
     yield from _count_ends(context, [ref.queue, *session.queues])
     return (yield from _info(context, ref))
 
 
-@isolated
+@skips_corrupt_queues
 def advance_flows(context: Context, limit: int) -> CallPlan[int]:
     """Continue what is left over."""
     queues = yield from known_flow_queues(context)
@@ -199,32 +178,33 @@ def advance_flows(context: Context, limit: int) -> CallPlan[int]:
         return 0
     done = yield from _count_ends(context, queues)
     now = int((yield from now_of(context)))
-    calls: list[tuple[str, Call]] = []
-    for queue in queues:
-        key = context.redis_keys.queue(queue) + b":flows/look"
-        calls.append((queue, command(key, "ZRANGEBYSCORE", key, "-inf", now, "LIMIT", 0, _FLOWS)))
-    answers = (yield from each(context, calls)) if calls else []
+    due = ("ZRANGEBYSCORE", "-inf", now, "LIMIT", 0, _FLOWS)
+    calls = [context.on_key(queue, b":flows/look", *due) for queue in queues]
+    answers = yield from call_each(context, calls)
     for queue, ids in zip(queues, answers, strict=True):
-        for id in () if ids is AWAY else ids:
-            advanced = yield from alone(context, queue, _advance(context, Ref(queue, id.decode()), limit))
-            done += 0 if advanced is AWAY else advanced
+        for id in () if ids is MISSING else ids:
+            advanced = yield from run_for_queue(
+                context, queue, _advance(context, Ref(queue, id.decode()), limit)
+            )
+            done += 0 if advanced is MISSING else advanced
     if done:
         done += yield from _count_ends(context, queues)
     return done
 
 
 def _advance(context: Context, ref: Ref, limit: int) -> CallPlan[int]:
-    session = yield from open_flow(context, ref)
+    session = yield from flow_store.open_flow(context, ref)
     if session is not None and session.parent_ended is not None:
         yield from _see_to_parent(context, session)
     elif session is None or not session.head.unfinished:
         if session is None or (session.look_at is not None and session.look_at <= session.now):
-            yield from remove(context, ref, session)
+            yield from flow_store.remove(context, ref, session)
         return 1
-    done = yield from proceed(context, ref, session, limit)
+    done = yield from flow_store.proceed(context, ref, session, limit)
     if not session.head.busy:
-        done += yield from release(context, ref, session, limit)
-    yield from commit(context, ref, session)  # if the flow was changed meanwhile, the next call continues
+        done += yield from flow_store.release(context, ref, session, limit)
+    # if the flow was changed meanwhile, the next call continues
+    yield from flow_store.commit(context, ref, session)
     return max(1, done)
 
 
@@ -243,18 +223,18 @@ def _count_ends(context: Context, queues: Sequence[str]) -> CallPlan[int]:
     cursors: dict[str, bytes | int] = dict.fromkeys(queues, 0)
     entries: list[tuple[str, bytes]] = []
     while cursors:
-        calls: list[tuple[str, Call]] = []
-        for name, cursor in cursors.items():
-            key = context.redis_keys.queue(name) + b":ends"
-            calls.append((name, command(key, "HSCAN", key, cursor, "COUNT", _ENDS)))
+        calls = [
+            context.on_key(name, b":ends", "HSCAN", cursor, "COUNT", _ENDS)
+            for name, cursor in cursors.items()
+        ]
         names, cursors = list(cursors), {}
-        for name, answer in zip(names, (yield from each(context, calls)), strict=True):
-            if answer is AWAY:
+        for name, answer in zip(names, (yield from call_each(context, calls)), strict=True):
+            if answer is MISSING:
                 continue
             entries += [(name, stamp) for stamp in answer[1][0::2]]
             if not answer[1] and int(answer[0]):  # a scan may find nothing before its end
                 cursors[name] = answer[0]
-    return (yield from deliver_ends(context, entries)) if entries else 0
+    return (yield from flow_store.deliver_ends(context, entries)) if entries else 0
 
 
 def _info(context: Context, ref: Ref) -> CallPlan[FlowInfo | None]:

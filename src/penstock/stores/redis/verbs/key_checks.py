@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.stores.contract import Finding, Level, SetAside, unreadable_settings_of
 from penstock.stores.redis.context import CallPlan, Context, command
-from penstock.stores.redis.isolation import AWAY, any_of, isolated
+from penstock.stores.redis.isolation import MISSING, call_any, skips_corrupt_queues
 from penstock.stores.redis.stored_limits import readable_limits
 from penstock.stores.redis.verbs.known_queues import known
-
-__all__ = ["report_unread_settings", "unread_settings", "wrong_types"]
 
 _UNREAD = "another program has overwritten them"
 
 
-@isolated
+@skips_corrupt_queues
 def unread_settings(context: Context) -> CallPlan[list[Finding]]:
     """Return findings about queues whose settings cannot be read."""
-    return [unreadable_settings_of(name, _UNREAD) for name in (yield from _unread_settings(context))]
+    names = yield from known(context)
+    return [unreadable_settings_of(name, _UNREAD) for name in (yield from _unread_settings(context, names))]
 
 
-def report_unread_settings(context: Context) -> CallPlan[None]:
-    """Report each queue with unreadable settings once, until they are set again."""
-    found = set((yield from _unread_settings(context)))
+def report_unread_settings(context: Context, names: Sequence[str]) -> CallPlan[None]:
+    """Report each of these queues with unreadable settings once, until they are set again."""
+    found = set((yield from _unread_settings(context, names)))
     for name in sorted(found - context.unread):
         context.set_asides.add(SetAside("settings", name, "", _UNREAD))
-    context.unread = found
+    context.unread = context.unread - set(names) | found
 
 
-def _unread_settings(context: Context) -> CallPlan[list[str]]:
-    """Return the queues whose stored limits cannot be read."""
-    names = yield from known(context)
-    calls = []
-    for name in names:
-        key = context.redis_keys.queue(name) + b":meta"
-        calls.append((name, command(key, "HGET", key, "limits")))
-    answers = (yield from any_of(context, calls)) if names else []
+def _unread_settings(context: Context, names: Sequence[str]) -> CallPlan[list[str]]:
+    """Return those of these queues whose stored limits cannot be read."""
+    calls = [context.on_key(name, b":meta", "HGET", "limits") for name in names]
+    answers = yield from call_any(context, calls)
     return [
         name
         for name, text in zip(names, answers, strict=True)
-        if text is not AWAY and text and not readable_limits(text)
+        if text is not MISSING and text and not readable_limits(text)
     ]
 
 

@@ -6,22 +6,10 @@ import re
 from collections.abc import Sequence
 
 from penstock.stores.redis.context import CallPlan, Context, command
-from penstock.stores.redis.isolation import AWAY, each
+from penstock.stores.redis.isolation import MISSING, call_each
 from penstock.stores.redis.layout import counters_of
-from penstock.stores.redis.outages import SHARED
+from penstock.stores.redis.unusable_queues import SHARED
 from penstock.stores.redis.wire.calls import Call
-
-__all__ = [
-    "highest",
-    "known",
-    "known_flow_queues",
-    "list_again",
-    "now_of",
-    "probes",
-    "register",
-    "register_call",
-    "register_for_flows",
-]
 
 #: Matches valid names of queues.
 _NAME = re.compile(rb"[A-Za-z0-9._:@+=~-]{1,255}").fullmatch
@@ -41,18 +29,14 @@ def known_flow_queues(context: Context) -> CallPlan[list[str]]:
 
 
 def _names_on(context: Context, key: bytes) -> CallPlan[list[str]]:
-    (names,) = yield from each(context, [(SHARED, command(key, "SMEMBERS", key))])
-    if names is AWAY:
-        met = (context.met | context.listed) - {SHARED}
+    (names,) = yield from call_each(context, [(SHARED, command(key, "SMEMBERS", key))])
+    if names is MISSING:
+        met = (context.used | context.listed) - {SHARED}
         if not met:
             raise context.unavailable([SHARED])
         return sorted(met)
-    return sorted(name.decode() for name in names if _is_name(name))
-
-
-def _is_name(name: bytes) -> bool:
-    """Return True for a valid name: the list may contain entries that Penstock did not write."""
-    return _NAME(name) is not None
+    # another program may have written other entries
+    return sorted(name.decode() for name in names if _NAME(name) is not None)
 
 
 def highest(context: Context) -> CallPlan[None]:
@@ -62,19 +46,18 @@ def highest(context: Context) -> CallPlan[None]:
     clock.
     """
     names = yield from known(context)
-    calls = []
-    for name in names:
-        key = context.redis_keys.queue(name)
-        calls.append((name, command(key, "HGET", key + b":meta", "counters")))
-    found = (yield from each(context, calls)) if calls else []
-    context.floor = max([context.floor, *(counters_of(one).generation for one in found if one is not AWAY)])
+    calls = [context.on_key(name, b":meta", "HGET", "counters") for name in names]
+    found = yield from call_each(context, calls)
+    context.floor = max(
+        [context.floor, *(counters_of(one).generation for one in found if one is not MISSING)]
+    )
 
 
 def register(context: Context, queues: set[str]) -> CallPlan[None]:
     """Put names on the list of all queues; if the list is away, the prober does it once the list is back."""
-    (done,) = yield from each(context, [(SHARED, register_call(context, queues))])
-    if done is AWAY:
-        context.met |= queues
+    (done,) = yield from call_each(context, [(SHARED, register_call(context, queues))])
+    if done is MISSING:
+        context.used |= queues
     else:
         context.listed |= queues
 
@@ -83,8 +66,8 @@ def register_for_flows(context: Context, queues: set[str]) -> CallPlan[None]:
     """Put names on the lists of all queues and of those with flows, before a flow is changed."""
     key = context.redis_keys.flow_queues
     calls = [register_call(context, queues), command(key, "SADD", key, *sorted(queues))]
-    if AWAY in (yield from each(context, [(SHARED, call) for call in calls])):
-        context.met |= queues
+    if MISSING in (yield from call_each(context, [(SHARED, call) for call in calls])):
+        context.used |= queues
     else:
         context.listed |= queues
 
@@ -95,12 +78,10 @@ def list_again(context: Context, queues: Sequence[str]) -> CallPlan[None]:
     The server of the lists may have lost them, for example in a failover, while that of a queue has kept its
     jobs: nobody would find its periodic entries, or the ends of its flows.
     """
-    calls: list[tuple[str, Call]] = []
-    for name in queues:
-        key = context.redis_keys.queue(name)
-        calls += [(name, command(key, "EXISTS", key + part)) for part in (b":meta", b":flows", b":ends")]
-    found = (yield from each(context, calls)) if calls else []
-    there = [n for n, one in enumerate(found) if one is not AWAY and one]
+    parts = (b":meta", b":flows", b":ends")
+    calls = [context.on_key(name, part, "EXISTS") for name in queues for part in parts]
+    found = yield from call_each(context, calls)
+    there = [n for n, one in enumerate(found) if one is not MISSING and one]
     with_jobs, with_flows = {calls[n][0] for n in there}, {calls[n][0] for n in there if n % 3}
     if with_flows:
         yield from register_for_flows(context, with_flows)
@@ -117,7 +98,7 @@ def probes(context: Context, names: Sequence[str]) -> list[Call]:
     """Return calls that succeed if these queues are served again; missed names are put on the list."""
     calls = []
     for name in names:
-        if name == SHARED and (met := (context.met | context.listed) - {SHARED}):
+        if name == SHARED and (met := (context.used | context.listed) - {SHARED}):
             calls.append(register_call(context, met))
         else:
             key = (
@@ -138,10 +119,10 @@ def now_of(context: Context) -> CallPlan[int]:
     keys = [(SHARED, context.redis_keys.wake_counts)]
     keys += [
         (queue, context.redis_keys.queue(queue) + b":meta")
-        for queue in sorted(context.met - {SHARED})[:_CLOCKS]
+        for queue in sorted(context.used - {SHARED})[:_CLOCKS]
     ]
-    for name, key in keys if context.apart else keys[:1]:
-        (answer,) = yield from each(context, [(name, context.shared_call("now", key, ()))])
-        if answer is not AWAY:
+    for name, key in keys if context.queue_by_queue else keys[:1]:
+        (answer,) = yield from call_each(context, [(name, context.shared_call("now", key, ()))])
+        if answer is not MISSING:
             return int(answer)
     raise context.unavailable([SHARED])

@@ -1,4 +1,19 @@
-"""extend and reclaim: extend leases that are still held, and lease lost jobs to another worker."""
+"""extend and reclaim: extend leases that are still held, and lease lost jobs to another worker.
+
+The life of a lease. A queue has three keys of leases: `held` (job id → the bytes of the lease: generation,
+token, start, flags, worker), `leases` (a sorted set: when each ends, by the server's clock) and `tokens`
+(how many leases each fetch has). Every step is one script:
+
+1. A lease begins in `fetch.lua`, or where a job becomes available for an idle worker (`lib/dispatch.lua`, for
+   `enqueue.lua` and `promote.lua`). A fetch that is repeated with its token gets the jobs that it has leased
+   before (`lib/leases.lua::under_token`).
+2. `extend.lua` moves its end, and answers if a cancellation was asked for. `record_steps.lua` moves it, too.
+3. `settle.lua` ends it (`lib/leases.lua`) with the outcome of the attempt. All three compare generation
+   and token with those that the worker shows: a worker that has lost its lease changes nothing. (A settlement
+   by `Ref` shows none. `delete.lua` and `replace_jobs.lua` end leases, too.)
+4. `reclaim.lua` gives the job of a lease that has run out, or whose worker is dead, to its caller under a new
+   token.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +22,27 @@ from typing import Any
 
 from penstock.core.job import Job
 from penstock.stores.contract import Fetched, HeartbeatRequest, LeaseStatus
-from penstock.stores.redis.batching import BATCH, chunks, in_bytes, numbered
-from penstock.stores.redis.context import CallPlan, Context, command
-from penstock.stores.redis.isolation import AWAY, any_of, each, isolated
-from penstock.stores.redis.keys import packed
+from penstock.stores.redis.context import CallPlan, Context
+from penstock.stores.redis.isolation import MISSING, call_any, call_each, skips_corrupt_queues
+from penstock.stores.redis.layout import packed
 from penstock.stores.redis.reading import Row, leased_jobs
 from penstock.stores.redis.records import job_of
-from penstock.stores.redis.script_arguments import lease_prefix, progress_bytes
+from penstock.stores.redis.script_arguments import (
+    BATCH,
+    chunks,
+    in_bytes,
+    lease_prefix,
+    numbered,
+    progress_bytes,
+)
 from penstock.stores.redis.verbs.known_queues import known, now_of
-from penstock.stores.redis.verbs.promoting import first_in_order
+from penstock.stores.redis.verbs.maintenance import first_in_order
 from penstock.stores.redis.wire.calls import Call
-
-__all__ = ["extend", "held_by", "leased_rows", "reclaim", "under_token"]
 
 _STATUSES = {"h": LeaseStatus.HELD, "l": LeaseStatus.LOST, "c": LeaseStatus.CANCEL_ASKED}
 
 
-@isolated
+@skips_corrupt_queues
 def extend(context: Context, requests: Sequence[HeartbeatRequest]) -> CallPlan[list[LeaseStatus]]:
     """Extend leases that are still held, and store progress and checkpoints."""
     calls: list[tuple[str, Call]] = []
@@ -47,8 +66,8 @@ def extend(context: Context, requests: Sequence[HeartbeatRequest]) -> CallPlan[l
             places.append(list(part))
     statuses: list[LeaseStatus] = [LeaseStatus.LOST] * len(requests)
     if calls:
-        for part, answer in zip(places, (yield from each(context, calls)), strict=True):
-            if answer is AWAY:
+        for part, answer in zip(places, (yield from call_each(context, calls)), strict=True):
+            if answer is MISSING:
                 for place in part:
                     statuses[place] = LeaseStatus.UNKNOWN
                 continue
@@ -66,7 +85,7 @@ def _by_checkpoints(requests: Sequence[HeartbeatRequest], places: Sequence[int])
     return [lighter for part in parts for lighter in in_bytes(part, sizes)]
 
 
-@isolated
+@skips_corrupt_queues
 def reclaim(
     context: Context,
     queues: Sequence[str],
@@ -85,19 +104,19 @@ def reclaim(
         found = yield from _again_anywhere(context, [*queues, *others], limit, facts)
         if found.jobs:
             return found
-    if not context.apart or len(queues) < 2:
+    if not context.queue_by_queue or len(queues) < 2:
         shares = [(list(queues), limit)] if queues else []
     else:
         repeated = yield from under_token(context, queues, token)
-        firsts = [] if repeated else (yield from first_in_order(context, queues, ":leases", limit))
+        firsts = [] if repeated else (yield from first_in_order(context, queues, b":leases", limit))
         shares = [([queue], firsts.count(queue)) for queue in queues]
     calls = [(names[0], context.call("reclaim", names, [most, *facts])) for names, most in shares]
-    answers = (yield from any_of(context, calls)) if calls else []
+    answers = yield from call_any(context, calls)
     now, jobs = 0, []
     for (names, _), answer in zip(shares, answers, strict=True):
-        if answer is not AWAY:
+        if answer is not MISSING:
             now = max(now, int(answer[0]))
-            jobs += yield from _reclaimed(context, names, answer)
+            jobs += yield from leased_rows(context, names, answer[1:])
     return Fetched(jobs, now or (yield from now_of(context)), set_aside=context.set_asides.take())
 
 
@@ -108,17 +127,13 @@ def _again_anywhere(
     jobs: list[Job] = []
     now = 0
     for names in context.servers(queues):
-        (answer,) = yield from each(
+        (answer,) = yield from call_each(
             context, [(names[0], context.call("reclaim", names, [limit, *facts, "|"]))]
         )
-        if answer is not AWAY:
+        if answer is not MISSING:
             now = int(answer[0])
-            jobs += yield from _reclaimed(context, names, answer)
+            jobs += yield from leased_rows(context, names, answer[1:])
     return Fetched(jobs, now)
-
-
-def _reclaimed(context: Context, names: Sequence[str], answer: list[Any]) -> CallPlan[list[Job]]:
-    return (yield from leased_rows(context, names, answer[1:]))
 
 
 def _reclaim_of(
@@ -142,12 +157,12 @@ def _reclaim_of(
             pairs += (1, id)
         call = context.call("reclaim", [queue], [limit, lease, worker, token, *of, "|", *pairs])
         calls.append((queue, call))
-    answers = (yield from each(context, calls)) if calls else []
+    answers = yield from call_each(context, calls)
     jobs: list[Job] = []
     for queue, answer in zip(names_now, answers, strict=True):
-        if answer is not AWAY:
+        if answer is not MISSING:
             now = max(now, int(answer[0]))
-            jobs += yield from _reclaimed(context, [queue], answer)
+            jobs += yield from leased_rows(context, [queue], answer[1:])
     now = now or (yield from now_of(context))
     jobs.sort(key=lambda job: job.generation)
     return Fetched(jobs, now, set_aside=context.set_asides.take())
@@ -160,18 +175,17 @@ def held_by(
     found: set[tuple[int, str, bytes]] = set()
     cursors: dict[str, bytes] = dict.fromkeys(queues, b"0")
     while cursors:
-        asked = list(cursors.items())
-        calls = []
-        for queue, cursor in asked:
-            key = context.redis_keys.queue(queue) + b":held"
-            calls.append((queue, command(key, "HSCAN", key, cursor, "COUNT", 1_000)))
-        for (queue, _), answer in zip(asked, (yield from each(context, calls)), strict=True):
-            if answer is AWAY:
+        calls = [
+            context.on_key(queue, b":held", "HSCAN", cursor, "COUNT", 1_000)
+            for queue, cursor in cursors.items()
+        ]
+        for (queue, _), answer in zip(calls, (yield from call_each(context, calls)), strict=True):
+            if answer is MISSING:
                 del cursors[queue]
                 continue
             cursor, fields = answer
             for i in range(0, len(fields), 2):
-                held = fields[i + 1]
+                held = fields[i + 1]  # the layout of a lease: records.py
                 at = 8 + (held[7] if len(held) > 7 else 0) + 9
                 size = int.from_bytes(held[at : at + 2], "little")
                 if held[at + 2 : at + 2 + size].decode(errors="replace") in workers:
@@ -185,11 +199,8 @@ def held_by(
 
 def under_token(context: Context, queues: Sequence[str], token: str) -> CallPlan[bool]:
     """Return True if one of these queues has leases under this token."""
-    calls = []
-    for queue in queues:
-        key = context.redis_keys.queue(queue) + b":tokens"
-        calls.append((queue, command(key, "HEXISTS", key, token)))
-    return any(answer is not AWAY and answer for answer in (yield from any_of(context, calls)))
+    calls = [context.on_key(queue, b":tokens", "HEXISTS", token) for queue in queues]
+    return any(answer is not MISSING and answer for answer in (yield from call_any(context, calls)))
 
 
 def leased_rows(context: Context, names: Sequence[str], answer: list[Any]) -> CallPlan[list[Job]]:

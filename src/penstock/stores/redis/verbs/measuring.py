@@ -1,19 +1,26 @@
-"""Statistics on Redis: a hash of tasks per queue and period, which expires, and the groups of errors."""
+"""Depths of queues and statistics on Redis.
+
+Samples of depths: a hash per queue and resolution, which has a place per period. Statistics: a hash of tasks
+per queue and period, which expires, and the groups of errors.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import msgspec
 
 from penstock.core.job import TERMINAL, State
-from penstock.core.task_stats import TaskStats
+from penstock.core.stats import QueueDepth, TaskStats, enqueued_between
 from penstock.stores.contract import (
     ERRORS_KEPT,
     MOST_ERROR_GROUPS,
     MOST_STATS_TASKS,
     REPORTS_REMEMBERED,
     SIZE_SAMPLE,
+    DepthPage,
+    DepthRow,
     ErrorGroup,
     QueueSize,
     Resolution,
@@ -21,15 +28,101 @@ from penstock.stores.contract import (
     StatsReport,
     StatsRow,
 )
-from penstock.stores.redis.batching import chunks
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
-from penstock.stores.redis.isolation import AWAY, each, isolated
-from penstock.stores.redis.layout import NUMBER
-from penstock.stores.redis.verbs.depths import depth_keys
+from penstock.stores.redis.isolation import MISSING, call_any, call_each, skips_corrupt_queues
+from penstock.stores.redis.layout import NUMBER, counters_of
+from penstock.stores.redis.script_arguments import chunks
 from penstock.stores.redis.verbs.known_queues import known, now_of
 from penstock.stores.redis.wire.calls import Call
 
-__all__ = ["add_stats", "drop_stats", "queue_sizes", "read_errors", "read_stats"]
+#: Most queues of one script, which then blocks the server for at most 5 ms, and of one round trip that reads.
+_SAMPLED, _READ = 50, 100
+_DEPTH_RESOLUTIONS = [word for one in Resolution for word in (one.value, one.length, one.kept)]
+_MINUTE = Resolution.MINUTE.length
+
+
+class _Record(msgspec.Struct, array_like=True, frozen=True):
+    """A period with its depth, as a script stores it; see `QueueDepth`."""
+
+    period: int
+    samples: int
+    available: int
+    running: int
+    later: int
+    peak: int
+    #: The total of enqueued jobs at the first sample of the period; None in older records.
+    total: int | None = None
+
+    def depth(self, enqueued: int | None) -> QueueDepth:
+        return QueueDepth(self.samples, self.available, self.running, self.later, self.peak, enqueued)
+
+
+_decode = msgspec.msgpack.Decoder(_Record).decode
+
+
+@skips_corrupt_queues
+def sample_depths(context: Context) -> CallPlan[int]:
+    """Sample all queues, some in each script, in one round trip."""
+    names = yield from known(context)
+    groups = [[name] for name in names] if context.queue_by_queue else chunks(names, _SAMPLED)
+    calls = [(few[0], context.call("sample_depths", few, _DEPTH_RESOLUTIONS)) for few in groups]
+    if calls:
+        yield from call_any(context, calls)
+    return _MINUTE - int((yield from now_of(context))) % _MINUTE
+
+
+@skips_corrupt_queues
+def read_depths(
+    context: Context, resolution: Resolution, span: int, queue: str | None
+) -> CallPlan[DepthPage]:
+    """Read the depths of each queue by one command, and its total of enqueued jobs by another."""
+    names = (yield from known(context)) if queue is None else [queue]
+    now, length = int((yield from now_of(context))), resolution.length
+    periods = range(max(resolution.oldest(now), (now - span) // length), now // length + 1)
+    rows: list[DepthRow] = []
+    for some in chunks(names, _READ):
+        calls = [call for name in some for call in _reads(context, name, resolution)]
+        answers = yield from call_each(context, calls)
+        for name, records, counters in zip(some, answers[0::2], answers[1::2], strict=True):
+            if records is MISSING or counters is MISSING:
+                continue
+            found = [one for one in _records(records) if one.period in periods]
+            enqueued = enqueued_between([one.total for one in found], counters_of(counters).enqueued)
+            rows += [
+                DepthRow(name, one.period * length, one.depth(number))
+                for one, number in zip(found, enqueued, strict=True)
+            ]
+    return DepthPage(rows, now)
+
+
+def depth_keys(context: Context, queue: str) -> list[bytes]:
+    """The keys of a queue's depths."""
+    return [_depths_key(context, queue, one) for one in Resolution]
+
+
+def _depths_key(context: Context, queue: str, resolution: Resolution) -> bytes:
+    return context.redis_keys.queue(queue) + f":depth/{resolution.value}".encode()
+
+
+def _reads(context: Context, queue: str, resolution: Resolution) -> list[tuple[str, Call]]:
+    """The commands that read its depths, and its counters."""
+    depths, meta = _depths_key(context, queue, resolution), context.redis_keys.queue(queue) + b":meta"
+    return [(queue, command(depths, "HVALS", depths)), (queue, command(meta, "HGET", meta, "counters"))]
+
+
+def _records(values: Sequence[bytes]) -> list[_Record]:
+    """The records of a queue, oldest first."""
+    found = []
+    for value in values:
+        try:
+            found.append(_decode(value))
+        except msgspec.DecodeError:
+            continue  # not written by Penstock
+    return sorted(found, key=attrgetter("period"))
+
+
+# ── statistics ──
+
 
 #: Most periods that are read in one round trip.
 _STEP = 256
@@ -47,16 +140,16 @@ _stats_of = msgspec.msgpack.Decoder(TaskStats).decode
 _error_of = msgspec.msgpack.Decoder(_Fields).decode
 
 
-@isolated
+@skips_corrupt_queues
 def add_stats(context: Context, reports: Sequence[StatsReport]) -> CallPlan[list[bool]]:
     """Add reports, each in a script of its own, in one round trip.
 
     Reports of a queue with a key of a wrong type are lost: repeating them would not help.
     """
     calls = [(report.queue, _report(context, report)) for report in reports]
-    answers = (yield from each(context, calls)) if calls else []
+    answers = yield from call_each(context, calls)
     return [
-        answer is not AWAY or context.spoiled.why(report.queue) is not None
+        answer is not MISSING or context.corrupt.why(report.queue) is not None
         for report, answer in zip(reports, answers, strict=True)
     ]
 
@@ -71,7 +164,7 @@ def _report(context: Context, report: StatsReport) -> Call:
     return context.call("add_stats", [report.queue], args)
 
 
-@isolated
+@skips_corrupt_queues
 def read_stats(
     context: Context, resolution: Resolution, span: int, queue: str | None, task: str | None
 ) -> CallPlan[StatsPage]:
@@ -87,9 +180,9 @@ def read_stats(
             (name, command(key, "HGETALL", key) if task is None else command(key, "HGET", key, task))
             for (name, _), key in zip(some, keys, strict=True)
         ]
-        answers = yield from each(context, calls)
+        answers = yield from call_each(context, calls)
         for (name, period), answer in zip(some, answers, strict=True):
-            if answer is not AWAY and answer:
+            if answer is not MISSING and answer:
                 fields = answer if task is None else [task.encode(), answer]
                 rows += _rows(name, period * length, fields)
     return StatsPage(rows, now)
@@ -124,20 +217,17 @@ def _rows(queue: str, at: int, fields: Sequence[bytes]) -> list[StatsRow]:
     return found
 
 
-@isolated
+@skips_corrupt_queues
 def read_errors(context: Context, queue: str | None, task: str | None) -> CallPlan[list[ErrorGroup]]:
     """Read the groups of each queue."""
     names = (yield from known(context)) if queue is None else [queue]
     oldest = int((yield from now_of(context))) - ERRORS_KEPT
-    calls = []
-    for name in names:
-        key = context.redis_keys.queue(name) + b":errors"
-        calls.append((name, command(key, "HGETALL", key)))
-    answers = (yield from each(context, calls)) if calls else []
+    calls = [context.on_key(name, b":errors", "HGETALL") for name in names]
+    answers = yield from call_each(context, calls)
     found = [
         group
         for name, answer in zip(names, answers, strict=True)
-        if answer is not AWAY
+        if answer is not MISSING
         for group in _groups(name, answer)
         if group.last > oldest and task in (None, group.task)
     ]
@@ -154,7 +244,7 @@ def _groups(queue: str, fields: Sequence[bytes]) -> list[ErrorGroup]:
     return found
 
 
-@isolated
+@skips_corrupt_queues
 def queue_sizes(context: Context, names: Sequence[str] | None) -> CallPlan[list[QueueSize]]:
     """Ask the server for the memory of each large key, which it estimates from some of its fields."""
     every = yield from known(context)
@@ -164,10 +254,10 @@ def queue_sizes(context: Context, names: Sequence[str] | None) -> CallPlan[list[
         keys = [context.redis_keys.queue(name) + f":{part}".encode() for part in _LARGE]
         asked.append((name, command(keys[0], "HLEN", keys[0])))
         asked += [(name, command(key, "MEMORY", "USAGE", key, "SAMPLES", SIZE_SAMPLE)) for key in keys]
-    answers = (yield from each(context, asked)) if asked else []
+    answers = yield from call_each(context, asked)
     found = []
     for n, name in enumerate(wanted):
         jobs, *sizes = answers[n * (1 + len(_LARGE)) : (n + 1) * (1 + len(_LARGE))]
-        if AWAY not in (jobs, *sizes):
+        if MISSING not in (jobs, *sizes):
             found.append(QueueSize(name, sum(size or 0 for size in sizes), jobs > SIZE_SAMPLE))
     return found

@@ -1,28 +1,26 @@
-"""The verbs by which operators change jobs and queues: settings, retry, reschedule, delete, purge, drop."""
+"""The verbs by which operators change queues, batches and jobs: settings, delete, purge, drop, flush."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from penstock.core.job import Ref, State
 from penstock.core.limits import LimitChange
-from penstock.stores.contract import QueueInfo
-from penstock.stores.redis.batching import CHANGED
+from penstock.stores.contract import BatchInfo, QueueInfo
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
-from penstock.stores.redis.isolation import each
-from penstock.stores.redis.layout import NUMBER
-from penstock.stores.redis.outages import SHARED
+from penstock.stores.redis.isolation import MISSING, call_any, call_each, skips_corrupt_queues
+from penstock.stores.redis.layout import NUMBER, id_of
+from penstock.stores.redis.script_arguments import CHANGED
 from penstock.stores.redis.stored_limits import limit_values
-from penstock.stores.redis.verbs.known_queues import register
+from penstock.stores.redis.unusable_queues import SHARED
+from penstock.stores.redis.verbs.known_queues import highest, known, register
 from penstock.stores.redis.verbs.listing import infos_of
 from penstock.stores.redis.verbs.measuring import drop_stats
 from penstock.stores.redis.verbs.producing import states_of
-from penstock.stores.redis.verbs.wake_counts import notify_all_waiters
-
-__all__ = ["delete", "drop", "purge", "reschedule", "retry", "settings"]
+from penstock.stores.redis.verbs.waiting import notify_all_waiters
 
 
 def settings(
@@ -35,35 +33,12 @@ def settings(
     wanted.append("code" if change.by_code else "operator")
     wanted += [value if value == "" else repr(value) for value in limit_values(change)]
     yield from register(context, {queue})
+    yield from infos_of(context, [queue])  # what cannot be read is an error before the change, not after it
     (answer,) = raise_errors((yield [context.call("settings", [queue], wanted)]))
     if answer[0]:
         yield from notify_all_waiters(context, "changes")
     (info,) = yield from infos_of(context, [queue])
     return info or QueueInfo(queue, {})
-
-
-def retry(
-    context: Context,
-    refs: Sequence[Ref],
-    attempts: int | None,
-    expires_in: int | UnsetType | None,
-    *,
-    completed: bool = True,
-) -> CallPlan[list[State | None]]:
-    """Make ended or queued jobs available now, as if they were new; `completed`: also completed ones."""
-    left = "" if attempts is None else max(1, attempts)
-    expires = "keep" if expires_in is UNSET else "" if expires_in is None else expires_in
-    found, _ = yield from states_of(context, "retry", refs, [context.floor, left, expires, int(completed)])
-    return found
-
-
-def reschedule(
-    context: Context, refs: Sequence[Ref], delay: int, run_at: int | None
-) -> CallPlan[list[State | None]]:
-    """Give queued jobs a new time."""
-    args = [context.floor, delay, "" if run_at is None else run_at]
-    found, _ = yield from states_of(context, "reschedule", refs, args)
-    return found
 
 
 def delete(
@@ -94,9 +69,9 @@ def drop(context: Context, queue: str) -> CallPlan[bool]:
         return False
     yield from drop_stats(context, queue)
     lists = (context.redis_keys.queues, context.redis_keys.flow_queues)
-    yield from each(context, [(SHARED, command(key, "SREM", key, queue)) for key in lists])
+    yield from call_each(context, [(SHARED, command(key, "SREM", key, queue)) for key in lists])
     context.listed.discard(queue)
-    context.met.discard(queue)
+    context.used.discard(queue)
     meta = context.redis_keys.queue(queue) + b":meta"
     (again,) = raise_errors((yield [command(meta, "EXISTS", meta)]))
     if again:  # the queue was created again, perhaps before it was taken off the list
@@ -104,3 +79,37 @@ def drop(context: Context, queue: str) -> CallPlan[bool]:
     if answer:
         yield from notify_all_waiters(context, "changes")
     return True
+
+
+@skips_corrupt_queues
+def list_batches(context: Context, queue: str | None, limit: int) -> CallPlan[list[BatchInfo]]:
+    """List collecting batches of one queue, or of all."""
+    names = (yield from known(context)) if queue is None else [queue]
+    calls = [(name, context.call("batches", [name], [limit])) for name in names]
+    answers = yield from call_any(context, calls)
+    found = [
+        one
+        for name, answer in zip(names, answers, strict=True)
+        if answer is not MISSING
+        for one in _batches_of(name, answer)
+    ]
+    return sorted(found, key=BatchInfo.order)[: max(0, limit)]
+
+
+def _batches_of(queue: str, answer: list[Any]) -> list[BatchInfo]:
+    found: list[BatchInfo] = []
+    for i in range(0, len(answer), 4):
+        name, size, oldest, due = answer[i : i + 4]
+        task, _, key = name.decode().partition("\0")
+        found.append(BatchInfo(queue, task, key, size, int(oldest), int(due) if due else None))
+    return found
+
+
+def flush_batch(context: Context, queue: str, task: str, key: str) -> CallPlan[str | None]:
+    """Make a collecting batch available now; return the id of its job, None if it has no members."""
+    if context.clustered and context.steered:
+        yield from highest(context)
+    call = context.call("flush_batch", [queue], [context.floor, f"{task}\0{key}"], repeatable=False)
+    ((newest, made),) = raise_errors((yield [call]))
+    context.floor = max(context.floor, int(newest))
+    return None if made is None else id_of(made)

@@ -11,14 +11,11 @@ import msgspec
 from penstock.core.job import AttemptError, NewJob
 from penstock.stores.contract import SetAside
 from penstock.stores.redis.context import CallPlan, Context, command
-from penstock.stores.redis.isolation import AWAY, each
-from penstock.stores.redis.keys import packed
-from penstock.stores.redis.layout import UNDECODABLE
+from penstock.stores.redis.isolation import MISSING, call_each
+from penstock.stores.redis.layout import UNDECODABLE, packed
 from penstock.stores.redis.script_arguments import form_of, tail_of
 from penstock.stores.redis.verbs.known_queues import register
 from penstock.stores.redis.wire.calls import Call
-
-__all__ = ["MovedJob", "carried_by", "deliver"]
 
 #: How long (s) another process may take to deliver an entry that it read before the entry was removed.
 _STILL_READ = 3_600
@@ -57,7 +54,7 @@ class _OutboxEntry(NamedTuple):
 
 
 def carried_by(moved: MovedJob) -> bytes:
-    """Return what a moved job brings along, as `scripts/lib/moving.lua` reads it."""
+    """Return what a moved job brings along, as `scripts/lib/insert.lua` reads it."""
     parts = [_encode(error) for error in moved.errors]
     errors = b"".join(len(part).to_bytes(4, "little") + part for part in parts)
     head = _CARRIED.pack(moved.attempt, moved.lost, len(errors)) + errors
@@ -70,10 +67,12 @@ def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[No
     Delivery is at least once: if this process dies in between, the next prune of that queue delivers them.
     """
     keys = [(queue, context.redis_keys.queue(queue) + b":out", name) for queue, name in lying]
-    texts = yield from each(context, [(queue, command(key, "HGET", key, name)) for queue, key, name in keys])
+    texts = yield from call_each(
+        context, [(queue, command(key, "HGET", key, name)) for queue, key, name in keys]
+    )
     notes: list[_OutboxEntry] = []
     for (queue, key, name), text in zip(keys, texts, strict=True):
-        if text is None or text is AWAY:
+        if text is None or text is MISSING:
             continue
         try:
             notes.append(_note(context, queue, key, name, text))
@@ -85,17 +84,17 @@ def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[No
         yield from register(context, {note.to for note in notes})
         gone: list[tuple[str, Call]] = []
         once: list[tuple[str, Call] | None] = []
-        answers = yield from each(context, [(note.to, note.call) for note in notes])
+        answers = yield from call_each(context, [(note.to, note.call) for note in notes])
         for note, highest in zip(notes, answers, strict=True):
             highest, unconfirmed = context.confirmed(highest)
-            if highest is not AWAY and not unconfirmed and highest != _TAKEN:  # else the entry stays
+            if highest is not MISSING and not unconfirmed and highest != _TAKEN:  # else the entry stays
                 context.floor = max(context.floor, int(highest))
                 gone.append((note.queue, command(note.key, "HDEL", note.key, note.name)))
                 once.append(_confirmation(context, note))
-        removed = yield from each(context, gone)
-        confirmed = [one for one, answer in zip(once, removed, strict=True) if one and answer is not AWAY]
+        removed = yield from call_each(context, gone)
+        confirmed = [one for one, answer in zip(once, removed, strict=True) if one and answer is not MISSING]
         if confirmed:
-            yield from each(context, confirmed)
+            yield from call_each(context, confirmed)
 
 
 def _note(context: Context, queue: str, key: bytes, name: bytes, text: bytes) -> _OutboxEntry:
@@ -121,16 +120,15 @@ def _confirmation(context: Context, note: _OutboxEntry) -> tuple[str, Call] | No
     """Let the name be forgotten when no other process can still be about to deliver the job."""
     if note.once is None:
         return None
-    key = context.redis_keys.queue(note.to) + f":once/{note.once}".encode()
-    return note.to, command(key, "EXPIRE", key, _STILL_READ)
+    return context.on_key(note.to, f":once/{note.once}".encode(), "EXPIRE", _STILL_READ)
 
 
 def _keep_unread(context: Context, queue: str, name: bytes, text: bytes, cause: str) -> CallPlan[None]:
     """Keep an entry that cannot be read as a dead job of its queue."""
     id = f"outbox-{name.hex()}"[:128]
     call = context.call("keep_unread", [queue], [name, text, packed(id), cause])
-    (kept,) = yield from each(context, [(queue, call)])
-    if kept is not AWAY:
+    (kept,) = yield from call_each(context, [(queue, call)])
+    if kept is not MISSING:
         context.set_asides.add(SetAside("outbox entry", queue, id, cause))
 
 

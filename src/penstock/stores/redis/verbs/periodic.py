@@ -12,17 +12,13 @@ from penstock.core.job import Ref
 from penstock.core.lifecycle import REPLACED
 from penstock.core.schedule import Entry, NewEntry, Overlap, unreadable_entry
 from penstock.stores.contract import Tick, TickResult, TickStatus, Timetable
-from penstock.stores.redis.batching import HEAVY, by_queue, in_bytes, parts_of
 from penstock.stores.redis.context import CallPlan, Context, raise_errors
-from penstock.stores.redis.isolation import AWAY, any_of, each, isolated
-from penstock.stores.redis.keys import id_of, packed
-from penstock.stores.redis.layout import UNDECODABLE
-from penstock.stores.redis.script_arguments import form_of, tail_of
+from penstock.stores.redis.isolation import MISSING, call_any, call_each, skips_corrupt_queues
+from penstock.stores.redis.layout import UNDECODABLE, id_of, packed
+from penstock.stores.redis.script_arguments import HEAVY, by_queue, form_of, in_bytes, parts_of, tail_of
 from penstock.stores.redis.verbs.known_queues import highest, known, now_of, register
-from penstock.stores.redis.verbs.wake_counts import notify_all_waiters
+from penstock.stores.redis.verbs.waiting import notify_all_waiters
 from penstock.stores.redis.wire.calls import Call
-
-__all__ = ["delete_entries", "entries", "pause_entries", "put_entries", "tick"]
 
 _HEAD = struct.Struct("<ddddB")
 _STATUSES = {b"a": TickStatus.APPLIED, b"s": TickStatus.STALE, b"e": TickStatus.EARLY, b"g": TickStatus.GONE}
@@ -31,15 +27,15 @@ _blob = msgspec.msgpack.Encoder().encode
 _spec_of = msgspec.msgpack.Decoder(NewEntry).decode
 
 
-@isolated
+@skips_corrupt_queues
 def entries(context: Context, queues: Sequence[str] | None) -> CallPlan[Timetable]:
     names = (yield from known(context)) if queues is None else sorted(set(queues))
     if not names:
         return Timetable([], (yield from now_of(context)))
     servers = context.servers(names)
     asked = [(few[0], context.call("entries", few, [])) for few in servers]
-    answered = zip(servers, (yield from any_of(context, asked)), strict=True)
-    there = [(few, answer) for few, answer in answered if answer is not AWAY]
+    answered = zip(servers, (yield from call_any(context, asked)), strict=True)
+    there = [(few, answer) for few, answer in answered if answer is not MISSING]
     found = [
         (name, _shown_of(queue, name, text))
         for queue, answer in _queues_of(there)
@@ -103,15 +99,15 @@ def put_entries(context: Context, specs: Sequence[NewEntry]) -> CallPlan[list[En
             spec = specs[place]
             args += (spec.name, spec.schedule.key, _blob(spec))
         calls.append((queue, context.call("put_entries", [queue], args)))
-    answers = yield from each(context, calls)
+    answers = yield from call_each(context, calls)
     found: dict[int, Entry] = {}
     for (_, places), answer in zip(parts, answers, strict=True):
-        if answer is AWAY:
+        if answer is MISSING:
             continue
         found.update(zip(places, map(_entry_of, answer[1:]), strict=True))
-    if any(answer is not AWAY and answer[0] for answer in answers):
+    if any(answer is not MISSING and answer[0] for answer in answers):
         yield from notify_all_waiters(context, "changes")
-    if AWAY in answers:  # the entries of the other queues are stored
+    if MISSING in answers:  # the entries of the other queues are stored
         raise context.unavailable([queue for queue, _ in parts])
     return [found[place] for place in range(len(specs))]
 
@@ -153,15 +149,15 @@ def delete_entries(context: Context, refs: Sequence[Ref]) -> CallPlan[list[bool]
 # ── tick ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@isolated
+@skips_corrupt_queues
 def tick(context: Context, ticks: Sequence[Tick]) -> CallPlan[list[TickResult]]:
     """Run one script per tick. A script may be sent again, because it does nothing the second time."""
     if not ticks:
         return []
     if context.clustered and context.steered:
         yield from highest(context)
-    answers = yield from each(context, [(one.ref.queue, _tick_call(context, one)) for one in ticks])
-    given = [answer for answer in answers if answer is not AWAY]
+    answers = yield from call_each(context, [(one.ref.queue, _tick_call(context, one)) for one in ticks])
+    given = [answer for answer in answers if answer is not MISSING]
     context.floor = max(context.floor, *(int(answer[1]) for answer in given), 0)
     if any(answer[2] for answer in given):
         yield from notify_all_waiters(context, "cancels")
@@ -169,7 +165,7 @@ def tick(context: Context, ticks: Sequence[Tick]) -> CallPlan[list[TickResult]]:
 
 
 def _ticked(one: Tick, answer: Any) -> TickResult:
-    if answer is AWAY:
+    if answer is MISSING:
         return TickResult(TickStatus.UNKNOWN, ())
     status, _, _, codes = answer
     new = [job.id for job, code in zip(one.jobs, codes, strict=False) if code == ord("n")]

@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock.core.errors import EnqueueUnknown, StoreCorrupt, StoreUnavailable
 from penstock.core.job import Job, NewJob, Ref, State
-from penstock.stores.contract import Enqueued, EnqueueStatus, Replacement
-from penstock.stores.redis.batching import BATCH, CHANGED, MOST_BYTES, chunks, id_list, in_bytes, parts_of
+from penstock.stores.contract import Enqueued, EnqueueStatus, Replacement, unwritable
 from penstock.stores.redis.context import CallPlan, Context, raise_errors
-from penstock.stores.redis.keys import id_of, packed
-from penstock.stores.redis.layout import STATES, UNWRITABLE
+from penstock.stores.redis.layout import STATES, UNWRITABLE, id_of, packed
 from penstock.stores.redis.reading import shown
-from penstock.stores.redis.script_arguments import form_of, tail_of
+from penstock.stores.redis.script_arguments import (
+    BATCH,
+    CHANGED,
+    MOST_BYTES,
+    chunks,
+    form_of,
+    id_list,
+    in_bytes,
+    parts_of,
+    tail_of,
+)
 from penstock.stores.redis.verbs.known_queues import highest, register
-from penstock.stores.redis.verbs.wake_counts import notify_all_waiters
+from penstock.stores.redis.verbs.waiting import notify_all_waiters
 from penstock.stores.redis.wire.calls import Call
 from penstock.stores.redis.wire.faults import ReplyLost
 from penstock.stores.text_encoding import storable
-
-__all__ = [
-    "MOST_QUEUES",
-    "Part",
-    "answers_of",
-    "cancel",
-    "enqueue",
-    "get",
-    "raise_whole",
-    "register_again",
-    "replace_jobs",
-    "states_of",
-]
 
 _STATUSES = {
     ord("n"): EnqueueStatus.NEW,
@@ -82,7 +77,7 @@ def enqueue(context: Context, jobs: Sequence[NewJob]) -> CallPlan[list[Enqueued]
         return (yield from _without_unwritable(context, jobs))
     answers = yield calls
     if any(isinstance(answer, StoreCorrupt) for answer in answers):  # the next verbs run queue by queue
-        context.spoiled.met()
+        context.corrupt.isolate()
     raise_whole(answers, jobs)
     for part, batch, answer in zip(parts, batches, answers, strict=True):
         for place, one in zip(part, answers_of(context, batch, answer, new), strict=True):
@@ -98,12 +93,12 @@ def _enqueue_one(context: Context, job: NewJob) -> CallPlan[list[Enqueued]]:
         digest, text = context.profiles.write(job)
         args = (context.floor, b"", 1, digest, text, packed(job.id), form_of(job, 1), tail_of(job, digest))
     except UNWRITABLE as error:
-        return [_unwritable(job, error)]
+        return [unwritable(job, error)]
     call = context.call("enqueue", (job.queue,), args, repeatable=False, replicas=context.replicas)
     (answer,) = yield [call]
     if isinstance(answer, Exception):
         if isinstance(answer, StoreCorrupt):
-            context.spoiled.met()
+            context.corrupt.isolate()
         raise_whole([answer], [job])
     new: set[str] = set()
     enqueued = answers_of(context, (job,), answer, new)
@@ -123,7 +118,7 @@ def replace_jobs(context: Context, replacements: Sequence[Replacement]) -> CallP
         try:
             calls.append(_replace_call(context, one))
         except UNWRITABLE as error:
-            enqueued[n] = _unwritable(one.new, error)
+            enqueued[n] = unwritable(one.new, error)
     sent = [n for n in range(len(jobs)) if n not in enqueued]
     answers = (yield calls) if calls else []
     raise_whole(answers, [jobs[n] for n in sent])
@@ -150,10 +145,6 @@ def register_again(context: Context, new: set[str]) -> CallPlan[None]:
         context.listed -= new
 
 
-def _unwritable(job: NewJob, error: Exception) -> Enqueued:
-    return Enqueued(EnqueueStatus.FAILED, job.id, cause=f"the job cannot be written: {error}")
-
-
 def _without_unwritable(context: Context, jobs: Sequence[NewJob]) -> CallPlan[list[Enqueued]]:
     """Enqueue all jobs except those that a record cannot hold, which are answered FAILED."""
     failed: dict[int, Enqueued] = {}
@@ -161,7 +152,7 @@ def _without_unwritable(context: Context, jobs: Sequence[NewJob]) -> CallPlan[li
         try:
             _enqueue_call(context, [job], ())
         except UNWRITABLE as error:
-            failed[n] = _unwritable(job, error)
+            failed[n] = unwritable(job, error)
     stored = iter((yield from enqueue(context, [job for n, job in enumerate(jobs) if n not in failed])))
     return [failed[n] if n in failed else next(stored) for n in range(len(jobs))]
 
@@ -181,7 +172,7 @@ def _parts_by_count(context: Context, jobs: Sequence[NewJob]) -> list[Sequence[i
     places = range(len(jobs))
     if all(job.queue == first for job in jobs):
         return chunks(places, BATCH)
-    if not context.apart:
+    if not context.queue_by_queue:
         parts = chunks(places, BATCH)
         if all(len({jobs[place].queue for place in part}) <= MOST_QUEUES for part in parts):
             return parts
@@ -277,23 +268,46 @@ def states_of(
     context: Context, script: str, refs: Sequence[Ref], args: Sequence[bytes | str | int]
 ) -> CallPlan[tuple[list[State | None], int]]:
     """Run a script that answers one status code per job; return the states, and the sum of its counts."""
-    parts = parts_of(refs, CHANGED)
-    found: list[State | None] = [None] * len(refs)
+    codes, total = yield from codes_of(context, script, parts_of(refs, CHANGED), refs, args)
+    return [state_of(code) for code in codes], total
+
+
+def state_of(code: str) -> State | None:
+    """The state of a status code; None: the job does not exist."""
+    return None if code == "-" else STATES[ord(code) - _FIRST_STATE]
+
+
+def codes_of(
+    context: Context,
+    script: str,
+    parts: list[Part],
+    refs: Sequence[Ref],
+    args: Sequence[bytes | str | int],
+    own: Callable[[int], Sequence[bytes | str | int]] | None = None,
+) -> CallPlan[tuple[list[str], int]]:
+    """Run a script part by part; return its status code of each job, and the sum of its counts.
+
+    `own`: the arguments of the job at a position, besides its id.
+    """
+    codes = ["-"] * len(refs)
     total = 0
     while parts:
         # one script at a time: the server does those of a pipeline in a row, and nothing for others meanwhile
         queue, part = parts.pop(0)
-        (answer,) = raise_errors((yield [context.call(script, [queue], [*args, *id_list(refs, part)])]))
+        jobs = id_list(refs, part)
+        if own is not None:
+            jobs = [one for id, place in zip(jobs, part, strict=True) for one in (id, *own(place))]
+        (answer,) = raise_errors((yield [context.call(script, [queue], [*args, *jobs])]))
         if isinstance(answer, list):
             total += answer[0]
             if len(answer) > 2:
                 context.floor = max(context.floor, int(answer[2]))
             answer = answer[1]
         for place, code in zip(part, answer.decode(), strict=False):
-            found[place] = None if code == "-" else STATES[ord(code) - _FIRST_STATE]
+            codes[place] = code
         if len(answer) < len(part):  # the script ended early, because batches have many members
             parts.insert(0, (queue, part[len(answer) :]))
-    return found, total
+    return codes, total
 
 
 def cancel(context: Context, refs: Sequence[Ref], reason: str) -> CallPlan[list[State | None]]:

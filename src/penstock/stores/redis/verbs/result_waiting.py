@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.core.job import Job, Ref
-from penstock.stores.redis.batching import BATCH, id_list, parts_of
 from penstock.stores.redis.context import CallPlan, Context
-from penstock.stores.redis.isolation import AWAY, any_of, isolated
-from penstock.stores.redis.keys import id_of
+from penstock.stores.redis.isolation import MISSING, call_any, skips_corrupt_queues
+from penstock.stores.redis.layout import id_of
+from penstock.stores.redis.script_arguments import BATCH, id_list, parts_of
 from penstock.stores.redis.verbs.producing import MOST_QUEUES, Part, get
 
-__all__ = ["find_ended"]
 
-
-@isolated
+@skips_corrupt_queues
 def find_ended(
     context: Context, refs: Sequence[Ref], channel: str, seconds: float
 ) -> CallPlan[dict[Ref, Job | None]]:
@@ -40,10 +38,10 @@ def _open_ones(context: Context, refs: Sequence[Ref], channel: str, timeout: int
         for _, part in group:
             args += (len(part), *id_list(refs, part))
         calls.append((group[0][0], context.call("watch_ends", [queue for queue, _ in group], args)))
-    answers = yield from any_of(context, calls)
+    answers = yield from call_any(context, calls)
     open: set[Ref] = set()
     for group, answer in zip(groups, answers, strict=True):
-        if answer is AWAY:
+        if answer is MISSING:
             open |= {refs[place] for _, part in group for place in part}
             continue
         for (queue, _), ids in zip(group, answer, strict=True):
@@ -56,7 +54,7 @@ def _together(context: Context, parts: list[Part]) -> list[list[Part]]:
     groups: list[list[Part]] = []
     room = 0
     for part in parts:
-        if context.apart or len(part[1]) > room or len(groups[-1]) == MOST_QUEUES:
+        if context.queue_by_queue or len(part[1]) > room or len(groups[-1]) == MOST_QUEUES:
             groups.append([])
             room = BATCH
         groups[-1].append(part)

@@ -1,17 +1,20 @@
-"""search_jobs: one bounded step of a search, over several queues.
+"""search: one bounded step of a search, over several queues.
 
 Each queue is passed by a script of its own, from the cursor on. The queue that stopped the previous step
 comes first; the others are passed only as far as that one was, some in each request, because a server runs
 the calls of one request without a pause. Then the queue that stopped first is passed further, as long as that
 takes the step on. Jobs beyond the first place at which a script stopped are left to the next step.
+
+Jobs are looked up by an id in each queue, without a script.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from penstock.core.job import Job
+from penstock.core.job import Job, Ref
 from penstock.stores.contract import (
     MOST_FOUND,
     SEARCH_BYTES,
@@ -24,16 +27,14 @@ from penstock.stores.contract import (
 )
 from penstock.stores.cursors import not_a_cursor, numbers_of
 from penstock.stores.job_matcher import JobMatcher
-from penstock.stores.redis.batching import chunks
 from penstock.stores.redis.context import CallPlan, Context
-from penstock.stores.redis.isolation import AWAY, each, isolated
-from penstock.stores.redis.keys import EPOCH
-from penstock.stores.redis.layout import NUMBER
+from penstock.stores.redis.isolation import MISSING, call_each, run_for_queue, skips_corrupt_queues
+from penstock.stores.redis.layout import EPOCH, NUMBER
 from penstock.stores.redis.reading import shown
+from penstock.stores.redis.script_arguments import chunks
 from penstock.stores.redis.verbs.known_queues import known
+from penstock.stores.redis.verbs.producing import get
 from penstock.stores.redis.wire.calls import Call
-
-__all__ = ["search_jobs"]
 
 #: Jobs that one request passes: a server takes up to 10 µs for each.
 _STEP = SEARCH_STEP // 2
@@ -41,12 +42,17 @@ _STEP = SEARCH_STEP // 2
 _LEAST, _QUEUES = 10, 25
 #: How often a queue is passed further, and the number of jobs each time.
 _FURTHER, _FURTHER_JOBS = 10, 50
+#: Matches a stored id in a cursor.
+_IS_HEX = re.compile(r"(?:[0-9a-f]{2})+").fullmatch
 #: How far the clock in a generation may be from the time of the enqueue (ms).
 _DRIFT = 60_000
 
 
 class _QueueKey(NamedTuple):
-    """A place in the order: the time (0 in order of enqueue), and the generation and queue of the job."""
+    """A place in the order: the time (0 in order of enqueue), and the generation and queue of the job.
+
+    In ready order, which is of one queue: the negative priority, the place, and the stored id in hexadecimal.
+    """
 
     time: int
     generation: int
@@ -94,7 +100,7 @@ class _SearchRequest:
 
         `share`: the number of queues among which the step is divided.
         """
-        start, generation = self._begin(queue, cursor)
+        start, generation, member = self._begin(queue, cursor)
         end = self._stop
         if stop is not None:
             number = stop.generation if self.order is JobOrder.ENQUEUED else stop.time
@@ -110,15 +116,20 @@ class _SearchRequest:
             max(_LEAST, _STEP // share),
             SEARCH_BYTES // share,
         ]
-        return context.call("search", [queue], [*args, *self._rest])
+        return context.call("search", [queue], [*args, *self._rest, member])
 
-    def _begin(self, queue: str, cursor: _QueueKey | None) -> tuple[int | None, int]:
-        """Where a queue begins: descending before this, else at this; equal places are in order of queue."""
+    def _begin(self, queue: str, cursor: _QueueKey | None) -> tuple[int | None, int, bytes]:
+        """Where a queue begins: descending before this, else at this; equal places are in order of queue.
+
+        In ready order, behind this place and stored id.
+        """
         if cursor is None:
-            return self._start, 0
+            return self._start, 0, b""
+        if self.order is JobOrder.READY:
+            return cursor.time, cursor.generation, bytes.fromhex(cursor.queue)
         behind = queue < cursor.queue if self.descending else queue <= cursor.queue
         generation = cursor.generation + behind
-        return (generation, 0) if self.order is JobOrder.ENQUEUED else (cursor.time, generation)
+        return (generation, 0, b"") if self.order is JobOrder.ENQUEUED else (cursor.time, generation, b"")
 
     def first(self, places: list[_QueueKey]) -> _QueueKey | None:
         """The place that comes first in the order."""
@@ -127,6 +138,10 @@ class _SearchRequest:
     def reaches(self, passed: list[_Passed], stop: _QueueKey) -> bool:
         """Whether as many jobs that may match lie up to this place as the step is to find."""
         return sum(self._within(place, stop) for one in passed for place, _ in one.hits) >= self.limit
+
+    def is_behind(self, place: _QueueKey, cursor: _QueueKey) -> bool:
+        """Whether a job at this place is still to be passed."""
+        return place < cursor if self.descending else place > cursor
 
     def _within(self, place: _QueueKey, stop: _QueueKey | None) -> bool:
         """Whether this step passes the place, if the next one begins behind `stop`."""
@@ -156,8 +171,8 @@ class _SearchRequest:
         return round(one.seen * before / len(one.hits))
 
 
-@isolated
-def search_jobs(
+@skips_corrupt_queues
+def search(
     context: Context,
     filter: JobFilter,
     order: JobOrder,
@@ -165,23 +180,49 @@ def search_jobs(
     after: str | None,
     limit: int,
 ) -> CallPlan[SearchPage]:
-    cursor = None if after is None else _cursor(after)
-    search = _SearchRequest(filter, order, descending=descending, limit=limit)
+    cursor = None if after is None else _cursor(after, order)
+    request = _SearchRequest(filter, order, descending=descending, limit=limit)
     names = filter.queues or (yield from known(context))
     if not names:
         return SearchPage([], None, 0)
+    if filter.id is not None:
+        return (yield from _with_id(context, request, filter.id, names, cursor))
     leader = cursor.queue if cursor is not None and cursor.queue in names else names[0]
-    passed, away = yield from _passed(context, search, [leader], cursor, None)
+    passed, away = yield from _passed(context, request, [leader], cursor, None)
     stop = passed[0].stopped if passed else None
     for some in chunks([name for name in names if name != leader], _QUEUES):
-        more, also = yield from _passed(context, search, some, cursor, stop)
+        more, also = yield from _passed(context, request, some, cursor, stop)
         passed, away = passed + more, away + also
     if not passed:
         raise context.unavailable(names)
     if len(passed) > 1:
-        passed, also = yield from _further(context, search, passed, stop)
+        passed, also = yield from _further(context, request, passed, stop)
         away = tuple(sorted({*away, *also}))
-    return search.page(passed, away)
+    return request.page(passed, away)
+
+
+def _with_id(
+    context: Context, search: _SearchRequest, id: str, names: Sequence[str], cursor: _QueueKey | None
+) -> CallPlan[SearchPage]:
+    """Look the id up in each queue."""
+    found: list[Job | None] = []
+    lost: list[str] = []
+    if context.queue_by_queue:
+        for name in names:
+            answer = yield from run_for_queue(context, name, get(context, [Ref(name, id)]))
+            if answer is MISSING:
+                lost.append(name)
+            else:
+                found += answer
+    else:
+        found = yield from get(context, [Ref(name, id) for name in names])
+    jobs = [job for job in found if job is not None]
+    if lost and not jobs:  # the job may be in a queue that is away
+        raise context.unavailable(names)
+    hits = [(_QueueKey(0, job.generation, job.queue), job) for job in jobs]
+    hits = [hit for hit in hits if cursor is None or search.is_behind(hit[0], cursor)]
+    away = tuple(name for name in lost if context.corrupt.why(name) is None)
+    return search.page([_Passed("", None, len(hits), hits)], away)
 
 
 def _further(
@@ -215,32 +256,35 @@ def _passed(
     """Pass these queues. Those that are away are left out, and named; spoiled ones are left out."""
     share = share or len(queues)
     calls = [(queue, search.call(context, queue, cursor, stop, share)) for queue in queues]
-    answers = yield from each(context, calls)
+    answers = yield from call_each(context, calls)
     found: list[_Passed] = []
     away: list[str] = []
     for queue, answer in zip(queues, answers, strict=True):
-        if answer is not AWAY:
+        if answer is not MISSING:
             found.append((yield from _read(context, search.order, queue, answer)))
-        elif context.spoiled.why(queue) is None:
+        elif context.corrupt.why(queue) is None:
             away.append(queue)
     return found, tuple(away)
 
 
 def _read(context: Context, order: JobOrder, queue: str, answer: list[Any]) -> CallPlan[_Passed]:
-    early, number, generation, seen, *facts = answer
+    early, number, generation, last, seen, *facts = answer
 
-    def place(number: bytes, generation: bytes) -> _QueueKey:
-        return _QueueKey(0 if order is JobOrder.ENQUEUED else int(number), int(generation), queue)
+    def place(number: bytes, generation: bytes, id: bytes) -> _QueueKey:
+        time = 0 if order is JobOrder.ENQUEUED else int(number)
+        return _QueueKey(time, int(generation), id.hex() if order is JobOrder.READY else queue)
 
     rows = list(zip(facts[2::5], facts[3::5], facts[4::5], strict=True))
     jobs: list[Job] = yield from shown(context, queue, rows)
-    places = map(place, facts[0::5], facts[1::5])
-    stopped = place(number, generation) if early else None
+    places = map(place, facts[0::5], facts[1::5], facts[2::5])
+    stopped = place(number, generation, last) if early else None
     return _Passed(queue, stopped, seen, list(zip(places, jobs, strict=True)))
 
 
 def _range_of(filter: JobFilter, order: JobOrder) -> TimeRange:
     """The range of the numbers of this order. Generations follow the clock roughly; the matcher is exact."""
+    if order is JobOrder.READY:
+        return TimeRange()
     if order is not JobOrder.ENQUEUED:
         return filter.due if order is JobOrder.DUE else filter.ended
     since, until = filter.enqueued.since, filter.enqueued.until
@@ -255,9 +299,9 @@ def _generation(instant: int) -> int:
     return max(0, instant - EPOCH) << 12
 
 
-def _cursor(after: str) -> _QueueKey:
+def _cursor(after: str, order: JobOrder) -> _QueueKey:
     *numbers, queue = after.split(":", 2)
-    if not queue:
+    if not queue or (order is JobOrder.READY and not _IS_HEX(queue)):
         raise not_a_cursor(after)
     time, generation = numbers_of(":".join(numbers), 2)
     return _QueueKey(time, generation, queue)

@@ -12,25 +12,26 @@ from penstock.core.errors import StoreCorrupt
 from penstock.core.job import MAX_ERRORS, Lease, NewJob, State
 from penstock.core.lifecycle import Transition, set_aside
 from penstock.stores.contract import Settled, Settlement, no_outcome
-from penstock.stores.redis.batching import BATCH, HEAVY, chunks, in_bytes, numbered
 from penstock.stores.redis.context import CallPlan, Context
-from penstock.stores.redis.isolation import AWAY, each
-from penstock.stores.redis.keys import packed
-from penstock.stores.redis.layout import UNWRITABLE
-from penstock.stores.redis.outages import SHARED
+from penstock.stores.redis.isolation import MISSING, call_each
+from penstock.stores.redis.layout import UNWRITABLE, packed
 from penstock.stores.redis.script_arguments import (
+    BATCH,
+    HEAVY,
     CannotWrite,
+    chunks,
     form_of,
+    in_bytes,
     lease_prefix,
+    numbered,
     tail_of,
     transition_bytes,
 )
-from penstock.stores.redis.verbs.flow_ends import deliver_ends
+from penstock.stores.redis.unusable_queues import SHARED
+from penstock.stores.redis.verbs.flow_store import deliver_ends
 from penstock.stores.redis.verbs.known_queues import register, register_call
 from penstock.stores.redis.verbs.outbox import deliver
 from penstock.stores.redis.wire.calls import Call
-
-__all__ = ["settle"]
 
 _GENERATIONS = 1 << 56
 _LATER = ord("l")
@@ -45,7 +46,7 @@ def settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[list
     try:
         return (yield from (_settle_alike if alike else _settle)(context, settlements))
     except StoreCorrupt:  # the caller repeats it, queue by queue; a repeat here would find settled jobs STALE
-        context.spoiled.met()
+        context.corrupt.isolate()
         raise
     except CannotWrite:  # raised before anything was sent
         return (yield from _settle(context, [_writable(context, one) for one in settlements]))
@@ -71,8 +72,10 @@ def _settle_alike(context: Context, settlements: Sequence[Settlement]) -> CallPl
         args += _plain(settlements, context.stored_ids.take)
     except UNWRITABLE as error:
         raise CannotWrite(str(error)) from error
-    (answer,) = yield from each(context, [(queue, context.call("settle", [queue], args, repeatable=False))])
-    if answer is AWAY:
+    (answer,) = yield from call_each(
+        context, [(queue, context.call("settle", [queue], args, repeatable=False))]
+    )
+    if answer is MISSING:
         return [Settled.UNKNOWN] * len(settlements)
     codes, highest, out = answer
     context.floor = max(context.floor, int(highest))
@@ -117,9 +120,9 @@ def _settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[lis
     if calls:
         lying: list[tuple[str, list[bytes]]] = []
         later: list[int] = []  # settlements that would have made the script run too long
-        answers = yield from each(context, calls)
+        answers = yield from call_each(context, calls)
         for part, answer in zip(places, answers, strict=not following):
-            if answer is AWAY:
+            if answer is MISSING:
                 for place in part:
                     settled[place] = Settled.UNKNOWN
                 continue

@@ -9,13 +9,11 @@ import msgspec
 
 from penstock.stores.contract import WorkerInfo
 from penstock.stores.redis.context import CallPlan, Context, command
-from penstock.stores.redis.isolation import AWAY, any_of, each
+from penstock.stores.redis.isolation import MISSING, call_any, call_each
 from penstock.stores.redis.layout import UNDECODABLE
-from penstock.stores.redis.outages import SHARED
+from penstock.stores.redis.unusable_queues import SHARED
 from penstock.stores.redis.verbs.known_queues import list_again
 from penstock.stores.redis.wire.calls import Call
-
-__all__ = ["SILENT", "announce", "retire", "workers"]
 
 SILENT = 60_000
 _worker_decode = msgspec.msgpack.Decoder(WorkerInfo).decode
@@ -24,7 +22,7 @@ _worker_decode = msgspec.msgpack.Decoder(WorkerInfo).decode
 def announce(context: Context, worker: WorkerInfo) -> CallPlan[None]:
     """Store the announcement of a worker, with the time."""
     text = msgspec.msgpack.encode(worker)
-    context.met.update(worker.queues)
+    context.used.update(worker.queues)
     yield from _of_workers(
         context, context.shared_call("announce", context.redis_keys.workers, [worker.id, text])
     )
@@ -33,21 +31,20 @@ def announce(context: Context, worker: WorkerInfo) -> CallPlan[None]:
 
 
 def _of_workers(context: Context, call: Call) -> CallPlan[Any]:
-    """Run a call on the list of workers; return AWAY if only that list is away on a Cluster."""
-    (answer,) = yield from each(context, [(SHARED, call)])
-    if answer is AWAY:
-        others = sorted(context.met - {SHARED})
+    """Run a call on the list of workers; return MISSING if only that list is away on a Cluster."""
+    (answer,) = yield from call_each(context, [(SHARED, call)])
+    if answer is MISSING:
+        others = sorted(context.used - {SHARED})
         if not others:
             raise context.unavailable([SHARED])
-        keys = [(queue, context.redis_keys.queue(queue) + b":meta") for queue in others]
-        yield from any_of(context, [(queue, command(key, "EXISTS", key)) for queue, key in keys])
+        yield from call_any(context, [context.on_key(queue, b":meta", "EXISTS") for queue in others])
     return answer
 
 
 def retire(context: Context, worker: str) -> CallPlan[None]:
     """Remove a worker from the list."""
     key = context.redis_keys.workers
-    yield from each(context, [(SHARED, command(key, "HDEL", key, worker))])
+    yield from call_each(context, [(SHARED, command(key, "HDEL", key, worker))])
 
 
 def workers(context: Context) -> CallPlan[list[WorkerInfo]]:
@@ -55,7 +52,7 @@ def workers(context: Context) -> CallPlan[list[WorkerInfo]]:
     answer = yield from _of_workers(
         context, context.shared_call("workers", context.redis_keys.workers, [SILENT, 0])
     )
-    if answer is AWAY:
+    if answer is MISSING:
         return []
     found = [_worker_of(id, text) for id, text in zip(answer[1::2], answer[2::2], strict=True)]
     return sorted(found, key=lambda worker: (worker.started_at, worker.id))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from penstock.core.duration import milliseconds
 from penstock.core.errors import ConfigError, did_you_mean
-from penstock.stores.redis.wire.tls import check_tls_options
-
-__all__ = ["Address", "Mode", "Node"]
+from penstock.core.formats import milliseconds
 
 Mode = Literal["single", "sentinel", "cluster"]
 
@@ -27,9 +26,33 @@ _MODES: dict[str, Mode] = {
 }
 _COMMON = ("timeout", "connect_timeout", "wait_replicas", "wait_timeout", "prefix")
 _TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
+_TLS_FILES = _TLS[:3]
 _CERT_REQS = ("required", "none")
 _YES_NO = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _PREFIX = re.compile(r"[A-Za-z0-9._:@+=~-]{1,64}")
+
+#: What the server's certificate must be. redis-py writes None for "none".
+VERIFY_MODES = {
+    None: ssl.CERT_NONE,
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+#: The options of TLS that `connect.py` applies; they have redis-py's names.
+TLS_OPTIONS = (
+    "ssl_ca_certs",
+    "ssl_ca_data",
+    "ssl_ca_path",
+    "ssl_cert_reqs",
+    "ssl_certfile",
+    "ssl_check_hostname",
+    "ssl_ciphers",
+    "ssl_exclude_verify_flags",
+    "ssl_include_verify_flags",
+    "ssl_keyfile",
+    "ssl_min_version",
+    "ssl_password",
+)
 
 #: The connection settings that are taken from a client; the others concern only the client's own connections.
 _TAKEN = re.compile(r"ssl_.+|socket_keepalive|socket_keepalive_options|socket_type|credential_provider")
@@ -50,7 +73,7 @@ class Address:
     """The settings of a store before its first connection. Durations are in ms.
 
     - `nodes`: the server, the sentinels, or some nodes of the cluster.
-    - `options`, `sentinel_options`: of TLS (`tls.py`), of sockets (`sockets.py`), and `credential_provider`.
+    - `options`, `sentinel_options`: of TLS and of sockets (`connect.py`), and `credential_provider`.
 
     The text form contains no secrets.
     """
@@ -177,7 +200,7 @@ def _query(parts: SplitResult, shown: str) -> dict[str, Any]:
             raise ConfigError(f"{parts.scheme}:// has no option {name!r}{hint}")
         if name in found:
             raise ConfigError(f"{shown!r} gives {name!r} twice")
-        found[name] = value
+        found[name] = os.path.abspath(value) if name in _TLS_FILES else value
     return found
 
 
@@ -328,7 +351,7 @@ def _of_cluster(manager: Any, client: Any) -> dict[str, Any]:
 def _settings(given: Mapping[str, Any], tls: bool) -> dict[str, Any]:
     options = {name: value for name, value in given.items() if _TAKEN.fullmatch(name)}
     if tls:
-        check_tls_options(options)
+        _check_tls_options(options)
     return {
         "db": int(given.get("db") or 0),
         "username": given.get("username") or "",
@@ -336,6 +359,21 @@ def _settings(given: Mapping[str, Any], tls: bool) -> dict[str, Any]:
         "tls": tls,
         "options": options,
     }
+
+
+def _check_tls_options(options: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an option that `tls_context` cannot apply: none is ignored silently."""
+    for name, value in options.items():
+        if name.startswith("ssl_") and name not in TLS_OPTIONS and value:
+            raise ConfigError(
+                f"Penstock does not support {name}, which this client has: give a URL, or another client; "
+                f"the options of TLS are {', '.join(TLS_OPTIONS)}"
+            )
+    asked = options.get("ssl_cert_reqs")
+    if not isinstance(asked, ssl.VerifyMode) and asked not in VERIFY_MODES:
+        known = [name for name in VERIFY_MODES if name]
+        hint = did_you_mean(str(asked), known)
+        raise ConfigError(f"ssl_cert_reqs={asked!r} is not one of {', '.join(known)}{hint}")
 
 
 def _speaks_tls(connection_class: Any) -> bool:

@@ -1,28 +1,36 @@
-"""An async connection that many callers share: requests go out at once, replies are matched to callers."""
+"""Async connections: one that many callers share, and the listener of an event loop for messages.
+
+Requests go out at once, and replies are matched to callers. A message is only a wake-up: one that is
+published while the connection is down is lost, and `on_lost` reports that there may be such messages.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import fcntl
-import ssl
 import sys
 import termios
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import hiredis
 
 from penstock.core.errors import StoreError, StoreUnavailable
+from penstock.core.formats import format_ms
 from penstock.stores.redis.wire.address import Address, Node
-from penstock.stores.redis.wire.connect import Abortable, connect_async, settings, where
-from penstock.stores.redis.wire.encoding import encoded_all
-from penstock.stores.redis.wire.faults import ErrorReply, Lost, Unsent, cannot_connect, lost_because, read
-from penstock.stores.redis.wire.handshake import Handshake, Kind, Server
-
-__all__ = ["AsyncConnection", "handshake_error", "open_async_connection"]
+from penstock.stores.redis.wire.calls import backoff, encoded, encoded_all
+from penstock.stores.redis.wire.connect import (
+    Abortable,
+    Handshake,
+    Kind,
+    Server,
+    connect_async,
+    handshake_error,
+)
+from penstock.stores.redis.wire.faults import ErrorReply, Lost, Step, Unsent, lost_because, read
 
 #: How often a busy connection checks for overdue calls (seconds).
 _WATCH = 0.25
@@ -217,24 +225,148 @@ async def open_async_connection(address: Address, node: Node, kind: Kind, timeou
     return connection
 
 
-def handshake_error(
-    lost: Lost | Unsent, replies: list[Any], address: Address, node: Node, kind: Kind
-) -> StoreError:
-    """The error for a connection that broke during its handshake: the server's error reply, if any."""
-    there = where(address, node, kind)
-    for reply in replies:
-        if isinstance(reply, ErrorReply):
-            error = read(str(reply), there).error
-            if error is not None:
-                return error
-    tls, options = settings(address, kind)
-    if isinstance(lost.cause, ssl.SSLError):
-        return cannot_connect(lost.cause, there, waited=0)
-    if node.port == 0 or (kind == "sentinel" and not tls):
-        return StoreUnavailable(f"{there}: {lost}")
-    if not tls:
-        return StoreUnavailable(f"{there}: {lost} (if that port speaks TLS, use rediss://)")
-    if options.get("ssl_certfile"):
-        return StoreUnavailable(f"{there}: {lost}")
-    hint = "if it requires a client certificate, give ?ssl_certfile= and ssl_keyfile="
-    return StoreUnavailable(f"{there}: {lost} ({hint})")
+OnMessage = Callable[[bytes], None]
+
+
+class _Channel:
+    """The listener of one channel."""
+
+    __slots__ = ("on_lost", "on_message", "ready")
+
+    def __init__(
+        self, on_message: OnMessage, on_lost: Callable[[], None], ready: asyncio.Future[None]
+    ) -> None:
+        self.on_message = on_message
+        self.on_lost = on_lost
+        self.ready = ready
+
+
+class AsyncListener:
+    """Listens for one event loop, on one connection that is opened with the first channel and reconnects."""
+
+    def __init__(self, address: Address, connect: Callable[[], Awaitable[AsyncConnection]]) -> None:
+        self._address = address
+        self._connect = connect
+        self._channels: dict[bytes, _Channel] = {}
+        self._connection: AsyncConnection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._trouble: StoreError | None = None
+        self._tries = 0
+
+    async def listen(self, channel: bytes, on_message: OnMessage, on_lost: Callable[[], None]) -> None:
+        """Subscribe; from then on, `on_lost` is called if messages may be missed. Raises StoreError."""
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ready.add_done_callback(_ignore_exception)
+        mine = self._channels[channel] = _Channel(on_message, on_lost, ready)
+        if self._connection is not None and self._connection.alive:
+            self._connection.send(encoded("SUBSCRIBE", channel))
+        elif self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._stay_connected())
+        try:
+            async with asyncio.timeout(self._address.timeout / 1000):
+                await ready
+        except TimeoutError:
+            trouble = self._trouble or StoreUnavailable(f"{self._address.url} does not answer")
+            gave_up = f"gave up after {format_ms(self._address.timeout)}"
+            raise StoreUnavailable(f"cannot listen: {trouble}; {gave_up}") from None
+        finally:
+            if not ready.done() or ready.cancelled() or ready.exception() is not None:
+                self._forget(channel, mine)
+
+    def unlisten(self, channel: bytes) -> None:
+        mine = self._channels.get(channel)
+        if mine is not None:
+            self._forget(channel, mine)
+
+    def reconnect(self, why: str) -> None:
+        """Reconnect, because messages are published on another server now."""
+        if self._connection is not None:
+            self._connection.close(why)
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._refuse(StoreUnavailable("the store was closed"))
+        self._channels.clear()
+        if self._connection is not None:
+            self._connection.close("the store was closed")
+
+    def abandon(self) -> None:
+        """Give up a connection whose loop is closed."""
+        if self._connection is not None:
+            self._connection.abandon()
+
+    def _forget(self, channel: bytes, mine: _Channel) -> None:
+        if self._channels.get(channel) is mine:
+            del self._channels[channel]
+            if self._connection is not None and self._connection.alive:
+                self._connection.send(encoded("UNSUBSCRIBE", channel))
+
+    async def _stay_connected(self) -> None:
+        """Stay connected while there are channels."""
+        while self._channels:
+            try:
+                connection = self._connection = await self._connect()
+            except StoreError as error:
+                self._trouble = error
+                if not isinstance(error, StoreUnavailable):
+                    self._refuse(error)
+            else:
+                await self._serve(connection)
+            await asyncio.sleep(backoff(self._tries, first=0.05, most=2.0))
+            self._tries += 1
+
+    async def _serve(self, connection: AsyncConnection) -> None:
+        """Serve this connection until it is lost; PING detects a dead one."""
+        gone = asyncio.Event()
+        connection.on_lost = gone.set
+        connection.on_message = self._message
+        if self._channels:
+            connection.send(encoded("SUBSCRIBE", *self._channels))
+        period = self._address.timeout / 1000
+        # in a Cluster nothing else would detect that this node is dead
+        calm = period * (0.9 if self._address.mode == "cluster" else 1.9)
+        while connection.alive:
+            try:
+                async with asyncio.timeout(period / 2):
+                    await gone.wait()
+            except TimeoutError:
+                silent = time.monotonic() - connection.last_received
+                if silent > calm + period / 2:
+                    connection.close(f"it has sent nothing for {silent:.1f} s")
+                elif silent > calm:
+                    connection.send(encoded("PING"))
+        self._trouble = StoreUnavailable(f"{self._address.url}: {connection.lost}")
+
+    def _message(self, message: Any) -> None:
+        if isinstance(message, ErrorReply):
+            meaning = read(str(message), self._address.url)
+            if meaning.error is not None and meaning.step is Step.FINAL:
+                self._refuse(meaning.error)
+            elif self._connection is not None:
+                self._connection.close(str(message))
+            return
+        if not isinstance(message, list) or len(message) != 3:
+            return  # a PONG
+        channel = self._channels.get(message[1])
+        if channel is None:
+            return
+        if message[0] == b"message":
+            channel.on_message(message[2])
+        elif message[0] == b"subscribe":
+            self._tries = 0
+            if not channel.ready.done():
+                channel.ready.set_result(None)
+            else:
+                channel.on_lost()
+
+    def _refuse(self, error: StoreError) -> None:
+        for channel in list(self._channels.values()):
+            if not channel.ready.done():
+                channel.ready.set_exception(error)
+
+
+def _ignore_exception(ready: asyncio.Future[None]) -> None:
+    """Mark the exception as retrieved, so that the loop does not log it."""
+    if not ready.cancelled():
+        ready.exception()

@@ -14,19 +14,6 @@ from typing import Any, NamedTuple
 
 from penstock.core.errors import StoreCorrupt, StoreError, StoreFull, StoreUnavailable
 
-__all__ = [
-    "ErrorReply",
-    "Lost",
-    "Meaning",
-    "ReplyLost",
-    "ServerRestarted",
-    "Step",
-    "Unsent",
-    "cannot_connect",
-    "lost_because",
-    "read",
-]
-
 
 class ReplyLost(StoreUnavailable):
     """The call was sent, and its answer never came: it may have been executed or not."""
@@ -80,7 +67,7 @@ class Meaning(NamedTuple):
 
 
 #: The first word of an error reply → its meaning, for temporary errors.
-_PASSES = {
+_TEMPORARY = {
     "LOADING": (Step.LATER, "it is still loading its data"),
     "BUSY": (Step.LATER, "a slow script blocks it; SCRIPT KILL ends that script"),
     "TRYAGAIN": (Step.LATER, "the slot is being moved to another node"),
@@ -106,8 +93,8 @@ def read(text: str, where: str) -> Meaning:
         return Meaning(Step[code], lost, int(slot), (host, int(port)))
     if code == "ERR" and (inner := _INSIDE.search(rest)) and "script" in rest:
         code = inner[1]
-    if code in _PASSES:
-        step, why = _PASSES[code]
+    if code in _TEMPORARY:
+        step, why = _TEMPORARY[code]
         return Meaning(step, StoreUnavailable(f"{where} refuses calls now: {why} ({text})"))
     if text.startswith("ERR max number of clients"):
         return Meaning(Step.LATER, StoreUnavailable(f"{where} refuses more clients ({text})"))

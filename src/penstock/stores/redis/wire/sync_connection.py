@@ -1,4 +1,4 @@
-"""A sync connection, used by one thread at a time, and the pool of idle ones."""
+"""Sync connections, each used by one thread at a time; the pool of idle ones; a waiting thread's listener."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import ssl
 import threading
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Literal, Self
 
 import hiredis
 
-from penstock.core.errors import StoreUnavailable
+from penstock.core.errors import StoreError, StoreUnavailable
+from penstock.core.formats import format_ms
 from penstock.stores.redis.wire.address import Address, Node
-from penstock.stores.redis.wire.async_connection import handshake_error, unsent
-from penstock.stores.redis.wire.connect import connect
-from penstock.stores.redis.wire.encoding import encoded_all
-from penstock.stores.redis.wire.faults import ErrorReply, Lost, Unsent, lost_because
-from penstock.stores.redis.wire.handshake import Handshake, Kind, Server
-
-__all__ = ["ConnectionPool", "SyncConnection", "open_sync_connection"]
+from penstock.stores.redis.wire.async_connection import unsent
+from penstock.stores.redis.wire.calls import backoff, encoded, encoded_all
+from penstock.stores.redis.wire.connect import Handshake, Kind, Server, connect, handshake_error
+from penstock.stores.redis.wire.faults import ErrorReply, Lost, Unsent, lost_because, read
 
 _NOTHING: Any = object()
 _CHUNK = 65_536
@@ -256,3 +256,127 @@ class ConnectionPool:
         connections = self._idle.pop(key, deque())
         while connections:
             connections.pop().close()
+
+
+class SyncListener:
+    """Listens to one channel for one thread, as a context manager.
+
+    A kept connection stays subscribed to its channel (`channel`), so that a wait for a result needs no round
+    trip to subscribe. Raises StoreUnavailable if the connection is lost, as messages may have been missed.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        channel: bytes,
+        take: Callable[[float, bool], tuple[SyncConnection, bool]],
+        keep: Callable[[SyncConnection], None],
+    ) -> None:
+        self._address = address
+        self.channel = channel
+        #: What to do with the connection at the end; "keep" only if no more messages can be on their way.
+        self.then: Literal["keep", "unsubscribe", "close"] = "unsubscribe"
+        self._take = take  # (until, must it be new) → a connection, and whether it is new
+        self._keep = keep  # for the next listener
+        self._connection: SyncConnection | None = None
+
+    def __enter__(self) -> Self:
+        until = time.monotonic() + self._address.timeout / 1000
+        tries = 0
+        while True:
+            try:
+                self._connection = self._subscribed(until)
+                return self
+            except StoreUnavailable as error:
+                pause = backoff(tries, first=0.05, most=2.0)
+                if time.monotonic() + pause >= until:
+                    gave_up = f"gave up after {format_ms(self._address.timeout)}"
+                    raise StoreUnavailable(f"cannot listen: {error}; {gave_up}") from None
+            time.sleep(pause)
+            tries += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if kind is None and self.then != "close":
+            try:
+                if self.then == "unsubscribe":
+                    connection.channel = None
+                    # the next listener skips the answer
+                    connection.send(encoded("UNSUBSCRIBE", self.channel))
+                self._keep(connection)
+                return
+            except Lost:
+                pass
+        connection.close()
+
+    def receive(self, seconds: float) -> bytes | None:
+        """Return the next message; None at the timeout."""
+        connection = self._connection
+        assert connection is not None, "a listener listens inside its `with`"
+        period = self._address.timeout / 1000
+        until = time.monotonic() + seconds
+        received_at = time.monotonic()
+        while True:
+            now = time.monotonic()
+            try:
+                message = connection.receive(max(0.0, min(until - now, period)))
+                if message is None and now < until and time.monotonic() - received_at > period * 0.9:
+                    connection.send(encoded("PING"))  # detects a dead connection
+            except Lost as lost:
+                self._connection = None
+                connection.close()
+                raise StoreUnavailable(f"{self._address.url}: {lost}") from None
+            if isinstance(message, list) and message[0] == b"message" and message[1] == self.channel:
+                received: bytes = message[2]
+                return received
+            if message is not None:
+                received_at = time.monotonic()
+            elif time.monotonic() >= until:
+                return None
+            elif time.monotonic() - received_at > period * 1.9:
+                raise StoreUnavailable(f"{self._address.url}: it does not answer PING")
+
+    def _subscribed(self, until: float) -> SyncConnection:
+        connection, fresh = self._take(until, False)
+        while True:
+            try:
+                if connection.channel is None:
+                    self._subscribe(connection, until)
+                else:
+                    self._resume(connection)
+                self.channel = connection.channel or self.channel
+                return connection
+            except StoreUnavailable:
+                if fresh:
+                    raise
+            connection, fresh = self._take(until, True)  # the kept one was dead
+
+    def _resume(self, connection: SyncConnection) -> None:
+        try:
+            connection.discard_pending()
+        except Lost as lost:
+            connection.close()
+            raise StoreUnavailable(f"{self._address.url}: {lost}") from None
+
+    def _subscribe(self, connection: SyncConnection, until: float) -> None:
+        reply: Any = None
+        try:
+            connection.send(encoded("SUBSCRIBE", self.channel))
+            while True:
+                reply = connection.receive(max(until - time.monotonic(), 0.05))
+                if reply is None:
+                    raise StoreUnavailable(f"{self._address.url} does not answer")
+                if isinstance(reply, ErrorReply):
+                    raise read(str(reply), self._address.url).error or StoreError(str(reply))
+                if isinstance(reply, list) and reply[:2] == [b"subscribe", self.channel]:
+                    connection.channel = self.channel
+                    return
+        except Lost as lost:
+            raise StoreUnavailable(f"{self._address.url}: {lost}") from None
+        finally:
+            if not (isinstance(reply, list) and reply[0] == b"subscribe"):
+                connection.close()

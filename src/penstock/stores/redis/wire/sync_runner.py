@@ -10,16 +10,16 @@ from typing import Any
 
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Mode, Node
-from penstock.stores.redis.wire.calls import Call
-from penstock.stores.redis.wire.encoding import encoded
+from penstock.stores.redis.wire.calls import LARGE, Call, NodeRequest, RequestBatch, command_of, encoded
+from penstock.stores.redis.wire.connect import Kind, OnConnect
 from penstock.stores.redis.wire.faults import ErrorReply, Lost, Unsent
-from penstock.stores.redis.wire.handshake import Kind, OnConnect
-from penstock.stores.redis.wire.listener import SyncListener
-from penstock.stores.redis.wire.request_batch import LARGE, NodeRequest, RequestBatch, command_of
-from penstock.stores.redis.wire.sync_connection import ConnectionPool, SyncConnection, open_sync_connection
+from penstock.stores.redis.wire.sync_connection import (
+    ConnectionPool,
+    SyncConnection,
+    SyncListener,
+    open_sync_connection,
+)
 from penstock.stores.redis.wire.topology import Query, Topology, topology_of
-
-__all__ = ["SyncRunner"]
 
 
 class SyncRunner:
@@ -31,7 +31,7 @@ class SyncRunner:
         self._topology: Topology = topology_of(address)
         self._pid = os.getpid()
         self._pool = ConnectionPool()
-        self._refreshing = threading.Lock()
+        self._refreshing = threading.RLock()  # see forks.lock
 
     @property
     def mode(self) -> Mode:
@@ -221,5 +221,5 @@ class SyncRunner:
     def _after_fork(self) -> None:
         self._pool.close()  # a socket closed in the child stays open in the parent
         self._pool = ConnectionPool()
-        self._refreshing = threading.Lock()
+        self._refreshing = threading.RLock()
         self._pid = os.getpid()

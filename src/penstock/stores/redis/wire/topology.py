@@ -17,8 +17,6 @@ from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.stores.redis.wire.address import Address, Node
 from penstock.stores.redis.wire.faults import ErrorReply, Meaning, Step, read
 
-__all__ = ["FixedTopology", "Query", "Topology", "slot_of", "topology_of"]
-
 SLOTS = 16_384
 #: Least seconds between two refreshes of the whole slot map; a moved slot is noted at once.
 _REFRESH_PAUSE = 1.0

@@ -1,16 +1,22 @@
-"""Compares the counters of a store with the ledger."""
+"""Compares the counters of a store with the ledger, and what operators are shown with these counters.
+
+The counters, what the command line and the dashboard show of them, and the metrics are each compared with
+the ledger.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
-from penstock.core.job import Job, Ref
-from penstock.stores.contract import QueueInfo, QueueStats
-from penstock.verify.ledger.reading.story import Story
+from penstock.core.job import Job, Ref, State
+from penstock.stores.contract import QueueInfo, QueueStats, StatsRow
+from penstock.verify.ledger.story import Story
 from penstock.verify.ledger.verdict import Violation
 
-__all__ = ["counters"]
+# ── the store ────────────────────────────────────────────────────────────────────────────────────
 
 
 def counters(
@@ -58,14 +64,14 @@ def _totals(
     perhaps = sum(1 for s in stories if s.acknowledged or s.unknown)
     yield from _within(name, "enqueued", shown.enqueued, certain, perhaps)
     acts = [act for story in stories for act in story.acts]
-    unsaid = sum(_unsaid(story) for story in stories)
+    unsettled = sum(_unsettled(story) for story in stories)
     for what, value, counted in (
         ("processed", shown.processed, [act for act in acts if act.asked.charge]),
         ("failed", shown.failed, [act for act in acts if act.asked.error]),
     ):
         applied = [act for act in counted if act.applied]
         low = sum(1 for act in applied if not forgiven(*act.call))
-        high = len(applied) + unsaid + sum(1 for act in counted if act.perhaps)
+        high = len(applied) + unsettled + sum(1 for act in counted if act.perhaps)
         yield from _within(name, what, value, low, high)
 
 
@@ -78,7 +84,7 @@ def _was_new(story: Story, forgiven: Callable[[int, int], bool]) -> bool:
     )
 
 
-def _unsaid(story: Story) -> int:
+def _unsettled(story: Story) -> int:
     """The number of leases without a recorded end."""
     settled = {act.asked.token for act in story.acts if act.applied}
     return sum(1 for token in {lease.token for lease in story.leases} if token not in settled)
@@ -88,3 +94,85 @@ def _within(name: str, what: str, shown: int, low: int, high: int) -> Iterator[V
     if not low <= shown <= high:
         expected = str(low) if low == high else f"{low} to {high}"
         yield Violation("counters", f"the store counts {what} {shown}; correct is {expected}", name)
+
+
+# ── faces ────────────────────────────────────────────────────────────────────────────────────────
+
+
+#: The totals of a queue.
+TOTALS = ("enqueued", "processed", "failed")
+#: Numbers by queue, and state or total.
+Numbers = Mapping[tuple[str, str], int]
+
+
+def counted(queues: Iterable[QueueInfo], stats: Iterable[QueueStats]) -> Numbers:
+    """The jobs of each queue by state, and its totals, as the store counts them."""
+    found = {(one.name, total): int(getattr(one, total)) for one in stats for total in TOTALS}
+    return found | {(info.name, state.value): n for info in queues for state, n in info.counts.items()}
+
+
+def numbers_of(queues: Iterable[Mapping[str, Any]], stats: Iterable[Mapping[str, Any]]) -> Numbers:
+    """The same, from the views of an inspector as JSON; what is 0 is left out."""
+    found = {(one["name"], total): int(one[total]) for one in stats for total in TOTALS}
+    found |= {(one["name"], state): int(n) for one in queues for state, n in one["counts"].items()}
+    return {what: n for what, n in found.items() if n}
+
+
+def faces(shown: Mapping[str, Numbers], here: Numbers) -> Iterator[Violation]:
+    """Check that each face shows what the store counts: `here`."""
+    there_is = {what: n for what, n in here.items() if n}
+    for face, numbers in shown.items():
+        for queue, what in sorted(numbers.keys() | there_is.keys()):
+            there, n = numbers.get((queue, what), 0), there_is.get((queue, what), 0)
+            if there != n:
+                says = f"{face} shows {what} {there}; the store counts {n}"
+                yield Violation("counters", says, queue)
+
+
+def tasks_of_queues(rows: Iterable[StatsRow], stats: Iterable[QueueStats]) -> Iterator[Violation]:
+    """Check that the statistics of tasks count no more attempts than their queue.
+
+    They may count less: a worker that is killed loses its last seconds, and a supervisor reports none.
+    """
+    sums: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        sums[row.queue, "processed"] += row.stats.processed
+        sums[row.queue, "failed"] += row.stats.failed
+    for one in stats:
+        for what in ("processed", "failed"):
+            n, total = sums[one.name, what], getattr(one, what)
+            if n > total:
+                says = f"the statistics of its tasks count {what} {n}; the queue counts {total}"
+                yield Violation("counters", says, one.name)
+
+
+# ── metrics ──────────────────────────────────────────────────────────────────────────────────────
+
+
+_SAMPLE = re.compile(
+    r"^penstock_(?:queue_jobs|jobs_(?P<total>[a-z]+)_total)"
+    r'\{pool="[^"]*",queue="(?P<queue>(?:[^"\\]|\\.)*)"(?:,state="(?P<state>[a-z]+)")?\} (?P<value>\d+)$',
+    re.MULTILINE,
+)
+
+
+def scraped(metrics: str, queues: Iterable[QueueInfo], stats: Iterable[QueueStats]) -> Iterator[Violation]:
+    """Check that the metrics show each queue's jobs by state, and its totals, as the store counts them.
+
+    `counters` compares the store with the ledger, so both together compare the metrics with the ledger.
+    """
+    shown = {
+        (_unescaped(found["queue"]), found["total"] or found["state"]): int(found["value"])
+        for found in _SAMPLE.finditer(metrics)
+    }
+    queues = list(queues)
+    none = {(info.name, state.value): 0 for info in queues for state in State}  # each state has a series
+    numbers = {**none, **counted(queues, stats)}
+    for name, what in sorted(shown.keys() | numbers.keys()):
+        there, here = shown.get((name, what), "nothing"), numbers.get((name, what), "nothing")
+        if there != here:
+            yield Violation("counters", f"the metrics show {what} {there}; the store counts {here}", name)
+
+
+def _unescaped(label: str) -> str:
+    return re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], label)

@@ -5,23 +5,58 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
-from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
 from penstock.verify.ledger.facts import Fault
-from penstock.verify.ledger.reading.history import History
-from penstock.verify.ledger.rules.supervisor_kills import SUPERVISOR_KILL, is_confirmed
+from penstock.verify.ledger.history import History
+from penstock.verify.ledger.story import Story
 
-__all__ = [
-    "ENDS_A_PROCESS",
-    "FaultIndex",
-    "ForgivenSpans",
-    "LostLease",
-    "fault_index_of",
-    "with_parents",
-    "word_of",
-]
+# ── kills by a supervisor ────────────────────────────────────────────────────────────────────────
+
+
+#: The kind of fault with which a supervisor records that it kills a worker; its cause is the reason.
+SUPERVISOR_KILL = "supervisor-kill"
+#: A worker that drains has asked for no job for at least this long (ns) when its supervisor kills it.
+_DRAINED_FOR = 1_000_000_000
+
+
+def is_confirmed(kill: Fault, history: History) -> bool:
+    """Whether other facts confirm the supervisor's reason.
+
+    Either the worker had leased a job named in the reason for longer than the job's timeout, and the worker
+    had neither recorded its end nor settled it. Or the reason names no job: then the worker had to end, and
+    asked for none.
+    """
+    words = set(kill.cause.split())
+    named = [story for story in history.stories if story.ref.id in words]
+    if named:
+        return any(_was_overdue(story, kill) for story in named)
+    since = kill.mono - _DRAINED_FOR
+    leases = (lease for story in history.stories for lease in story.leases if lease.pid == kill.target)
+    return "drain" in words and not any(since < lease.sent < kill.mono for lease in leases)
+
+
+def _was_overdue(story: Story, kill: Fault) -> bool:
+    if story.offer is None or not story.offer.timeout:
+        return False
+    ended = {
+        run.token
+        for run in story.runs
+        # an end inside of the task's own process may not have reached the worker
+        if run.end is not None and not run.end.inside and run.end.mono <= kill.mono
+    }
+    ended |= {act.asked.token for act in story.acts if act.asked.mono <= kill.mono}
+    return any(
+        lease.pid == kill.target
+        and lease.token not in ended
+        and lease.mono + story.offer.timeout * 1_000_000 <= kill.mono
+        for lease in story.leases
+    )
+
+
+# ── faults ───────────────────────────────────────────────────────────────────────────────────────
+
 
 #: Kinds of faults that end a process at once.
 ENDS_A_PROCESS = frozenset({"kill", "kill-worker", "kill-producer", SUPERVISOR_KILL})
@@ -29,11 +64,12 @@ ENDS_A_PROCESS = frozenset({"kill", "kill-worker", "kill-producer", SUPERVISOR_K
 _HARMLESS = frozenset(
     {
         *("act-retry", "act-run-now", "act-reschedule", "act-cancel", "act-delete", "act-duplicate"),
-        *("act-discard", "act-move", "act-edit"),
+        *("act-discard", "act-complete", "act-move", "act-edit"),
         *("act-bulk", "remote-quiet", "remote-drain", "remote-stop", "remote-restart"),
         "kill-producer",
         "poison-payload",
         "raise",
+        "rename",
         "script-flush",
         "stop-producer",
         "two-versions",
@@ -80,6 +116,8 @@ _STARVES = frozenset(
 )
 #: A fault may still have effects this long after its end (ns), while connections and leases are renewed.
 _LINGERS = 5_000_000_000
+#: How long (ns) after the record of its kill a process may still start a job: the kill is sent after it.
+_KILL_TAKES = 500_000_000
 #: Assumed duration (ns) of a fault of all processes without a known end; for one process it is endless.
 _LONG = 60_000_000_000
 _FOR_EVER = 1 << 62
@@ -104,7 +142,7 @@ class LostLease(NamedTuple):
     def costs(self, fault: Fault) -> bool:
         """Whether this fault may have cost the lease."""
         if fault.kind in ENDS_A_PROCESS:
-            return fault.mono >= self.started
+            return fault.mono + _KILL_TAKES >= self.started
         if word_of(fault) in _STARVES and self.end - fault.mono < self.lease // 3:
             return False
         return _until(fault) >= self.begin
@@ -195,12 +233,6 @@ class FaultIndex:
             family = with_parents(key, self._parents)
             lines = self._hit[key] = [self._lines[pid] for pid in family if pid in self._lines]
         return lines
-
-
-@lru_cache(maxsize=1)
-def fault_index_of(history: History) -> FaultIndex:
-    """The fault index of this history, built once."""
-    return FaultIndex(history)
 
 
 def _until(fault: Fault) -> int:

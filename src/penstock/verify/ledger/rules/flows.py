@@ -11,13 +11,10 @@ import msgspec
 from penstock.client.flows.values import decoded
 from penstock.core.flow import OPEN, FlowNode, FlowPolicy, FlowState, NodeState, When
 from penstock.core.job import Ref
-from penstock.verify.ledger.facts import StepRan, StepRecorded
-from penstock.verify.ledger.reading.flow_story import FlowStory
-from penstock.verify.ledger.reading.story import TERMINAL_STATES, Run, Story
+from penstock.verify.ledger.facts import StepRecorded
 from penstock.verify.ledger.rules.case import Case, StoredFlow
+from penstock.verify.ledger.story import TERMINAL_STATES, FlowStory, Run, StepFact, Story, label_of
 from penstock.verify.ledger.verdict import FlowNumbers, Violation
-
-__all__ = ["flow_numbers", "flows"]
 
 _BAD = (NodeState.DEAD, NodeState.CANCELLED, NodeState.GONE, NodeState.SKIPPED)
 #: A flow that hangs is described by at most this many of its open nodes.
@@ -47,7 +44,7 @@ def flow_numbers(case: Case) -> FlowNumbers:
     ends = Counter(seen.info.state for seen in case.flows.values())
     stored = [one for one in case.history.flows.values() if one.acknowledged_call or one.ref in case.flows]
     records = [
-        fact
+        label_of(fact.step)
         for story in case.history.stories
         for fact in story.steps or ()
         if isinstance(fact, StepRecorded) and fact.status == "stored" and fact.value is not None
@@ -63,9 +60,10 @@ def flow_numbers(case: Case) -> FlowNumbers:
         suspended=sum(
             1 for story in case.history.stories for act in story.acts if act.asked.state == "suspended"
         ),
-        steps=sum(1 for fact in records if "!" not in fact.step),
+        steps=sum(1 for one in records if one.is_step),
         signals=sum(1 for one in case.history.signals if one.answer in ("received", "stored")),
-        undone=sum(1 for fact in records if fact.step.startswith("undo!") and fact.step != "undo!"),
+        undone=sum(1 for one in records if one.suffix == "undone"),
+        effects=sum(len(found) for steps in case.history.effects.values() for found in steps.values()),
     )
 
 
@@ -102,13 +100,15 @@ def _open_nodes(seen: StoredFlow, case: Case) -> str:
 def _ended(story: FlowStory, seen: StoredFlow, case: Case) -> Iterator[Violation]:
     counts = Counter(node.state for node in seen.nodes.values())
     if counts != Counter(seen.info.counts):
-        yield _broken(story, f"the flow counts {_told(seen.info.counts)}, and has {_told(counts)}")
+        yield _broken(
+            story, f"the flow counts {_counts_text(seen.info.counts)}, and has {_counts_text(counts)}"
+        )
     yield from _as_expected(story, seen, case)
     if not _was_changed(story, seen, case):
         yield from _by_the_rules(story, seen)
 
 
-def _told(counts: Mapping[NodeState, int]) -> str:
+def _counts_text(counts: Mapping[NodeState, int]) -> str:
     return ", ".join(f"{n} {state.value}" for state, n in sorted(counts.items()) if n) or "nothing"
 
 
@@ -140,8 +140,11 @@ def _has_lost_a_gather(seen: StoredFlow, case: Case) -> bool:
     )
 
 
-def _is_gather(fact: StepRan | StepRecorded) -> TypeGuard[StepRecorded]:
-    return isinstance(fact, StepRecorded) and fact.step == "gather!"
+def _is_gather(fact: StepFact) -> TypeGuard[StepRecorded]:
+    if not isinstance(fact, StepRecorded):
+        return False
+    label = label_of(fact.step)
+    return label.kind == "gather" and label.suffix in ("", "failed")
 
 
 def _as_expected(story: FlowStory, seen: StoredFlow, case: Case) -> Iterator[Violation]:
@@ -211,14 +214,17 @@ def _before(seen: StoredFlow) -> dict[int, list[int]]:
 
 
 def _in_turn(story: FlowStory, seen: StoredFlow, case: Case) -> Iterator[Violation]:
-    """Check that no node starts before its predecessors have ended, and that none completes without a run."""
+    """Check that no node starts before its predecessors have ended, and that none completes without a run.
+
+    An operator may complete a node.
+    """
     before = _before(seen)
     for node in seen.nodes.values():
         job = None if node.job is None else case.last.get(node.job)
         if job is None:
             continue
         ends = [act for act in job.acts if act.asked.state == "completed" and (act.applied or act.perhaps)]
-        if node.state is NodeState.COMPLETED and not ends:
+        if node.state is NodeState.COMPLETED and not ends and not any(job.accepted("complete")):
             yield _broken(story, f"node {node.index} {node.task} is completed, and no run of its job was")
         started = min((run.start.mono for run in job.runs if not _may_be_undone(job, run, case)), default=0)
         if node.when is not When.SUCCESS or not started:

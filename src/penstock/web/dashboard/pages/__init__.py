@@ -1,13 +1,11 @@
 """All pages and acts of the dashboard, in the order of the navigation: a phone shows the first four."""
 
-from penstock.web.dashboard import saved_views
-from penstock.web.dashboard.page import DashboardAct, DashboardPage
+from penstock.web.dashboard import job_filters
 from penstock.web.dashboard.pages import (
     audit,
     batches,
     bulk_acts,
     enqueue,
-    entry,
     errors,
     flow,
     flows,
@@ -19,22 +17,20 @@ from penstock.web.dashboard.pages import (
     limits,
     overview,
     periodic,
-    queue,
     queues,
     search,
     steps,
-    task,
     tasks,
-    worker,
     workers,
 )
+from penstock.web.dashboard.view import DashboardAct, DashboardPage
 
 __all__ = ["ACTS", "PAGES"]
 
 PAGES: tuple[DashboardPage, ...] = (
     overview.PAGE,
     queues.PAGE,
-    queue.PAGE,
+    queues.QUEUE,
     jobs.PAGE,
     job_changes.PAGE,
     job.PAGE,
@@ -42,15 +38,15 @@ PAGES: tuple[DashboardPage, ...] = (
     job_edit.PAGE,
     errors.PAGE,  # a phone has the pages so far in its bar, the others behind a button
     tasks.PAGE,
-    task.PAGE,
+    tasks.TASK,
     workers.PAGE,
-    worker.PAGE,
-    worker.STACKS,
+    workers.WORKER,
+    workers.STACKS,
     flows.PAGE,
     flow.PAGE,
     steps.PAGE,
     periodic.PAGE,
-    entry.PAGE,
+    periodic.ENTRY,
     batches.PAGE,
     bulk_acts.PAGE,
     bulk_acts.BULK_ACTS,
@@ -62,16 +58,17 @@ PAGES: tuple[DashboardPage, ...] = (
 )
 
 ACTS: tuple[DashboardAct, ...] = (
-    *queue.ACTS,
+    *queues.ACTS,
     *job.ACTS,
     *job_changes.ACTS,
     *bulk_acts.ACTS,
-    *saved_views.ACTS,
+    *job_filters.ACTS,
     *job_edit.ACTS,
     *enqueue.ACTS,
-    *worker.ACTS,
+    *workers.ACTS,
+    *flows.ACTS,
     *flow.ACTS,
     *steps.ACTS,
-    *entry.ACTS,
+    *periodic.ACTS,
     *batches.ACTS,
 )

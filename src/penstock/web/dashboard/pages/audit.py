@@ -9,14 +9,10 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import ConfigError
-from penstock.core.formats import instant
 from penstock.inspector import AuditFilter, AuditPage, ShownEntry, parse_address
-from penstock.web.dashboard.cards import Card
 from penstock.web.dashboard.formats import exact
-from penstock.web.dashboard.page import DashboardPage
-from penstock.web.dashboard.view import View, segment
-
-__all__ = ["PAGE"]
+from penstock.web.dashboard.shared_reads import Card
+from penstock.web.dashboard.view import DashboardPage, View, segment
 
 _MOST_TARGETS = 5
 _LONGEST = 19
@@ -29,7 +25,7 @@ class AuditLine:
     """An entry as it is shown: the names in its `to` with links to their pages, if they have one."""
 
     number: int
-    at: str
+    at: int
     who: str
     address: str
     act: str
@@ -44,7 +40,7 @@ async def show(view: View) -> dict[str, Any]:
     before = view.asked("after")
     number = int(before) if before.isascii() and before.isdecimal() and len(before) <= _LONGEST else None
     found: Card[AuditPage] = Card(error="The audit log has acts on all queues; your rights are on some.")
-    if view.may("read"):
+    if view.may("audit"):
         found = await view.card(
             ("audit", filter, number), lambda: view.inspector.audit(filter, before=number), cost=_READS
         )
@@ -60,7 +56,7 @@ def _line(view: View, shown: ShownEntry) -> AuditLine:
     names = [name for name in entry.to.split(", ") if name]
     return AuditLine(
         shown.number,
-        instant(shown.at),
+        shown.at,
         entry.who,
         entry.address,
         entry.act,
@@ -89,7 +85,7 @@ def _filter_terms(text: str) -> Iterator[tuple[str, str]]:
         return
     for name, value in found.items():
         if isinstance(value, dict) and all(isinstance(one, int) for one in value.values()):
-            yield from ((f"{name} {edge}", exact(instant(at))) for edge, at in value.items())
+            yield from ((f"{name} {edge}", exact(at)) for edge, at in value.items())
         else:
             each = [f"{key}={one}" for key, one in value.items()] if isinstance(value, dict) else value
             yield name, ", ".join(map(str, each)) if isinstance(each, list) else str(each)

@@ -8,14 +8,9 @@ from starlette.responses import Response
 
 from penstock.core.flow import FlowState
 from penstock.inspector import StartedBatchesView
-from penstock.web.access_tokens import Right
-from penstock.web.dashboard.cards import card
-from penstock.web.dashboard.flow_rows import flow_row, shade_of
-from penstock.web.dashboard.page import DashboardAct, DashboardPage
-from penstock.web.dashboard.shared_reads import FRESH_FOUND
-from penstock.web.dashboard.view import View, segment
-
-__all__ = ["ACTS", "PAGE"]
+from penstock.web.dashboard.rows import colour_of, flow_row
+from penstock.web.dashboard.shared_reads import FRESH_FOUND, card
+from penstock.web.dashboard.view import DashboardAct, DashboardPage, View, segment
 
 _COLLECTING, _STARTED, _GROUPS = 100, 30, 10
 #: Reads of the store of one search for started batches.
@@ -32,21 +27,21 @@ async def show(view: View) -> dict[str, Any]:
         "collecting": collecting,
         "collecting_seen": [one for one in collecting.value or [] if view.sees(one.queue)],
         "started": started,
-        "started_seen": [one for one in started.value.batches if view.sees(one.job.queue)]
+        "started_seen": [one for one in started.value.batches if view.sees(one.queue)]
         if started.value is not None
         else [],
         "groups": groups,
-        "groups_seen": [flow_row(view, flow) for flow in groups.value.flows if view.sees(flow.queue)]
+        "groups_seen": [flow_row(view, flow) for flow in groups.value.flows if view.sees(flow.spec.queue)]
         if groups.value is not None
         else [],
-        "shade_of": shade_of,
+        "colour_of": colour_of,
     }
 
 
 async def _started(view: View, after: str | None) -> StartedBatchesView:
     """Those of the queues that the visitor may read: a cursor of all may name others."""
-    queues = () if view.may("read") else tuple(queue.name for queue in await view.queues())
-    if not queues and not view.may("read"):
+    queues = () if view.sees() else tuple(queue.name for queue in await view.queues())
+    if not queues and not view.sees():
         return StartedBatchesView([], None)
     read = view.inspector.started_batches
     return await view.read(
@@ -70,4 +65,4 @@ async def start(view: View) -> Response:
 PAGE = DashboardPage(
     name="batches", path="/batches", title="Batches", show=show, navigation="Batches", key="b"
 )
-ACTS = (DashboardAct(path="/queues/{queue}/batches/start", do=start, right=Right.OPERATE),)
+ACTS = (DashboardAct(path="/queues/{queue}/batches/start", do=start, act="flush_batch"),)

@@ -8,17 +8,12 @@ from typing import Any
 from starlette.responses import Response
 
 from penstock.core.errors import ConfigError
-from penstock.core.formats import instant, iso
 from penstock.core.ids import check_id
-from penstock.inspector import BulkAct, BulkState, JobAct
-from penstock.web.access_tokens import Right
-from penstock.web.dashboard.cards import Card
-from penstock.web.dashboard.job_filters import filter_query, has_secrets, terms
-from penstock.web.dashboard.page import DashboardAct, DashboardPage
+from penstock.inspector import BulkAct, BulkState, JobAct, filter_texts
+from penstock.web.dashboard.job_filters import has_secrets, terms
 from penstock.web.dashboard.pages.job_changes import WORDS
-from penstock.web.dashboard.view import NotFoundError, View
-
-__all__ = ["ACTS", "BULK_ACTS", "PAGE"]
+from penstock.web.dashboard.shared_reads import Card
+from penstock.web.dashboard.view import DashboardAct, DashboardPage, NotFoundError, View
 
 #: The most bulk acts in the list.
 _SHOWN = 100
@@ -35,8 +30,8 @@ class BulkRow:
     done: str
     selects: str
     share: float
-    started: str
-    ended: str | None
+    started: int
+    ended: int | None
     seconds: float | None
     left: float | None
     waits: bool
@@ -62,9 +57,9 @@ async def show_one(view: View) -> dict[str, Any]:
         "row": row,
         "bulk": bulk,
         "terms": [term.says for term in terms(view, bulk.filter)],
-        "listed": "" if has_secrets(view, bulk.filter) else view.link("/jobs", **filter_query(bulk.filter)),
+        "listed": "" if has_secrets(view, bulk.filter) else view.link("/jobs", **filter_texts(bulk.filter)),
         "skipped": sorted(bulk.skipped.items(), key=lambda one: -one[1]),
-        "may_abort": bulk.state is BulkState.RUNNING and _may(view, bulk, Right.OPERATE),
+        "may_abort": bulk.state is BulkState.RUNNING and _may(view, bulk, "bulk.abort"),
         "refresh": "always" if bulk.state is BulkState.RUNNING else "never",
         "delay": bulk.delay / 1000 if bulk.act is JobAct.RESCHEDULE else None,
     }
@@ -88,8 +83,8 @@ def _row(view: View, bulk: BulkAct) -> BulkRow:
         done=WORDS[bulk.act].done,
         selects=" · ".join(term.says for term in terms(view, bulk.filter)),
         share=share,
-        started=instant(bulk.created_at),
-        ended=iso(ended),
+        started=bulk.created_at,
+        ended=ended,
         seconds=seconds,
         left=seconds * (1 - share) / share if running and share > 0.02 else None,
         waits=running and max(bulk.lease_until, bulk.created_at + _SOON) < view.now,
@@ -97,20 +92,20 @@ def _row(view: View, bulk: BulkAct) -> BulkRow:
 
 
 def _sees(view: View, bulk: BulkAct) -> bool:
-    return _may(view, bulk, Right.READ)
+    return _may(view, bulk, "bulk.get")
 
 
-def _may(view: View, bulk: BulkAct, right: Right) -> bool:
-    """Whether the visitor has this right on all queues of the act."""
+def _may(view: View, bulk: BulkAct, act: str) -> bool:
+    """Whether the visitor may do this on all queues of the bulk act."""
     queues = (*(bulk.filter.queues or ("*",)), *((bulk.to,) if bulk.to else ()))
-    return all(view.visitor.may(right, queue) for queue in queues)
+    return all(view.may(act, queue) for queue in queues)
 
 
 async def abort(view: View) -> Response:
     """Stop a bulk act."""
     id = check_id(view.form.get("id"))
     bulk = await view.inspector.bulk.get(id)
-    if bulk is None or not _may(view, bulk, Right.OPERATE):
+    if bulk is None or not _may(view, bulk, "bulk.abort"):
         raise ConfigError("There is no such bulk act that you may abort.")
     ended = await view.inspector.bulk.abort(id, by=view.visitor.name)
     says = "It had ended already." if ended is None or ended.state is not BulkState.ABORTED else "Aborted."
@@ -118,7 +113,7 @@ async def abort(view: View) -> Response:
 
 
 PAGE = DashboardPage(
-    name="bulk_acts", path="/bulk", title="Bulk acts", show=show, navigation="Bulk acts", key="x"
+    name="bulk_acts", path="/bulk", title="Bulk actions", show=show, navigation="Bulk actions", key="x"
 )
 BULK_ACTS = DashboardPage(name="bulk_act", path="/bulk/{bulk}", title="Bulk act", show=show_one)
-ACTS = (DashboardAct(path="/bulk/abort", do=abort, somewhere=True),)
+ACTS = (DashboardAct(path="/bulk/abort", do=abort, act="bulk.abort", somewhere=True),)

@@ -16,9 +16,7 @@ from starlette.responses import Response
 from penstock.app.task import Task
 from penstock.client.handle import Handle
 from penstock.core.errors import ConfigError, PenstockError
-from penstock.web.access_tokens import Right
 from penstock.web.dashboard.json_tree import Redaction
-from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.task_form import (
     ArgumentField,
     argument_fields,
@@ -26,9 +24,7 @@ from penstock.web.dashboard.task_form import (
     fill_from_form,
     shown_signature,
 )
-from penstock.web.dashboard.view import NotFoundError, View, segment
-
-__all__ = ["ACTS", "PAGE", "offered_tasks"]
+from penstock.web.dashboard.view import DashboardAct, DashboardPage, NotFoundError, View, segment
 
 #: Seconds in which the store has to take the job; a full queue may let its producers wait.
 _PATIENCE = 10.0
@@ -82,7 +78,7 @@ async def enqueue(view: View) -> dict[str, Any] | Response:
     if any(field.error for field in fields) or any(option.error for option in options):
         return _values(view, task, fields, options, "Nothing was enqueued: correct the marked fields.")
     queue = given.get("queue", task.queue)
-    if not view.may("operate", queue):
+    if not view.may("enqueue", queue):
         return _values(view, task, fields, options, f"You have no right to enqueue into {queue}.")
     try:
         handle = await _enqueue(task, arguments, given)
@@ -91,6 +87,8 @@ async def enqueue(view: View) -> dict[str, Any] | Response:
         return _values(view, task, fields, options, why)
     await view.audit("jobs.enqueue", f"{handle.queue}/{handle.id}", {"task": task.name})
     says = "An unfinished job has this unique key: this is it." if handle.existing else "Enqueued."
+    if not view.offers("/jobs/{queue}/{id}"):
+        return view.done(says, f"/queues/{segment(handle.queue)}")
     return view.done(says, f"/jobs/{segment(handle.queue)}/{segment(handle.id)}")
 
 
@@ -122,7 +120,7 @@ def _tasks(view: View) -> dict[str, Task[..., Any]]:
 
 def offered_tasks(view: View) -> dict[str, Task[..., Any]]:
     """The tasks, by name, whose forms the visitor is offered."""
-    return _tasks(view) if view.visitor.may_somewhere(Right.OPERATE) else {}
+    return _tasks(view) if view.may_somewhere("enqueue") else {}
 
 
 def _option_fields(task: Task[..., Any]) -> list[OptionField]:
@@ -201,10 +199,9 @@ PAGE = DashboardPage(
     path="/enqueue",
     title="Enqueue",
     show=show,
-    right=Right.OPERATE,
+    act="enqueue",
     navigation="Enqueue",
     key="n",
-    offered_to=Right.OPERATE,
     refresh="never",
 )
-ACTS = (DashboardAct(path="/enqueue", do=enqueue, right=Right.OPERATE, somewhere=True, shows=PAGE),)
+ACTS = (DashboardAct(path="/enqueue", do=enqueue, act="enqueue", somewhere=True, shows=PAGE),)

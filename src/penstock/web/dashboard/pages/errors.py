@@ -10,12 +10,8 @@ from typing import Any
 
 from penstock.core.job import State
 from penstock.inspector import ErrorGroupView, JobAct
-from penstock.web.dashboard.cards import Card
-from penstock.web.dashboard.formats import instant_of
-from penstock.web.dashboard.page import DashboardPage
-from penstock.web.dashboard.view import View
-
-__all__ = ["PAGE", "ErrorLine", "error_lines", "searched_text"]
+from penstock.web.dashboard.shared_reads import Card
+from penstock.web.dashboard.view import DashboardPage, View
 
 _PAGE = 50
 #: The most groups that are read: those of all queues together.
@@ -23,9 +19,9 @@ _MOST = 5_000
 _DAY = 86_400_000
 SPANS = {"1h": (3_600_000, "last hour"), "24h": (_DAY, "last 24 hours"), "7d": (7 * _DAY, "last 7 days")}
 ORDERS: dict[str, tuple[str, Callable[[ErrorGroupView], Any]]] = {
-    "latest": ("Latest first", lambda one: one.last_at),
+    "latest": ("Latest first", lambda one: one.last),
     "most": ("Most first", lambda one: one.count),
-    "newest": ("Newest kind first", lambda one: one.first_at),
+    "newest": ("Newest kind first", lambda one: one.first),
 }
 #: What stands for text that differs from error to error in a group.
 _VARYING = re.compile(r"<(?:n|hex|uuid|text)>")
@@ -38,7 +34,8 @@ class ErrorLine:
     - `parts`: its message, where every second part stands for text that varies.
     - `new`: its first error is less than a day old.
     - `jobs`: the path of the list of its jobs; `failed`: of those that are dead or wait for a retry; `retry`:
-      of the dry run of a retry of these, "" if the visitor may not retry them.
+      of the dry run of a retry of these, "" if the visitor may not retry them, or if a search for a single
+      task does not find them all.
     """
 
     group: ErrorGroupView
@@ -71,7 +68,7 @@ async def show(view: View) -> dict[str, Any]:
 
 async def _found(view: View) -> Card[list[ErrorGroupView]]:
     read = view.inspector.statistics.errors
-    found = await view.card("errors", lambda: read(limit=_MOST))
+    found = await view.card("errors", lambda: read(limit=_MOST), cost=2)
     return Card([one for one in found.value or [] if view.sees(one.queue)], found.error)
 
 
@@ -79,14 +76,15 @@ def error_lines(view: View, groups: Sequence[ErrorGroupView]) -> list[ErrorLine]
     """Groups as they are shown, with links to their jobs."""
     lines = []
     for one in groups:
-        about = {"queue": one.queue, "task": one.task if one.kind else None, "text": searched_text(one)}
+        task = one.task if one.kind and not one.renamed else None
+        about = {"queue": one.queue, "task": task, "text": searched_text(one)}
         failed = {**about, "state": [State.DEAD.value, State.RETRYABLE.value]}
-        may, first = view.may("operate", one.queue), instant_of(one.first_at)
+        may, first = view.may(JobAct.RETRY, one.queue) and not one.renamed, one.first
         lines.append(
             ErrorLine(
                 one,
                 parts=re.split(r"(<(?:n|hex|uuid|text)>)", one.message),
-                new=first is not None and view.now - first < _DAY,
+                new=view.now - first < _DAY,
                 jobs=view.link("/jobs", **about),
                 failed=view.link("/jobs", **failed),
                 retry=view.link("/jobs/change", act=JobAct.RETRY.value, **failed) if may else "",
@@ -108,7 +106,7 @@ def _matches(view: View, group: ErrorGroupView) -> bool:
         view.asked("queue") in ("", group.queue)
         and view.asked("task") in ("", group.task)
         and text in f"{group.kind}: {group.message}".casefold()
-        and (length is None or view.now - (instant_of(group.last_at) or 0) < length)
+        and (length is None or view.now - group.last < length)
     )
 
 

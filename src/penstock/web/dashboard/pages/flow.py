@@ -10,18 +10,14 @@ from msgspec.structs import replace
 from starlette.responses import RedirectResponse, Response
 
 from penstock.core.errors import ConfigError
-from penstock.core.flow import OPEN, NodeState
+from penstock.core.flow import OPEN, FlowInfo, NodeState
 from penstock.core.job import State
-from penstock.inspector import FlowGraphView, FlowView, GraphNodeView, MembersView, WaitView
-from penstock.web.access_tokens import Right
-from penstock.web.dashboard.cards import Card
-from penstock.web.dashboard.flow_drawing import drawn, says
-from penstock.web.dashboard.flow_rows import flow_row, shade_of
-from penstock.web.dashboard.graph_groups import folded, state_of
-from penstock.web.dashboard.page import DashboardAct, DashboardPage
-from penstock.web.dashboard.view import NotFoundError, View, segment
-
-__all__ = ["ACTS", "PAGE"]
+from penstock.inspector import FlowGraphView, GraphNode, MembersView, WaitView
+from penstock.web.dashboard.flow_drawing import boxes_of, drawn, says, state_of
+from penstock.web.dashboard.pages.steps import typed_fields
+from penstock.web.dashboard.rows import colour_of, flow_row
+from penstock.web.dashboard.shared_reads import Card
+from penstock.web.dashboard.view import DashboardAct, DashboardPage, NotFoundError, View, segment
 
 #: Nodes of one page, and suspended ones among them whose waits are read.
 _NODES, _WAITS = 200, 6
@@ -36,7 +32,7 @@ _RAN = (NodeState.COMPLETED.value, NodeState.DEAD.value, NodeState.CANCELLED.val
 class NodeRow:
     """A node in the table, as far as the visitor may see it."""
 
-    node: GraphNodeView
+    node: GraphNode
     state: str
     shade: str
     says: str
@@ -62,10 +58,10 @@ async def show(view: View) -> dict[str, Any] | Response:
     )
     texts = {(one.queue, one.id): _wait_text(one) for one in reversed(waits.value or [])}
 
-    def waits_of(node: GraphNodeView) -> str:
-        return texts.get((node.queue or "", node.id or ""), "")
+    def waits_of(node: GraphNode) -> str:
+        return "" if node.job is None else texts.get((node.job.queue, node.job.id), "")
 
-    graph = folded(nodes, {_number(text) for text in view.all_asked("open")})
+    graph = boxes_of(nodes, {_number(text) for text in view.all_asked("open")})
     row = flow_row(view, part.flow)
     return {
         "title": row.name,
@@ -75,22 +71,22 @@ async def show(view: View) -> dict[str, Any] | Response:
         "unfolded": graph.opened,
         "nodes": _rows(view, part.nodes, nodes, waits_of),
         "waits": waits,
+        "typed_fields": partial(typed_fields, view),
         "elsewhere": await _elsewhere(view, address, part),
         "first": first,
         "size": _NODES,
-        "shade_of": shade_of,
-        "may": view.may("operate", part.flow.queue),
+        "colour_of": colour_of,
+        "may": view.may("flows.retry_flow", part.flow.spec.queue),
         "again": [node for node in part.nodes if node.state in _RAN] if row.over else [],
-        "failed": row.failed + part.flow.counts.get(NodeState.SKIPPED.value, 0),
+        "failed": row.failed + part.flow.counts.get(NodeState.SKIPPED, 0),
     }
 
 
 def _without_hidden(view: View, part: FlowGraphView) -> FlowGraphView:
     """The part without the tasks and jobs of nodes in queues that the visitor may not read."""
 
-    def shown(node: GraphNodeView) -> GraphNodeView:
-        hidden = node.queue is not None and not view.sees(node.queue)
-        return replace(node, task=_HIDDEN, job=None) if hidden else node
+    def shown(node: GraphNode) -> GraphNode:
+        return node if _sees(view, node) else replace(node, task=_HIDDEN, stored=None)
 
     return replace(part, nodes=[*map(shown, part.nodes)], behind=[*map(shown, part.behind)])
 
@@ -103,41 +99,46 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
 
 
-def _link(view: View, node: GraphNodeView) -> str:
+def _link(view: View, node: GraphNode) -> str:
     """The job of a node, if it has one that the visitor may see; else its line in the table."""
-    if node.queue is None or node.id is None or not view.sees(node.queue):
-        return f"#n{node.node}"
-    return view.job_link(node.queue, node.id)
+    if node.job is None or not _sees(view, node):
+        return f"#n{node.index}"
+    return view.job_link(node.job.queue, node.job.id)
+
+
+def _sees(view: View, node: GraphNode) -> bool:
+    """Whether the visitor may read the queue of the node's job; joins have none."""
+    return node.job is None or view.sees(node.job.queue)
 
 
 def _unfold(view: View, one: int) -> str:
     return view.here(open=[*dict.fromkeys([*view.all_asked("open"), str(one)])]) + "#graph"
 
 
-def _rows(view: View, shown: list[GraphNodeView], known: list[GraphNodeView], waits_of: Any) -> list[NodeRow]:
+def _rows(view: View, shown: list[GraphNode], known: list[GraphNode], waits_of: Any) -> list[NodeRow]:
     after: dict[int, list[int]] = {}
     for node in known:
         for one in node.next:
-            after.setdefault(one, []).append(node.node)
+            after.setdefault(one, []).append(node.index)
     rows = []
     for node in shown:
-        seen = node.queue is None or view.sees(node.queue)
+        seen = _sees(view, node)
         state = state_of(node)
         text = says(node, waits_of(node)) if seen else ""
         rows.append(
             NodeRow(
-                node, state, shade_of(state), "" if text == state else text, after.get(node.node, []), seen
+                node, state, colour_of(state), "" if text == state else text, after.get(node.index, []), seen
             )
         )
     return rows
 
 
-def _suspended(view: View, nodes: list[GraphNodeView]) -> list[str]:
+def _suspended(view: View, nodes: list[GraphNode]) -> list[str]:
     """The addresses of the first suspended jobs among these nodes."""
     found = [
-        f"{node.queue}/{node.id}"
+        f"{node.job.queue}/{node.job.id}"
         for node in nodes
-        if state_of(node) == State.SUSPENDED.value and view.sees(node.queue or "")
+        if node.job is not None and state_of(node) == State.SUSPENDED and _sees(view, node)
     ]
     return found[:_WAITS]
 
@@ -156,7 +157,7 @@ async def _elsewhere(view: View, address: str, part: FlowGraphView) -> list[tupl
         ("Dead", State.DEAD, NodeState.DEAD),
     ):
         shown = sum(node.state == of.value for node in (*part.nodes, *part.behind))
-        if part.flow.counts.get(of.value, 0) > shown:
+        if part.flow.counts.get(of, 0) > shown:
             read = await view.card(
                 ("members", address, state), partial(_members, view, address, state), cost=2
             )
@@ -172,7 +173,7 @@ def _seen(view: View, read: Card[MembersView]) -> Card[MembersView]:
     """Without jobs of queues that the visitor may not read."""
     if read.value is None:
         return read
-    members = [one for one in read.value.members if view.sees(one.job.queue)]
+    members = [one for one in read.value.members if view.sees(one.queue)]
     return Card(MembersView(members, read.value.complete))
 
 
@@ -185,13 +186,10 @@ async def act_on_flow(view: View) -> Response:
     path = f"/flows/{segment(view.queue)}/{segment(view.id)}"
     if act not in ("cancel", "retry", "rerun"):
         raise NotFoundError(f"There is no act {act:.20} on a flow.")
-    if not view.may("operate"):  # its jobs may be in other queues
-        hidden = sorted(
-            one for one in await view.inspector.flows.queues(address) if not view.may("operate", one)
-        )
-        if hidden:
-            return view.done("This flow has jobs in queues on which you have no right.", path, failed=True)
-    changed: FlowView | None
+    within = view.queues_for("flows.cancel_flow" if act == "cancel" else "flows.retry_flow")
+    if within is not None and await view.inspector.flows.leaves(address, within):
+        return view.done("This flow has jobs in queues on which you have no right.", path, failed=True)
+    changed: FlowInfo | None
     facts = {}
     if act == "cancel":
         changed = await view.inspector.flows.cancel_flow(address)
@@ -206,9 +204,9 @@ async def act_on_flow(view: View) -> Response:
     if changed is None:
         return view.done(f"There is no flow {view.id} in the queue {view.queue}.", "/flows", failed=True)
     await view.audit(f"flows.{act}", address, facts)
-    open_ = sum(changed.counts.get(state.value, 0) for state in OPEN)
-    return view.done(f"The flow is {changed.state}; {open_:,} of {changed.nodes:,} nodes are open.", path)
+    open_ = sum(changed.counts.get(state, 0) for state in OPEN)
+    return view.done(f"The flow is {changed.state}; {open_:,} of {changed.total:,} nodes are open.", path)
 
 
 PAGE = DashboardPage(name="flow", path="/flows/{queue}/{id}", title="Flow", show=show, refresh="always")
-ACTS = (DashboardAct(path="/flows/{queue}/{id}/act/{act}", do=act_on_flow, right=Right.OPERATE),)
+ACTS = (DashboardAct(path="/flows/{queue}/{id}/act/{act}", do=act_on_flow, act="flows.cancel_flow"),)

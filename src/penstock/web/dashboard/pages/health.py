@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from penstock.core.version import __version__
+from penstock.core.installation import __version__
 from penstock.stores.contract import Finding, Level, QueueSize
-from penstock.web.dashboard.cards import Card, card
-from penstock.web.dashboard.checks import fleet_checks, store_checks
-from penstock.web.dashboard.page import DashboardPage
-from penstock.web.dashboard.view import View
-
-__all__ = ["PAGE"]
+from penstock.web.dashboard.attention import fleet_checks, store_checks
+from penstock.web.dashboard.shared_reads import Card, card
+from penstock.web.dashboard.view import DashboardPage, View
 
 _READS = 5
 _MOST_SHOWN = 100
@@ -37,7 +34,7 @@ class SizeLine:
 
 
 async def show(view: View) -> dict[str, Any]:
-    inspector, everything = view.inspector, view.may("read")
+    inspector, everything = view.inspector, view.sees()
     store = fleet = Card[Any](error="These checks are about all queues; your rights are on some.")
     if everything:
         store, fleet = await store_checks(view), await fleet_checks(view)
@@ -54,7 +51,7 @@ async def show(view: View) -> dict[str, Any]:
         "store": _sorted(store),
         "fleet": _sorted(fleet),
         "kinds": _KINDS,
-        "sizes": Card(await _lines(view, sizes.value or []), sizes.error),
+        "sizes": Card(await _lines(view, sizes.value or []), sizes.error, sizes.absent),
         "most_shown": _MOST_SHOWN,
     }
 

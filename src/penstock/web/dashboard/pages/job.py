@@ -3,34 +3,131 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from msgspec.structs import replace
 from starlette.responses import Response
 
-from penstock.core.duration import milliseconds
 from penstock.core.errors import ConfigError
+from penstock.core.flow import FlowNode
+from penstock.core.formats import milliseconds, ms_of, seconds, shown_text
 from penstock.core.ids import check_queue
 from penstock.core.job import QUEUED, TERMINAL, Ref, State
-from penstock.inspector import JobAct, JobView, WhyView
-from penstock.web.access_tokens import Right
-from penstock.web.dashboard.cards import Card
-from penstock.web.dashboard.formats import brief, instant_of
-from penstock.web.dashboard.json_tree import json_text, stored_bytes, stored_tree
-from penstock.web.dashboard.page import DashboardAct, DashboardPage
-from penstock.web.dashboard.related import RelatedJob, related_jobs
-from penstock.web.dashboard.shown_keys import reasons_without, shown_keys
+from penstock.inspector import JobAct, JobView, WhyView, step_text
+from penstock.inspector.job_acts import every_state
+from penstock.web.dashboard.formats import brief
+from penstock.web.dashboard.json_tree import HIDDEN, Redaction, hidden_texts, json_text, json_tree
+from penstock.web.dashboard.shared_reads import Card
 from penstock.web.dashboard.undo_tickets import act_with_undo
-from penstock.web.dashboard.view import NotFoundError, View, segment
+from penstock.web.dashboard.view import DashboardAct, DashboardPage, NotFoundError, View, segment
 
-__all__ = ["ACTS", "DOCUMENT", "PAGE", "read_job"]
+# ── keys that the visitor may see ────────────────────────────────────────────────────────────────
+
+#: A hidden value of this many characters is found also in a part of a key.
+_LONG = 4
+
+
+def shown_keys(job: JobView, redaction: Redaction) -> dict[str, str]:
+    """The keys of a job by name. A key with a hidden argument is hidden."""
+    spec = job.spec
+    known = {
+        "Unique key": spec.unique,
+        "Tenant": spec.tenant,
+        "Partition": spec.partition,
+        "Batch key": spec.batch_terms,
+    }
+    keys = {name: one.key for name, one in known.items() if one is not None and one.key}
+    if not keys:
+        return {}
+    hidden = hidden_texts(spec.payload, redaction)
+    return {name: HIDDEN if _tells(name, key, hidden) else key for name, key in keys.items()}
+
+
+def _tells(name: str, key: str, hidden: Sequence[str] | None) -> bool:
+    """Whether somebody who sees this key may find one of these values. None: they are unknown."""
+    if hidden is None or not hidden:
+        return hidden is None
+    if name == "Unique key" or key.startswith("#"):  # a hash: somebody would try all values
+        return True
+    return any(one == key or (len(one) >= _LONG and one in key) for one in hidden)
+
+
+def reasons_without(found: Sequence[WhyView], job: JobView, shown: Mapping[str, str]) -> list[WhyView]:
+    """Why a job waits, without the key of its partition if that is hidden."""
+    partition = job.spec.partition
+    if partition is None or shown.get("Partition") == partition.key:
+        return list(found)
+    key = repr(partition.key)
+    return [
+        replace(one, reasons=[replace(it, says=it.says.replace(key, HIDDEN)) for it in one.reasons])
+        for one in found
+    ]
+
+
+#: Jobs that are named of each kind, and nodes that are read of a flow.
+_MOST, _NODES = 8, 200
+
+
+# ── related jobs ─────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class RelatedJob:
+    """A job, and what it is to the job of the page."""
+
+    relation: str
+    queue: str
+    id: str
+    task: str
+    state: str = ""
+
+
+async def related_jobs(view: View, job: JobView) -> list[RelatedJob]:
+    """The nearest jobs of the flow, the batch and the partition, also those that the visitor may not read:
+    the answer is shared with other visitors."""
+    found = [RelatedJob("member", job.queue, id, "") for id in job.members[:_MOST]]
+    if job.batch is not None:
+        found.append(RelatedJob("in the batch", job.queue, job.batch, ""))
+    if job.spec.flow is not None:
+        flow = job.spec.flow
+        nodes = await view.inspector.flows.flow_nodes(f"{flow.queue}/{flow.id}", limit=_NODES)
+        found += _neighbours(nodes, job.ref)
+    if job.partition is not None:
+        held = [one for one in job.partition.admitted[:_MOST] if one.id != job.id]
+        found += [RelatedJob("holds its partition", one.queue, one.id, job.task, one.state) for one in held]
+    return found
+
+
+def _neighbours(nodes: list[FlowNode], of: Ref) -> list[RelatedJob]:
+    """The nodes before and after a job. A join between them has no job, and is passed over."""
+    me = next((node for node in nodes if node.job == of), None)
+    if me is None:
+        return []
+    before = [node for node in nodes if me.index in node.next]
+    after = [node for node in nodes if node.index in me.next]
+    pairs = [("before it in the flow", one) for one in before[:_MOST]]
+    pairs += [("after it in the flow", one) for one in after[:_MOST]]
+    return [
+        RelatedJob(relation, node.job.queue, node.job.id, node.task, node.state)
+        for relation, node in pairs
+        if node.job is not None
+    ]
+
+
+# ── the page ─────────────────────────────────────────────────────────────────────────────────────
 
 #: Reads of the store for one job: itself, its partition, its steps, the audit log.
 _READS = 5
 #: The fields of the form of an act.
-_OF_ACTS = {JobAct.RESCHEDULE: ("delay",), JobAct.MOVE: ("to",), JobAct.DISCARD: ("reason",)}
+_OF_ACTS = {
+    JobAct.RESCHEDULE: ("delay",),
+    JobAct.MOVE: ("to",),
+    JobAct.DISCARD: ("reason",),
+    JobAct.COMPLETE: ("result",),
+}
 _DUE_LATER = (State.SCHEDULED, State.RETRYABLE)
 
 
@@ -38,7 +135,7 @@ _DUE_LATER = (State.SCHEDULED, State.RETRYABLE)
 class Moment:
     """Something that happened to a job: an instant, a class for its dot, what, and more about it."""
 
-    at: str
+    at: int
     kind: str
     says: str
     more: str = ""
@@ -57,7 +154,7 @@ class ActButton:
 async def show(view: View) -> dict[str, Any]:
     job = await read_job(view)
     address = f"{job.queue}/{job.id}"
-    longest = max([one.ran or 0.0 for one in job.attempts], default=0.0)
+    spec = job.spec
     keys = shown_keys(job, view.shared.redaction)
     return {
         "title": job.task,
@@ -65,26 +162,32 @@ async def show(view: View) -> dict[str, Any]:
         "keys": keys,
         "why": await _why(view, job, keys),
         "moments": sorted(_moments(job), key=lambda one: one.at),
-        "longest": longest,
-        "steps": [(name, one) for one in job.steps if (name := _step_name(one.name))],
-        "arguments": stored_tree(job.payload, job.payload_base64, view.shared.redaction),
-        "result": stored_tree(job.result, job.result_base64, view.shared.redaction),
-        "headers": view.shared.redaction.apply(job.headers),
-        "linked": [name for name in job.headers if _is_filter(view, name)],
+        "longest": max([one.ran or 0.0 for one in job.attempts], default=0.0),
+        "waited": seconds(job.run_at, job.fetched_at),
+        "ran": seconds(job.fetched_at, job.ended_at),
+        "timeout": seconds(0, spec.timeout),
+        "retention": spec.retention / 1000,
+        "delivery": "at-most-once" if spec.at_most_once else "at-least-once",
+        "steps": [(name, one) for one in job.steps if (name := step_text(one.name))],
+        "arguments": json_tree(job.spec.payload, view.shared.redaction),
+        "result": None if job.result is None else json_tree(job.result, view.shared.redaction),
+        "headers": view.shared.redaction.apply(dict(job.spec.headers or {})),
+        "linked": [name for name in job.spec.headers or {} if _is_filter(view, name)],
         "related": await _related(view, job, address),
-        "buttons": list(_buttons(State(job.state))),
-        "queued": State(job.state) in QUEUED,
-        "discardable": State(job.state) in QUEUED | {State.SUSPENDED},
-        "editable": State(job.state) in QUEUED | TERMINAL,
-        "deletable": State(job.state) is not State.RUNNING,
-        "running": job.state == State.RUNNING.value,
+        "buttons": [one for one in _buttons(job.state) if one.act == "cancel" or view.can("CHANGE")],
+        "queued": job.state in QUEUED,
+        "discardable": job.state in QUEUED | {State.SUSPENDED},
+        "completable": job.state in every_state(JobAct.COMPLETE),
+        "editable": job.state in QUEUED | TERMINAL,
+        "deletable": job.state is not State.RUNNING,
+        "running": job.state is State.RUNNING,
     }
 
 
 async def _why(view: View, job: JobView, keys: Mapping[str, str]) -> Card[list[WhyView]]:
     address = f"{job.queue}/{job.id}"
     found = await view.card(("why", address), lambda: view.inspector.why(address), cost=3)
-    return Card(None if found.value is None else reasons_without(found.value, job, keys), found.error)
+    return found if found.value is None else Card(reasons_without(found.value, job, keys))
 
 
 def _is_filter(view: View, name: str) -> bool:
@@ -100,11 +203,7 @@ async def _related(view: View, job: JobView, address: str) -> Card[list[RelatedJ
 async def document(view: View) -> dict[str, Any]:
     """The arguments or the result in full, as text."""
     job, what = await read_job(view), view.part("what")
-    kept = {
-        "arguments": (job.payload, job.payload_base64),
-        "result": (job.result, job.result_base64),
-    }
-    raw = stored_bytes(*kept.get(what, (None, None)))
+    raw = {"arguments": job.spec.payload, "result": job.result}.get(what)
     if raw is None:
         raise NotFoundError(f"This job has no {what:.20}.")
     text = await asyncio.to_thread(json_text, raw, view.shared.redaction)  # a second for the largest
@@ -121,40 +220,29 @@ async def read_job(view: View) -> JobView:
     return found[0]
 
 
-def _step_name(stored: str) -> str:
-    """The name of a stored step as its author knows it; "" for what only the flow remembers."""
-    kind, mark, name = stored.partition("!")
-    if not mark:
-        return stored
-    shown = {"wait": f"signal {name}", "sleep": "timer", "gather": "jobs", "undo": f"undo of {name}"}.get(
-        kind
-    )
-    return shown if shown and "!" not in name else ""
-
-
 def _moments(job: JobView) -> Iterator[Moment]:
     yield Moment(job.enqueued_at, "enqueued", "Enqueued")
-    coming = State(job.state) not in TERMINAL | {State.RETRYABLE}
-    if job.due_at > job.enqueued_at and coming and not job.attempts:
-        yield Moment(job.due_at, "scheduled", "Due")
-    for one in job.attempts:
+    coming, attempts = job.state not in TERMINAL | {State.RETRYABLE}, job.attempts
+    if job.run_at > job.enqueued_at and coming and not attempts:
+        yield Moment(job.run_at, "scheduled", "Due")
+    for one in attempts:
         if one.fetched_at is not None:
             by = f"by worker {brief(one.worker)}" if one.worker else ""
-            which = f"Attempt {one.attempt} leased" if one.attempt else "Leased"
+            which = f"Attempt {one.attempt} started" if one.attempt else "Started"
             yield Moment(one.fetched_at, "running", which, by)
         if one.ended_at is not None and one.outcome == "failed":
             yield Moment(one.ended_at, "failed", f"Attempt {one.attempt} failed", one.error or "", one.ran)
-    if State(job.state) is State.RETRYABLE:
-        yield Moment(job.due_at, "retryable", f"Attempt {job.attempt + 1} due")
+    if job.state is State.RETRYABLE:
+        yield Moment(job.run_at, "retryable", f"Attempt {job.attempt + 1} due")
     for act in job.acts:
-        facts = " ".join(f"{name}={value}" for name, value in act.facts.items())
-        yield Moment(act.at, "act", f"{act.act} by {act.who}", facts)
+        facts = " ".join(f"{name}={value}" for name, value in act.entry.facts.items())
+        yield Moment(act.at, "act", f"{act.entry.act} by {act.entry.who}", facts)
     if job.ended_at is not None:
-        ran = job.ran if job.state == State.COMPLETED.value else None
-        errors = [one.error for one in job.attempts[-1:]]  # the line before this one says it
-        why = "" if job.reason in errors else job.reason or ""
-        at = max([job.ended_at, *(one.ended_at for one in job.attempts if one.ended_at)])  # by two clocks
-        yield Moment(at, job.state, job.state.capitalize(), why, ran)
+        ran = seconds(job.fetched_at, job.ended_at) if job.state is State.COMPLETED else None
+        errors = [one.error for one in attempts[-1:]]  # the line before this one says it
+        reason = shown_text(job.reason or "")
+        at = max([job.ended_at, *(one.ended_at for one in attempts if one.ended_at)])  # by two clocks
+        yield Moment(at, job.state, job.state.capitalize(), "" if reason in errors else reason, ran)
 
 
 def _buttons(state: State) -> Iterator[ActButton]:
@@ -176,7 +264,7 @@ async def act_on_job(view: View) -> Response:
         raise NotFoundError("There is no such act on a job.") from None
     ref = Ref(view.queue, view.id)
     given = {name: view.form.get(name) for name in _OF_ACTS.get(act, ()) if view.form.get(name)}
-    if act is JobAct.MOVE and not view.may("operate", check_queue(given.get("to", ""))):
+    if act is JobAct.MOVE and not view.may(act, check_queue(given.get("to", ""))):
         return view.done(f"You have no right to operate {given['to']}.", _path(ref), failed=True)
     delay = _delay(given.get("delay") or "0s", view.now)
     (change,), undo = await act_with_undo(view, act, [ref], {**given, "delay": delay})
@@ -194,7 +282,7 @@ def _delay(text: str, now: int) -> int:
     """The delay (ms) of "5m", or until an instant. Raises ConfigError."""
     if "T" not in text:
         return milliseconds(text, what="delay")
-    at = instant_of(text)
+    at = ms_of(text)
     if at is None or datetime.fromisoformat(text).utcoffset() is None:
         raise ConfigError(f"{text!r:.60} is neither a delay, as 5m, nor an instant, as 2026-11-20T08:30:00Z")
     return max(0, at - now)
@@ -212,4 +300,4 @@ DOCUMENT = DashboardPage(
     show=document,
     refresh="never",
 )
-ACTS = (DashboardAct(path="/jobs/{queue}/{id}/act/{act}", do=act_on_job, right=Right.OPERATE),)
+ACTS = (DashboardAct(path="/jobs/{queue}/{id}/act/{act}", do=act_on_job, act=JobAct.RETRY),)

@@ -14,25 +14,21 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 from starlette.responses import RedirectResponse, Response
 
-from penstock.core.duration import milliseconds
 from penstock.core.errors import ConfigError
+from penstock.core.formats import milliseconds
 from penstock.core.ids import check_queue
-from penstock.core.job import Ref, State
-from penstock.inspector import Change, JobAct, JobRow, UndoStep, parse_address
-from penstock.inspector.bulk_filters import is_everything
-from penstock.inspector.job_acts import every_state, usual_states
+from penstock.core.job import Job, Ref, State
+from penstock.inspector import Change, JobAct, UndoStep, filter_texts, parse_address
+from penstock.inspector.job_acts import START_AGAIN, every_state, usual_states
+from penstock.inspector.job_filters import is_everything
 from penstock.stores.contract import JobFilter
-from penstock.web.access_tokens import Right
-from penstock.web.dashboard.cards import card
 from penstock.web.dashboard.forms import FormError
-from penstock.web.dashboard.job_filters import FILTERS, allowed_filter, filter_asked, filter_query, terms
-from penstock.web.dashboard.page import DashboardAct, DashboardPage
+from penstock.web.dashboard.job_filters import PARAMETERS, allowed_filter, filter_asked, terms
 from penstock.web.dashboard.pages.jobs import list_jobs, number_asked
-from penstock.web.dashboard.stream import totals
+from penstock.web.dashboard.pulse import totals
+from penstock.web.dashboard.shared_reads import card
 from penstock.web.dashboard.undo_tickets import UndoTickets, act_with_undo
-from penstock.web.dashboard.view import View, segment
-
-__all__ = ["ACTS", "PAGE", "WORDS"]
+from penstock.web.dashboard.view import DashboardAct, DashboardPage, View, segment
 
 #: The most jobs that are changed by their names; more of them are a filter.
 _MOST_SELECTED = 200
@@ -56,6 +52,7 @@ WORDS = {
     JobAct.DELETE: Words("Delete", "deleted", "They are removed with their errors and results."),
     JobAct.DUPLICATE: Words("Duplicate", "duplicated", "A copy of each is enqueued under a new id."),
     JobAct.DISCARD: Words("Discard", "discarded", "They become dead without another attempt."),
+    JobAct.COMPLETE: Words("Complete", "completed", "They end as completed, without another attempt."),
     JobAct.MOVE: Words("Move", "moved", "They wait in the other queue, due as before, with their attempts."),
 }
 #: Acts whose button is red.
@@ -67,7 +64,7 @@ class JobCount:
     """What a filter selects. `count`: so far, if `next` is where the count continues."""
 
     count: int
-    sample: list[JobRow]
+    sample: list[Job]
     next: str | None = None
     seen: int = 0
     total: int = 0
@@ -82,15 +79,16 @@ async def show(view: View) -> dict[str, Any] | Response:
         "act": act.value,
         "words": WORDS[act],
         "harmful": act in _HARMFUL,
+        "starts_again": act in START_AGAIN,
         "back": view.link("/jobs", **_without(view, "act", "job", "after", "seen", "found")),
-        "queue_names": [queue.name for queue in await view.queues() if view.may("operate", queue.name)],
+        "queue_names": [queue.name for queue in await view.queues() if view.may(act, queue.name)],
         "selected": None,
         "filter": None,
         "refused": "",
     }
     try:
         if view.all_asked("job"):
-            refs = _selected(view.all_asked("job"), view)
+            refs = _selected(view.all_asked("job"), view, act)
             return {**values, "selected": await card(view.inspector.rows(refs))}
         filter = await _filter(view, act)
     except ConfigError as error:
@@ -100,7 +98,7 @@ async def show(view: View) -> dict[str, Any] | Response:
         **values,
         "filter": pinned,
         "terms": [term.says for term in terms(view, filter)],
-        "send_to": view.link("/jobs/change", act=act.value, **filter_query(pinned)),
+        "send_to": view.link("/jobs/change", act=act.value, **filter_texts(pinned)),
         "dry_run": await card(_dry_run(view, filter, pinned)),
         "counted": number_asked(view, "found"),
         "searched": number_asked(view, "seen"),
@@ -144,7 +142,7 @@ async def _filter(view: View, act: JobAct) -> JobFilter:
         raise ConfigError(
             f"This would {act.value} every job: choose a queue, a state, a task, a text or a time first."
         )
-    allowed = await allowed_filter(view, filter, Right.OPERATE)
+    allowed = await allowed_filter(view, filter, act)
     if allowed is None:
         raise FormError(403, "You have no right to change jobs of these queues.")
     return allowed
@@ -164,7 +162,7 @@ def _possible(act: JobAct) -> tuple[State, ...]:
     return tuple(state for state in every_state(act) if act is not JobAct.RETRY or state is not State.RUNNING)
 
 
-def _selected(addresses: Iterable[str], view: View) -> list[Ref]:
+def _selected(addresses: Iterable[str], view: View, act: JobAct) -> list[Ref]:
     """The jobs that are named, all of which the visitor may change."""
     refs = list(dict.fromkeys(parse_address(address) for address in addresses))
     if len(refs) > _MOST_SELECTED:
@@ -173,7 +171,7 @@ def _selected(addresses: Iterable[str], view: View) -> list[Ref]:
     if len(found) != len(refs):
         raise ConfigError("A selected job needs its queue: queue/id.")
     for ref in found:
-        if not view.may(Right.OPERATE, ref.queue):
+        if not view.may(act, ref.queue):
             raise FormError(403, f"You have no right to change jobs of the queue {ref.queue}.")
     return found
 
@@ -195,11 +193,13 @@ async def change(view: View) -> Response:
     act = _act(view)
     arguments = _arguments(view, act)
     if jobs := view.form.all("job"):
-        return await _change_selected(view, act, _selected(jobs, view), arguments)
-    if not any(view.asked(name) for name in FILTERS):
+        return await _change_selected(view, act, _selected(jobs, view, act), arguments)
+    if not any(view.asked(name) for name in PARAMETERS):
         raise ConfigError("Select jobs, or choose a filter first.")
     filter = _pinned(view, await _filter(view, act))
-    bulk = await view.inspector.bulk.start(act, filter, by=view.visitor.name, **arguments)
+    bulk = await view.inspector.bulk.start(
+        act, filter, by=view.visitor.name, within=view.queues_for(act), **arguments
+    )
     view.shared.bulk_steps.wake()
     return view.done("It runs in the background, also if you close this page.", "/", to=f"/bulk/{bulk.id}")
 
@@ -228,13 +228,17 @@ def _outcome(changes: list[Change], done: str) -> str:
 
 def _arguments(view: View, act: JobAct) -> dict[str, Any]:
     """The arguments of the act in the form."""
+    if act in START_AGAIN:
+        return {"spare_at_most_once": view.form.get("spare") == "on"}
     if act is JobAct.RESCHEDULE:
         return {"delay": milliseconds(view.form.get("delay") or "0s", what="Due in")}
     if act is JobAct.DISCARD:
         return {"reason": view.form.get("reason")[:200]}
+    if act is JobAct.COMPLETE:
+        return {"result": view.form.get("result"), "reason": view.form.get("reason")[:200]}
     if act is JobAct.MOVE:
         to = check_queue(view.form.get("to"))
-        if not view.may(Right.OPERATE, to):
+        if not view.may(act, to):
             raise FormError(403, f"You have no right to change jobs of the queue {to}.")
         return {"to": to}
     return {}
@@ -246,7 +250,7 @@ async def undo(view: View) -> Response:
     if not steps:
         return view.done("It is too late to undo this.", "/jobs", failed=True)
     for step in steps:
-        if not all(view.may(Right.OPERATE, queue) for queue in (step.queue, step.to or step.queue)):
+        if not all(view.may(step.act, queue) for queue in (step.queue, step.to or step.queue)):
             raise FormError(403, f"You have no right to change jobs of the queue {step.queue}.")
     changes = await view.inspector.undo(steps)
     undone = [f"{change.queue}/{change.id}" for change in changes if change.outcome == "done"]
@@ -268,6 +272,6 @@ def _moved_back(view: View, step: UndoStep) -> str:
 
 PAGE = DashboardPage(name="change", path="/jobs/change", title="Change jobs", show=show, refresh="never")
 ACTS = (
-    DashboardAct(path="/jobs/change", do=change, somewhere=True),
-    DashboardAct(path="/jobs/undo/{ticket}", do=undo, somewhere=True),
+    DashboardAct(path="/jobs/change", do=change, act="bulk.start", somewhere=True),
+    DashboardAct(path="/jobs/undo/{ticket}", do=undo, act="undo", somewhere=True),
 )

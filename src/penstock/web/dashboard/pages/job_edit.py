@@ -14,16 +14,13 @@ from starlette.responses import Response
 from penstock.app.job_edits import edited_call, task_named
 from penstock.app.task import Task
 from penstock.core.errors import ArgumentError, ConfigError, Undecodable
-from penstock.core.job import QUEUED, TERMINAL, Job, NewJob, Ref, State
+from penstock.core.formats import json_or_base64
+from penstock.core.job import QUEUED, TERMINAL, Job, NewJob, Ref
 from penstock.inspector import Change, JobView
-from penstock.web.access_tokens import Right
 from penstock.web.dashboard.json_tree import holds_hidden, json_text
-from penstock.web.dashboard.page import DashboardAct, DashboardPage
 from penstock.web.dashboard.pages.job import read_job
 from penstock.web.dashboard.task_form import ArgumentField, argument_fields, fill_from_form, fill_from_job
-from penstock.web.dashboard.view import View, segment
-
-__all__ = ["ACTS", "PAGE"]
+from penstock.web.dashboard.view import DashboardAct, DashboardPage, View, segment
 
 
 @dataclass
@@ -48,7 +45,7 @@ async def save(view: View) -> dict[str, Any] | Response:
     form = await _form(view)
     if form.refusal:
         return view.done(form.refusal, _path(form.job.queue, form.job.id), failed=True)
-    retries = view.form.get("then") == "retry" or State(form.job.state) in TERMINAL
+    retries = view.form.get("then") == "retry" or form.job.state in TERMINAL
     try:
         rewrite = _rewrite(view, form)
         if rewrite is None:
@@ -80,8 +77,8 @@ def _version(view: View, job: JobView) -> str:
 
     Not a hash of all arguments, by which hidden ones could be found: somebody would try all values.
     """
-    shown = view.shared.redaction.visible_parts(bytes(job.payload or b""))
-    return sha256(b"\0".join([job.enqueued_at.encode(), *shown])).hexdigest()[:16]
+    shown = view.shared.redaction.visible_parts(job.spec.payload)
+    return sha256(b"\0".join([b"%d" % job.enqueued_at, *shown])).hexdigest()[:16]
 
 
 # ── the form ─────────────────────────────────────────────────────────────────────────────────────
@@ -91,9 +88,9 @@ async def _form(view: View) -> _Edit:
     job = await read_job(view)
     form = _Edit(job)
     form.refusal = _why_not(job)
-    if form.refusal or job.payload is None:
+    if form.refusal:
         return form
-    raw = bytes(job.payload)
+    raw = job.spec.payload
     app = view.shared.app
     if app is not None:
         app.import_tasks()
@@ -121,13 +118,13 @@ def _fill(form: _Edit, task: Task[..., Any], raw: bytes, view: View) -> bool:
 def _why_not(job: JobView) -> str:
     if job.closed:
         return job.closed
-    if State(job.state) not in QUEUED | TERMINAL:
+    if job.state not in QUEUED | TERMINAL:
         return f"Its arguments cannot be changed while it is {job.state}."
     if job.members:
         return "It is a batch: its members have the arguments."
-    if job.payload is None:
+    if json_or_base64(job.spec.payload)[0] is None:
         return "Its arguments are not JSON."
-    if job.flow and State(job.state) in TERMINAL:
+    if job.spec.flow is not None and job.state in TERMINAL:
         return "It is a node of a flow: retry it as it is."
     return ""
 
@@ -149,7 +146,7 @@ def _rewrite(view: View, form: _Edit) -> Callable[[Job], NewJob] | None:
 
 
 def _unchecked(form: _Edit) -> tuple[Sequence[Any] | None, Mapping[str, Any] | None]:
-    if form.job.batch_key is not None:  # it carries one element
+    if form.job.spec.batch_terms is not None:  # it carries one element
         return [msgspec.Raw(form.text.encode())], None
     try:
         found = msgspec.json.decode(form.text, type=dict[str, msgspec.Raw] | list[msgspec.Raw])
@@ -167,7 +164,7 @@ def _values(view: View, form: _Edit) -> dict[str, Any]:
         "edit": form,
         # the same form enqueues one copy, however often it is sent
         "version": view.form.get("version") or f"{_version(view, form.job)}_{token_hex(8)}",
-        "ended": State(form.job.state) in TERMINAL,
+        "ended": form.job.state in TERMINAL,
     }
 
 
@@ -178,4 +175,4 @@ def _path(queue: str, id: str) -> str:
 PAGE = DashboardPage(
     name="job_edit", path="/jobs/{queue}/{id}/edit", title="Edit", show=show, refresh="never"
 )
-ACTS = (DashboardAct(path="/jobs/{queue}/{id}/edit", do=save, right=Right.OPERATE, shows=PAGE),)
+ACTS = (DashboardAct(path="/jobs/{queue}/{id}/edit", do=save, act="edit", shows=PAGE),)

@@ -9,28 +9,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.errors import ConfigError
-from penstock.core.job import TERMINAL, Ref, State
-from penstock.inspector import JobRow, JobSearch
+from penstock.core.job import TERMINAL, Job, State
+from penstock.inspector import JobSearch
 from penstock.stores.contract import JobFilter, check_search
-from penstock.web.access_tokens import Right
-from penstock.web.dashboard.cards import Card, card
-from penstock.web.dashboard.found_lists import LIVE_STEPS, FoundList
 from penstock.web.dashboard.job_filters import (
-    FILTERS,
     ORDERS,
+    PARAMETERS,
     allowed_filter,
+    clean_query,
     filter_asked,
     order_asked,
     orders_of,
+    saved_views,
     terms,
 )
-from penstock.web.dashboard.page import DashboardPage
-from penstock.web.dashboard.saved_views import clean_query, saved_views
-from penstock.web.dashboard.shared_reads import FRESH_FOUND
-from penstock.web.dashboard.stream import totals
-from penstock.web.dashboard.view import View
-
-__all__ = ["PAGE", "JobList", "list_jobs", "number_asked"]
+from penstock.web.dashboard.pulse import totals
+from penstock.web.dashboard.shared_reads import FRESH_FOUND, LIVE_STEPS, Card, FoundList, card
+from penstock.web.dashboard.view import DashboardPage, View
 
 _PAGE = 50
 #: A page is shown after this many seconds of searching, also if it is not full.
@@ -57,7 +52,7 @@ _REVERSED |= {"ended": "ended-first", "ended-first": "ended"}
 ACTS = (("retry", "Retry", True), ("run-now", "Run now", True), ("cancel", "Cancel", False))
 MORE_ACTS = (
     *(("reschedule", "Reschedule"), ("move", "Move"), ("duplicate", "Duplicate")),
-    *(("discard", "Discard"), ("delete", "Delete")),
+    *(("complete", "Complete"), ("discard", "Discard"), ("delete", "Delete")),
 )
 
 
@@ -69,7 +64,7 @@ class JobList:
     `away`: queues that it could not search, because their part of the store does not answer.
     """
 
-    jobs: list[JobRow] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
     next: str | None = None
     seen: int = 0
     total: int = 0
@@ -115,12 +110,12 @@ async def show(view: View) -> dict[str, Any]:
         "spans": SPANS,
         "when": _when,
         "searched": number_asked(view, "seen"),
-        "filtered": any(view.asked(name) for name in FILTERS),
+        "filtered": any(view.asked(name) for name in PARAMETERS),
         "views": views,
         "saved_as": next((one.name for one in views if one.query == here), ""),
         "acts": ACTS,
         "more_acts": MORE_ACTS,
-        "may_act": view.visitor.may_somewhere(Right.OPERATE),
+        "may_act": view.may_somewhere("bulk.start"),
     }
 
 
@@ -163,13 +158,13 @@ async def _found(view: View, filter: JobFilter) -> JobList:
     made.kept = made.steps > LIVE_STEPS
     if "x-penstock-part" in view.request.headers:  # the next part of a search, for a page that is open
         return made
-    refs = tuple(Ref(job.queue, job.id) for job in made.jobs)
+    refs = tuple(job.ref for job in made.jobs)
     found = FoundList(refs, made.next, made.seen, made.total, made.away)
     lists.put(key, found if made.kept else None)
     return made
 
 
-async def _read_again(view: View, filter: JobFilter, found: FoundList) -> list[JobRow]:
+async def _read_again(view: View, filter: JobFilter, found: FoundList) -> list[Job]:
     """Those of the jobs that still match, of the queues that the visitor may read now."""
     allowed = await allowed_filter(view, filter)
     if allowed is None or not found.refs:
@@ -215,7 +210,7 @@ def _kept(view: View) -> list[tuple[str, str]]:
     return [
         (name, value)
         for name, value in view.request.query_params.multi_items()
-        if value and name not in shown and (name != "queue" or several) and name in FILTERS
+        if value and name not in shown and (name != "queue" or several) and name in PARAMETERS
     ]
 
 
@@ -225,14 +220,13 @@ def _columns(view: View) -> list[str]:
     return [name for name in known if name in asked] or [name for name, _, usual in COLUMNS if usual]
 
 
-def _when(job: JobRow) -> tuple[str, str | None]:
+def _when(job: Job) -> tuple[str, int | None]:
     """The instant that matters in the job's state, and what happened then."""
-    state = State(job.state)
-    if state in TERMINAL:
+    if job.state in TERMINAL:
         return "ended", job.ended_at
-    if state is State.RUNNING:
+    if job.state is State.RUNNING:
         return "started", job.fetched_at
-    return ("enqueued", job.enqueued_at) if state is State.AVAILABLE else ("due", job.due_at)
+    return ("enqueued", job.enqueued_at) if job.state is State.AVAILABLE else ("due", job.run_at)
 
 
 PAGE = DashboardPage(name="jobs", path="/jobs", title="Jobs", show=show, navigation="Jobs", key="j")

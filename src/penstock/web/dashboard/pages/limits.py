@@ -7,11 +7,8 @@ from typing import Any
 
 from penstock.core.job import QUEUED, State
 from penstock.inspector import QueueView
-from penstock.web.dashboard.cards import Card, card
-from penstock.web.dashboard.page import DashboardPage
-from penstock.web.dashboard.view import View
-
-__all__ = ["PAGE", "LimitLine"]
+from penstock.web.dashboard.shared_reads import Card, card
+from penstock.web.dashboard.view import DashboardPage, View
 
 _MOST_SHOWN = 200
 #: Of this many queues it is read who holds or has stopped them: it takes some reads for each.
@@ -76,8 +73,8 @@ async def show(view: View) -> dict[str, Any]:
 
 def _line(queue: QueueView) -> LimitLine:
     counts = queue.counts
-    queued = sum(counts.get(state.value, 0) for state in QUEUED)
-    return LimitLine(queue, counts.get(State.RUNNING.value, 0), queued)
+    queued = sum(counts.get(state, 0) for state in QUEUED)
+    return LimitLine(queue, counts.get(State.RUNNING, 0), queued)
 
 
 def _has_limit(line: LimitLine) -> bool:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.web.access_tokens import Right
-from penstock.web.dashboard.activity_charts import activity_charts
 from penstock.web.dashboard.attention import attention
-from penstock.web.dashboard.cards import card
-from penstock.web.dashboard.page import DashboardPage
-from penstock.web.dashboard.queue_rows import queue_rows
-from penstock.web.dashboard.statistics_charts import RANGES, range_asked
-from penstock.web.dashboard.stream import totals
-from penstock.web.dashboard.view import View
-
-__all__ = ["PAGE"]
+from penstock.web.dashboard.pulse import totals
+from penstock.web.dashboard.rows import queue_rows
+from penstock.web.dashboard.shared_reads import card
+from penstock.web.dashboard.statistics_charts import RANGES, activity_charts, range_asked
+from penstock.web.dashboard.view import DashboardPage, View
 
 
 async def show(view: View) -> dict[str, Any]:
@@ -31,6 +26,4 @@ async def show(view: View) -> dict[str, Any]:
     }
 
 
-PAGE = DashboardPage(
-    name="overview", path="/", title="Overview", show=show, right=Right.READ, navigation="Overview", key="o"
-)
+PAGE = DashboardPage(name="overview", path="/", title="Overview", show=show, navigation="Overview", key="o")

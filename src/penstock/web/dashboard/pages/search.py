@@ -7,11 +7,8 @@ from typing import Any
 from starlette.responses import RedirectResponse, Response
 
 from penstock.core.errors import ConfigError
-from penstock.web.dashboard.page import DashboardPage
 from penstock.web.dashboard.shared_reads import FRESH_STATISTICS
-from penstock.web.dashboard.view import View
-
-__all__ = ["PAGE"]
+from penstock.web.dashboard.view import DashboardPage, View
 
 #: Ids are compared exactly, and text shorter than this is hardly one.
 _SHORTEST_ID = 3

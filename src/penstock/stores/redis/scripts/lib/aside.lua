@@ -4,9 +4,10 @@
 -- or a unique key is held.
 -- needs: clock states queue record partitions places
 
-local DEAD_KEPT, MOST_CAUSE = 7776000000, 250
+local MOST_CAUSE = 250
 
-local function lease_text(held)
+-- The lease; nil if it cannot be read.
+local function lease_or_nil(held)
   local ok, lease = pcall(read_held, held)
   return ok and lease or nil
 end
@@ -15,7 +16,7 @@ end
 local function recount_tokens(queue)
   local counts = {}
   for _, held in ipairs(redis.call('HVALS', queue .. ':held')) do
-    local lease = lease_text(held)
+    local lease = lease_or_nil(held)
     if lease then counts[lease.token] = (counts[lease.token] or 0) + 1 end
   end
   redis.call('DEL', queue .. ':tokens')

@@ -5,7 +5,7 @@
 -- each with its size. Members of a batch job are in `state/9+`.
 -- needs: clock states queue record partitions places
 
-local IN_DUE = string.rep('\255', 7)
+local BATCH_IN_DUE = string.rep('\255', 7)    -- before its name in `due`, in place of a generation
 local MEMBER, BATCH = 'm', 'b'    -- first byte of the role
 local MEMBER_BYTE, BATCH_BYTE = string.byte(MEMBER), string.byte(BATCH)
 
@@ -50,10 +50,10 @@ end
 
 local function set_due(queue, name, due)
   if due then
-    redis.call('ZADD', queue .. ':due', due, IN_DUE .. name)
+    redis.call('ZADD', queue .. ':due', due, BATCH_IN_DUE .. name)
     made_due[queue] = math.min(made_due[queue] or due, due)
   else
-    redis.call('ZREM', queue .. ':due', IN_DUE .. name)
+    redis.call('ZREM', queue .. ':due', BATCH_IN_DUE .. name)
   end
 end
 
@@ -127,7 +127,7 @@ local function text_of(id)
     string.sub(hex, 17, 20), string.sub(hex, 21))
 end
 
--- The id as batch.batch_id makes it, in the form that keys.py stores.
+-- The id as batch.batch_id makes it, in the form that layout.py stores.
 local function free_id(queue, first)
   local stem, n = string.sub(text_of(first), 1, 110) .. '.batch', 1
   while true do
@@ -230,7 +230,7 @@ local function make_batch(queue, members)
     attempt = 0, lost = 0, tail_flags = flags, tail = tail, at_tail = true,
     batch = with_part(members[1][2], BATCH .. table.concat(ids)),
   })
-  work = work + #members
+  members_processed = members_processed + #members
   return id
 end
 
@@ -255,10 +255,10 @@ local function flush(queue, name)
     end
     if job and not gone and job.expires then expiring[#expiring + 1] = order(job, id) end
     if not job or gone or job.state ~= COLLECTING then
-      work = work + 1
+      members_processed = members_processed + 1
     elseif job.expires and job.expires <= now then
       end_queued(queue, id, job, EXPIRED)
-      work = work + 1
+      members_processed = members_processed + 1
     else
       members[#members + 1] = {id, job}
     end
@@ -270,7 +270,7 @@ local function flush(queue, name)
 end
 
 local function is_due(queue, name)
-  local due = redis.call('ZSCORE', queue .. ':due', IN_DUE .. name)
+  local due = redis.call('ZSCORE', queue .. ':due', BATCH_IN_DUE .. name)
   return due and tonumber(due) <= now
 end
 
@@ -305,12 +305,13 @@ local function each_member(queue, id, batch, act)
       if not gone and member.batch and batch_of(member) == id then act(member_id, member) end
     end
   end
-  work = work + #ids
+  members_processed = members_processed + #ids
 end
 
 local function end_members(queue, id, batch, over)
   local gone = {}
   each_member(queue, id, batch, function(member_id, member)
+    if member.state ~= COLLECTING then return end    -- an operator has completed it
     gone[#gone + 1] = member_id
     member.state, member.ended, member.reason = batch.state, batch.ended, batch.reason
     if member.unique then shift_key(queue, member_id, member, QUEUED_PHASE, phase_of(batch.state)) end
@@ -327,8 +328,10 @@ local function remove_members(queue, id, batch, forgotten)
   end)
 end
 
-local function bring_back_members(queue, id, batch)
+-- Make the members of an ended batch COLLECTING again, except those in the state `stays`.
+local function bring_back_members(queue, id, batch, stays)
   each_member(queue, id, batch, function(member_id, member)
+    if member.state == stays then return end
     take(queue, member_id, member)
     local before = phase_of(member.state)
     member.state, member.ended, member.reason = COLLECTING, nil, nil

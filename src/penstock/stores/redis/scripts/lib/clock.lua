@@ -1,7 +1,7 @@
 -- The clock. ARGV[1] is '' for the server's clock, or "now steady boot" from a test that controls the clock.
 -- A "c" before it: the server is part of a Cluster.
 
-local EPOCH = 1577836800000  -- 2020-01-01: generations count from here (see keys.py)
+local EPOCH = 1577836800000  -- 2020-01-01: generations count from here (see layout.py)
 local PER_MS = 4096          -- generations that fit into one millisecond
 
 local CLUSTERED = 'c'

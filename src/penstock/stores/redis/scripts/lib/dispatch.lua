@@ -14,19 +14,26 @@ local function offer_for(queue, record)
   return waiter[1], offer
 end
 
--- Lease an available job, whose record is stored, to this waiter, and remove it from the waiters of all queues.
+-- Lease an available job, whose record is stored, to this waiter, and remove it from the waiters of all queues. Returns
+-- false, and has done nothing, if a key of the queue holds something else. A key of another queue that does is passed over.
 local function dispatch(queue, id, record, channel, offer)
   local lease, token, worker, queues = string.match(offer, '^(%d+)\n([^\n]*)\n([^\n]*)\n(.*)$')
   local generation = string.sub(record, 2, 8)
-  redis.call('ZADD', queue .. ':leases', steady + lease, generation .. id)
-  redis.call('HSET', queue .. ':held', id, generation .. string.char(#token) .. token
-    .. struct.pack('<dBI2c0', now, CHARGED, #worker, worker))
-  redis.call('HINCRBY', queue .. ':tokens', token, 1)
+  local leased = type(redis.pcall('ZADD', queue .. ':leases', steady + lease, generation .. id)) == 'number'
+    and type(redis.pcall('HSET', queue .. ':held', id, generation .. string.char(#token) .. token
+      .. struct.pack('<dBI2c0', now, CHARGED, #worker, worker))) == 'number'
+    and type(redis.pcall('HINCRBY', queue .. ':tokens', token, 1)) == 'number'
+  if not leased then
+    redis.pcall('ZREM', queue .. ':leases', generation .. id)
+    redis.pcall('HDEL', queue .. ':held', id)
+    return false
+  end
   for other in string.gmatch(queues, '[^\n]+') do
-    redis.call('ZREM', other .. ':waiters', channel)
-    redis.call('HDEL', other .. ':offers', channel)
+    redis.pcall('ZREM', other .. ':waiters', channel)
+    redis.pcall('HDEL', other .. ':offers', channel)
   end
   local name = string.match(queue, '/([^}]*)}$')
   redis.call('PUBLISH', channel,
     DISPATCH_MESSAGE .. struct.pack('>BBBd', #name, #id, #token, now) .. name .. id .. token .. record)
+  return true
 end

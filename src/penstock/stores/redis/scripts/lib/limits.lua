@@ -1,12 +1,11 @@
--- The limits of a queue: how many jobs may be fetched now, when the next one may be, and whether a new job may enter.
+-- The limits of a queue: how many jobs may be fetched now, when more may be, and whether a new job may be stored.
 -- The arithmetic is that of stores/rate_limiter.py, which explains it. `limits` in the queue's meta are ten doubles, in
--- the order of stored_limits.py.
+-- the order of RULES below; stored_limits.py packs them.
 -- needs: clock states queue
 
 local AHEAD, LEAD, NOISE = 20, 10, 0.001
-local SPAN, LEAST, SOONEST, LATEST, NOTHING_KNOWN = 5000, 200, 10, 60000, 1000
+local SPAN, LEAST, SOONEST, LATEST, UNKNOWN = 5000, 200, 10, 60000, 1000
 local SHORTEST_THROTTLE, LONGEST_THROTTLE = 100, 86400000
-local UNSET, PACKED = -9007199254740992, '<dddddddddd'
 local RULES = {
   'max_size', 'waits', 'max_running', 'count', 'per', 'burst', 'keep_finished', 'keep_dead', 'finished_for', 'dead_for',
 }
@@ -15,9 +14,9 @@ local function rules_of(m)
   if m.rules then return m.rules end
   local rules = {}
   if m.limits then
-    local values = {struct.unpack(PACKED, m.limits)}
+    local values = {struct.unpack(LIMITS, m.limits)}
     for i, name in ipairs(RULES) do
-      if values[i] ~= UNSET then rules[name] = values[i] end
+      if values[i] ~= NONE then rules[name] = values[i] end
     end
     if rules.count then rules.step = rules.per / rules.count end
   end
@@ -25,18 +24,19 @@ local function rules_of(m)
   return rules
 end
 
+-- When the next start is due at an even rate; now if that is past, or impossibly far ahead.
 local function base_of(queue, m, rules)
   m.next_start = m.next_start or tonumber(redis.call('HGET', queue .. ':meta', 'next_start')) or 0
   local ahead = m.next_start - now
   return ahead > 0 and ahead <= AHEAD + rules.burst * rules.step + 1 and m.next_start or now
 end
 
--- How many jobs may be fetched now; if 0, then also when time alone changes that (nil: only the end of a job does).
+-- How many jobs may be fetched now; and if none, when some may be (nil: only after a running job ends).
 local function room_of(queue, m)
-  local rules, room, opens = rules_of(m), math.huge, nil
+  local rules, room, opens_at = rules_of(m), math.huge, nil
   if m.throttled_until then
     if m.throttled_until > now then
-      opens = m.throttled_until
+      opens_at = m.throttled_until
     else
       redis.call('HDEL', queue .. ':meta', 'throttled_until')
       m.throttled_until = nil
@@ -50,63 +50,61 @@ local function room_of(queue, m)
     local first = base_of(queue, m, rules) - (rules.burst - 1) * rules.step
     local slots = (now + AHEAD - first) / rules.step
     if slots < 0 then
-      opens = math.max(opens or 0, math.ceil(first - NOISE) - LEAD)
+      opens_at = math.max(opens_at or 0, math.ceil(first - NOISE) - LEAD)
     else
       room = math.min(room, math.floor(slots) + 1)
     end
   end
-  if opens then return 0, opens end
+  if opens_at then return 0, opens_at end
   return room
 end
 
--- Whether a woken worker gets a job, or learns from its fetch when it will.
-local function worth_waking(queue, m)
-  local room, opens = room_of(queue, m)
-  return room > 0 or opens ~= nil
-end
-
--- Count one fetched job; returns when it may start.
-local function next_start(queue, m)
+-- Count one fetched job; returns when it may start. `store_starts` stores what was counted.
+local function count_start(queue, m)
   local rules = rules_of(m)
-  m.given = (m.given or 0) + 1
+  m.fetched = (m.fetched or 0) + 1
   if not rules.step then return now end
   local base = base_of(queue, m, rules)
   m.next_start, m.next_start_changed = base + rules.step, true
   return math.max(now, math.ceil(base - (rules.burst - 1) * rules.step - NOISE))
 end
 
+-- How fast jobs have left the queue recently: a decaying count of fetched jobs, its time, and since when it counts.
 local function drain_of(queue)
   local text = redis.call('HGET', queue .. ':meta', 'drained')
   if not text or #text ~= 24 then return 0, 0, 0 end
   return struct.unpack('<ddd', text)
 end
 
--- Store the rate limiter after the calls of `next_start`.
-local function passed(queue, m)
+-- Store the rate limiter and the drain rate, after the calls of `count_start`.
+local function store_starts(queue, m)
   if m.next_start_changed then
     redis.call('HSET', queue .. ':meta', 'next_start', string.format('%.17g', m.next_start))
     m.next_start_changed = nil
   end
-  if m.given and rules_of(m).max_size then
+  if m.fetched and rules_of(m).max_size then
     local count, at, since = drain_of(queue)
     if now - at > 2 * SPAN or now < at then count, since, at = 0, now, now end
-    count = count * math.exp((at - now) / SPAN) + m.given
+    count = count * math.exp((at - now) / SPAN) + m.fetched
     redis.call('HSET', queue .. ':meta', 'drained', struct.pack('<ddd', count, now, since))
   end
-  m.given = nil
+  m.fetched = nil
 end
 
-local function wait_for(queue, needed)
+-- Estimate the time (ms) until this many jobs have left the queue.
+local function retry_after(queue, needed)
   local count, at, since = drain_of(queue)
-  if count <= 0 then return NOTHING_KNOWN end
+  if count <= 0 then return UNKNOWN end
   local seen = math.max(LEAST, SPAN * (1 - math.exp(-math.max(0, now - since) / SPAN)))
   local per_ms = count * math.exp(math.min(0, at - now) / SPAN) / seen
   if per_ms <= 0 then return LATEST end
   return math.max(SOONEST, math.ceil(math.min(LATEST, needed / per_ms)))
 end
 
--- Count one new job; returns nothing if there is room, else "1 if enqueues wait, or 0; retry_after (ms); max_size".
-local function full(queue, m)
+-- Count one new job, or n, against max_size. If there is no room, returns the refusal: "1 if enqueues wait, or 0;
+-- retry_after (ms); max_size".
+local function count_new(queue, m, n)
+  n = n or 1
   local rules = rules_of(m)
   if not rules.max_size then return nil end
   if not m.size then
@@ -114,12 +112,12 @@ local function full(queue, m)
     m.size = m.size - redis.call('ZCARD', queue .. ':state/' .. SUSPENDED)
     for state = COMPLETED, DEAD do m.size = m.size - redis.call('ZCARD', queue .. ':ended/' .. state) end
   end
-  if m.size < rules.max_size then
-    m.size = m.size + 1
+  if m.size + n <= rules.max_size then
+    m.size = m.size + n
     return nil
   end
-  m.refused = (m.refused or 0) + 1
-  local wait = wait_for(queue, m.size - rules.max_size + m.refused)
+  m.refused = (m.refused or 0) + n
+  local wait = retry_after(queue, m.size - rules.max_size + m.refused)
   return string.format('%d %.0f %.0f', rules.waits or 0, wait, rules.max_size)
 end
 
@@ -131,8 +129,8 @@ local function throttle(queue, m, ms)
   redis.call('HSET', queue .. ':meta', 'throttled_until', string.format('%.0f', m.throttled_until))
 end
 
--- The number of ended jobs in a state that are beyond the count or age limits.
-local function beyond(queue, m, state, keep_finished, keep_dead)
+-- The number of ended jobs in a state that exceed what is kept of it, by number or by age.
+local function excess_of(queue, m, state, keep_finished, keep_dead)
   local rules, dead, ended = rules_of(m), state == DEAD, queue .. ':ended/' .. state
   local keep = dead and (rules.keep_dead or keep_dead) or (not dead and (rules.keep_finished or keep_finished))
   local age = dead and rules.dead_for or (not dead and rules.finished_for)

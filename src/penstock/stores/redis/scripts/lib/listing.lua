@@ -38,28 +38,14 @@ local function add_segment(queue, into, name)
   add_ids(queue, into, redis.call('LRANGE', queue .. ':ready/' .. name, 0, -1), nil, first_place_of(name))
 end
 
--- Append fresh jobs of one priority that are older than `before`: the newest n if `newest`, else the oldest n.
-local function add_fresh(queue, into, priority, before, n, newest)
-  local first, last = segment_ranks(queue, priority)
-  local rank, step = first, 1
-  if newest then
-    rank, step = segment_rank(queue, priority, before), -1
-    if not rank then return end
-  end
-  local found = 0
-  while found < n and rank >= first and rank <= last do
+-- Append the oldest n fresh jobs of one priority.
+local function add_fresh(queue, into, priority, n)
+  local rank, last = segment_ranks(queue, priority)
+  local enough = #into + n
+  while #into < enough and rank <= last do
     local name = redis.call('ZRANGE', queue .. ':ready', rank, rank)[1]
-    local of_segment = {}
-    if not is_moved(name) then
-      add_segment(queue, of_segment, name)
-    end
-    for _, one in ipairs(of_segment) do
-      if one[1] < before then
-        into[#into + 1] = one
-        found = found + 1
-      end
-    end
-    rank = rank + step
+    if not is_moved(name) then add_segment(queue, into, name) end
+    rank = rank + 1
   end
 end
 
@@ -103,21 +89,13 @@ local function first_running(queue, n, newest, from, worker)
   return found
 end
 
--- Jobs in a state that are older than `before`: the newest n if `newest`, else the oldest n; there may be more.
--- `worker`: see first_running.
-local function of_state(queue, state, before, n, newest, worker)
-  if state == RUNNING then return first_running(queue, n, newest, newest and before, worker or '') end
+-- The oldest n jobs in a state, without running ones and the members of batches; there may be more.
+local function oldest_of(queue, state, n)
   local found = {}
-  local index, limit = queue .. ':state/' .. state, string.format('(%.0f', before)
-  local ids = newest and redis.call('ZREVRANGEBYSCORE', index, limit, '-inf', 'LIMIT', 0, n)
-    or redis.call('ZRANGEBYSCORE', index, '-inf', limit, 'LIMIT', 0, n)
-  add_ids(queue, found, ids, index)
-  if state == COLLECTING and newest then    -- oldest first is only for purge, which skips the members of batches
-    index = queue .. IN_BATCH
-    add_ids(queue, found, redis.call('ZREVRANGEBYSCORE', index, limit, '-inf', 'LIMIT', 0, n), index)
-  end
+  local index = queue .. ':state/' .. state
+  add_ids(queue, found, redis.call('ZRANGE', index, 0, n - 1), index)
   if state == AVAILABLE then
-    for _, priority in ipairs(bands(queue)) do add_fresh(queue, found, priority, before, n, newest) end
+    for _, priority in ipairs(bands(queue)) do add_fresh(queue, found, priority, n) end
   end
   return found
 end

@@ -8,8 +8,8 @@
 --   tenants/P     tenant → the place of its next job
 -- needs: clock states queue record
 
-local STEP = 7680    -- as in partition.py
-local NOBODY = string.rep('\0', 7)
+local FAIR_STEP = 7680    -- as TENANT_STEP in core/relations.py
+local PARTITION_IN_DUE = string.rep('\0', 7)    -- before its key in `due`, in place of a generation
 local put, take, end_queued    -- defined in places.lua
 
 local function terms_of(job)
@@ -42,7 +42,7 @@ local function spent_and_throttled(queue, key)
   return struct.unpack('<dd', known)
 end
 
-local function remember(queue, key, spent, throttled_until)
+local function store_partition(queue, key, spent, throttled_until)
   redis.call('HSET', queue .. ':partitions', key, struct.pack('<dd', spent, throttled_until))
   redis.call('ZADD', queue .. ':partitions/over', math.max(spent, throttled_until), key)
 end
@@ -128,10 +128,10 @@ local function advance(queue, key)
   end
   busy[partition] = nil
   if due then
-    redis.call('ZADD', queue .. ':due', due, NOBODY .. key)
+    redis.call('ZADD', queue .. ':due', due, PARTITION_IN_DUE .. key)
     made_due[queue] = math.min(made_due[queue] or due, due)
   else
-    redis.call('ZREM', queue .. ':due', NOBODY .. key)
+    redis.call('ZREM', queue .. ':due', PARTITION_IN_DUE .. key)
   end
   return admitted
 end
@@ -140,25 +140,25 @@ end
 local function throttle_partition(queue, id, job, till, back)
   local key = terms_of(job).key
   local spent, throttled_until = spent_and_throttled(queue, key)
-  remember(queue, key, spent, math.max(throttled_until, till))
+  store_partition(queue, key, spent, math.max(throttled_until, till))
   if back then leave(queue, id, job) end
 end
 
 -- Count the start of a fetched job, if its partition has a rate. As Partition.after_start.
-local function started(queue, id, job)
+local function count_partition_start(queue, id, job)
   local terms = terms_of(job)
   if terms.step == 0 then return end
   redis.call('ZADD', partition_of(queue, terms), -1, id)
   local spent, throttled_until = spent_and_throttled(queue, terms.key)
   spent = math.min(math.max(spent, now), now + terms.burst * terms.step) + terms.step
-  remember(queue, terms.key, spent, throttled_until)
+  store_partition(queue, terms.key, spent, throttled_until)
   advance(queue, terms.key)
 end
 
 -- ── fair share ──
 
 local function tenant_of(job)
-  if not job.tenant then return STEP, '' end
+  if not job.tenant then return FAIR_STEP, '' end
   return struct.unpack('<I2', job.tenant), string.sub(job.tenant, 3)
 end
 

@@ -60,28 +60,31 @@ end
 
 -- ── parked jobs: by task, then in the order of available jobs ──
 
-local function parked_order(job, id)
-  return struct.pack('>BI7', 100 - job.priority, job.place + 4503599627370496) .. id
-end
+local put_parked, take_parked
+do
+  local function parked_order(job, id)
+    return struct.pack('>BI7', 100 - job.priority, job.place + 4503599627370496) .. id
+  end
 
-local function put_parked(queue, id, job)
-  local _, task = profile(queue, job)
-  redis.call('ZADD', queue .. ':parked/' .. task, 0, parked_order(job, id))
-  count_on(queue .. ':parked', task, 1)
-end
+  function put_parked(queue, id, job)
+    local _, task = profile(queue, job)
+    redis.call('ZADD', queue .. ':parked/' .. task, 0, parked_order(job, id))
+    count_on(queue .. ':parked', task, 1)
+  end
 
-local function take_parked(queue, id, job)
-  local _, task = profile(queue, job)
-  redis.call('ZREM', queue .. ':parked/' .. task, parked_order(job, id))
-  if count_on(queue .. ':parked', task, -1) <= 0 then
-    redis.call('HDEL', queue .. ':parked', task)
+  function take_parked(queue, id, job)
+    local _, task = profile(queue, job)
+    redis.call('ZREM', queue .. ':parked/' .. task, parked_order(job, id))
+    if count_on(queue .. ':parked', task, -1) <= 0 then
+      redis.call('HDEL', queue .. ':parked', task)
+    end
   end
 end
 
 -- ── unique keys: key → generation of its holder, end of its period, id of the holder; unique/until: by end ──
 -- A rule (see record.lua): period, phases in which the key is held, what a second job replaces, and the key.
 
-local QUEUED_PHASE, RUNNING_PHASE, FINISHED_PHASE = 1, 2, 4    -- as in unique_rules.py
+local QUEUED_PHASE, RUNNING_PHASE, FINISHED_PHASE = 1, 2, 4    -- as WHILE_… in core/unique.py
 
 local function rule_of(unique)
   local period, phases, replaces = struct.unpack('<dBB', unique)
@@ -97,12 +100,6 @@ local function drop_key(queue, key, till)
   if till ~= NONE then redis.call('ZREM', queue .. ':unique/until', key) end
 end
 
--- Whether a job that was set aside still holds no unique key: its stand-in was not replaced by a new job.
-local function holds_nothing(queue, id, generation)
-  local ok, job = pcall(read, redis.call('HGET', queue .. ':jobs', id))
-  return not ok or job.generation ~= generation
-end
-
 -- The id and generation of the holder of a unique key; a key whose period is over is freed here.
 local function holder(queue, key)
   local held = redis.call('HGET', queue .. ':unique', key)
@@ -111,7 +108,10 @@ local function holder(queue, key)
   local generation, till = struct.unpack('>I7d', held)
   local id = string.sub(held, 16)
   local ghost = meta(queue).ghosts and redis.call('SISMEMBER', queue .. ':ghosts', id) == 1
-    and holds_nothing(queue, id, generation)
+  if ghost then    -- a job that was set aside; not one if its stand-in was replaced by a new job
+    local ok, job = pcall(read, redis.call('HGET', queue .. ':jobs', id))
+    ghost = not ok or job.generation ~= generation
+  end
   if not ghost and (till == NONE or till > now) then return id, generation end
   drop_key(queue, key, till)
 end
@@ -134,7 +134,7 @@ local function free_key(queue, job)
   if generation == job.generation then drop_key(queue, key, till) end
 end
 
--- Take or free the unique key of a job that changes its phase (0: none): unique_rules.key_change.
+-- Take or free the unique key of a job that changes its phase (0: none): changes.key_change.
 local function shift_key(queue, id, job, before, after)
   local held, holds = in_phase(job.unique, before), in_phase(job.unique, after)
   if holds and not held then
@@ -162,8 +162,8 @@ end
 local function publish_end(queue, id, record)
   local END_MESSAGE, TOO_LARGE = 'e', 'l'    -- as subscriber.py reads them
   local watchers = queue .. ':watchers'
-  local channels = redis.call('HGET', watchers, id)
-  if not channels then return end
+  local channels = redis.pcall('HGET', watchers, id)
+  if type(channels) ~= 'string' then return end    -- nobody waits, or the key holds something else
   redis.call('HDEL', watchers, id)
   local name = name_of(queue)
   local message = END_MESSAGE .. struct.pack('>BB', #name, #id) .. name .. id
@@ -179,11 +179,44 @@ end
 
 local batches    -- the functions of batches.lua, loaded at the first call
 
+-- Ask for the keys that a job of this kind needs besides those of its queue, as sound.lua does, before its first write: an
+-- error must not leave a job that is in none of its indexes.
+local ask_for_keys, ask_for_state
+do
+  local asked = {}
+
+  local function ask(key)
+    if asked[key] then return end
+    redis.call('ZCARD', key)
+    asked[key] = true
+  end
+
+  function ask_for_keys(queue, job)
+    ask(queue .. ':ready')
+    ask(queue .. ':again/' .. job.priority)
+    if job.expires then ask(queue .. ':expiring') end
+    if job.partition then ask(partition_of(queue, terms_of(job))) end
+    if job.tenant or meta(queue).fair then ask(queue .. ':tenants/' .. job.priority) end
+    if job.batch and not batches().is_batch(job) then ask(queue .. ':batch/' .. batches().name(queue, job)) end
+    if job.state == PARKED then
+      local _, task = profile(queue, job)
+      ask(queue .. ':parked/' .. task)
+    end
+  end
+
+  -- The same for the keys of a state that are written after another one.
+  function ask_for_state(queue, state)
+    ask(queue .. ':state/' .. state)
+    if state == COMPLETED or state == CANCELLED or state == DEAD then ask(queue .. ':over') end
+  end
+end
+
 function put(queue, id, job, over)
   if job.partition then enter(queue, id, job) end
   local state = job.state
   job.fresh, job.moved = false, false
   if state == COLLECTING then return batches().put(queue, id, job) end
+  ask_for_state(queue, state)
   if state == AVAILABLE then
     if job.at_tail and meta(queue).fair then assign_place(queue, job) end
     put_again(queue, id, job)
@@ -216,6 +249,8 @@ end
 
 function take(queue, id, job)
   local state = job.state
+  ask_for_keys(queue, job)
+  ask_for_state(queue, state)
   if state == COLLECTING then return batches().take(queue, id, job) end
   if state == AVAILABLE then
     if job.fresh or job.moved then take_ready(queue, id, job) else take_again(queue, id, job) end
@@ -271,12 +306,12 @@ local function remove(queue, id, job, forgotten, keeps_key)
   end
 end
 
--- Cancel a queued job that was taken from its indexes, or make it dead, which is then kept for `dead_kept` ms.
-function end_queued(queue, id, job, reason, dead_kept)
-  job.state, job.ended, job.reason = dead_kept and DEAD or CANCELLED, now, reason
+-- Cancel a queued job that was taken from its indexes; or end it in another state, which is then kept for `keep` ms.
+function end_queued(queue, id, job, reason, state, keep)
+  job.state, job.ended, job.reason = state or CANCELLED, now, reason
   local m = meta(queue)
   if m.size then m.size = m.size - 1 end
-  put(queue, id, job, now + (dead_kept or profile(queue, job)))
+  put(queue, id, job, now + (keep or profile(queue, job)))
 end
 
 -- Put a job at the tail of its queue; a member joins its collecting batch instead.
@@ -310,7 +345,7 @@ function batches()
     is_batch = is_batch, in_batch = in_batch, batch_of = batch_of, put = put_collecting, take = take_collecting,
     join = join, flush = flush, is_due = is_due, make_batch = make_batch, end_members = end_members,
     remove_members = remove_members, bring_back_members = bring_back_members, recount = recount,
-    with_part = with_part,
+    with_part = with_part, name = batch_name,
   }
   return loaded_batches
 end

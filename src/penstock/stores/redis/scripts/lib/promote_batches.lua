@@ -4,7 +4,7 @@
 -- Also needs promote_single of promote.lua.
 
 local function promote_one(queue, id, member)
-  if string.sub(member, 1, 7) == NOBODY then return advance(queue, id) end    -- a partition
+  if string.sub(member, 1, 7) == PARTITION_IN_DUE then return advance(queue, id) end    -- a partition
   local record = redis.call('HGET', queue .. ':jobs', id)
   if not record then
     forget_traces(queue, id, member)
@@ -27,7 +27,7 @@ local function promote_with_batches(limit)
     return a[3] < b[3]
   end)
   for _, one in ipairs(all) do
-    if used >= limit or work >= 2000 then break end
+    if used >= limit or members_processed >= 2000 then break end
     local member, queue = one[2], one[3]
     local id = string.sub(member, 8)
     if string.byte(member) == 255 and string.sub(member, 1, 7) ~= string.rep('\255', 7) then

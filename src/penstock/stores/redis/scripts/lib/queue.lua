@@ -50,7 +50,7 @@ local function meta(queue)
     throttled_until = tonumber(v[6] or nil), limited = v[5] or v[6], fair = tonumber(v[7] or nil), ghosts = v[8],
     queue = queue, generation = 0, fresh = 0, enqueued = 0, head = 0, segments = 0, counters = counters,
   }
-  if m.limits and #m.limits ~= 80 then m.limits, m.limited = false, v[6] end    -- wrong size
+  if m.limits and #m.limits ~= LIMITS_SIZE then m.limits, m.limited = false, v[6] end    -- wrong size
   if counters and #counters == COUNTERS_SIZE then
     m.generation, m.fresh, m.enqueued, m.head, m.segments = struct.unpack(COUNTERS, counters)
   elseif m.new then
@@ -158,6 +158,21 @@ local function first_segments(queue, priority, n)
     string.format('(%.0f', low + BAND), 'LIMIT', 0, n)
 end
 
+-- As sound.lua, for the keys to which available jobs of one priority are added.
+local ask_for_lists
+do
+  local asked = {}
+
+  function ask_for_lists(queue, priority)
+    local key = queue .. ':again/' .. priority
+    if asked[key] then return end
+    local list = tail_of_ready(queue, meta(queue), priority)
+    if list then redis.call('LLEN', queue .. ':ready/' .. list) end
+    for _, one in ipairs({key, queue .. ':ready', queue .. ':state/' .. AVAILABLE}) do redis.call('ZCARD', one) end
+    asked[key] = true
+  end
+end
+
 -- ── waking ──
 
 -- The kinds of messages to waiters, which subscriber.py reads: there is work; a job is due soon.
@@ -169,9 +184,9 @@ end
 
 -- Wake one waiter of this queue, if there is one. If nobody receives the message, the waiter is gone, and the next one
 -- is woken; on a Cluster this is unknown, because a server counts only its own connections. Waiters whose time is over
--- by this clock come last: they have stopped waiting, or the clock has jumped ahead.
-local function wake(queue, of)
-  local waiters, others = queue .. (of or ':waiters'), nil
+-- by this clock come last: they have stopped waiting, or the clock has jumped ahead. `key`: of the waiters.
+local function wake(queue, key)
+  local waiters, others = queue .. (key or ':waiters'), nil
   while true do
     local waiter = redis.call('ZPOPMIN', waiters)
     if not waiter[1] then return end
@@ -200,38 +215,48 @@ end
 
 local made_ready, made_due = {}, {}    -- queues that got available jobs; queues → earliest new due time
 local minted = 0    -- the highest generation that this script has given, or knows from its caller
-local work = 0      -- number of batch members that this script has processed
+local members_processed = 0    -- members of batches that this script has processed: it stops at about 2000
 
 local function first_due(queue)
   local first = redis.call('ZRANGE', queue .. ':due', 0, 0, 'WITHSCORES')
   return first[2] and tonumber(first[2]), first[1]
 end
 
-local limit_rules
+-- The functions of limits.lua, loaded at the first call.
+local loaded_limits
 local function limiting()
-  if limit_rules then return limit_rules end
+  if loaded_limits then return loaded_limits end
   -- include: limits
-  limit_rules = {
-    rules_of = rules_of, room_of = room_of, worth_waking = worth_waking, next_start = next_start,
-    passed = passed, full = full, throttle = throttle, beyond = beyond, RULES = RULES, PACKED = PACKED, UNSET = UNSET,
+  loaded_limits = {
+    rules_of = rules_of, room_of = room_of, count_start = count_start, store_starts = store_starts,
+    count_new = count_new, throttle = throttle, excess_of = excess_of, RULES = RULES,
   }
-  return limit_rules
+  return loaded_limits
 end
 
--- Whether a fetch would get an available job now, or learn when it will.
-local function gives(queue)
+-- Whether a worker that is woken now would get an available job, or learn when it will.
+local function can_serve(queue)
   local m = meta(queue)
-  return not m.paused and (not m.limited or limiting().worth_waking(queue, m))
+  if m.paused then return false end
+  if not m.limited then return true end
+  local room, opens_at = limiting().room_of(queue, m)
+  return room > 0 or opens_at ~= nil
 end
 
--- Wake a waiter of a queue with limits that may have room again; for parked jobs, a waiter that knows their task.
-local function wake_for_room(queue)
-  if redis.call('EXISTS', queue .. ':ready') == 1 then
-    if gives(queue) then wake(queue) end
-  elseif redis.call('EXISTS', queue .. ':waiters/parked') == 1 and redis.call('EXISTS', queue .. ':parked') == 1
-    and gives(queue) then
-    wake(queue, ':waiters/parked')
+-- Wake a waiter of a queue with limits that may have room again; for parked jobs, a waiter that knows their task. This is
+-- after the writes of a script, so it does not fail the call.
+local wake_for_room
+do
+  local function wake_one(queue)
+    if redis.call('EXISTS', queue .. ':ready') == 1 then
+      if can_serve(queue) then wake(queue) end
+    elseif redis.call('EXISTS', queue .. ':waiters/parked') == 1 and redis.call('EXISTS', queue .. ':parked') == 1
+      and can_serve(queue) then
+      wake(queue, ':waiters/parked')
+    end
   end
+
+  function wake_for_room(queue) pcall(wake_one, queue) end
 end
 
 -- Records that this script has set aside: 3 entries each, queue, id, cause. Scripts that return them take them;
@@ -256,11 +281,12 @@ local function keep_set_asides()
   end
 end
 
--- Add n to a number in a hash; a value that is not a number is replaced.
+-- Add n to a number in a hash; a value that is not a number is replaced. A key that is no hash counts nothing, and fails no
+-- call, because what is counted has been done.
 local function count_on(key, field, n)
   local counted = redis.pcall('HINCRBY', key, field, n)
   if type(counted) == 'number' then return counted end
-  redis.call('HSET', key, field, n)
+  redis.pcall('HSET', key, field, n)
   return n
 end
 
@@ -334,14 +360,43 @@ do
   end
 end
 
--- The last step of every script that may have made jobs available or due.
+-- The last step of every script that may have made jobs available or due. Its writes are done: nothing here fails the call
+-- any more, if the key of the waiters or of the reports holds something else.
 local function finish()
-  if set_asides[1] then keep_set_asides() end
-  save()    -- first: an error from a wrong type of the waiters' key must not lose the counters
+  save()
+  if set_asides[1] then pcall(keep_set_asides) end
   for queue in pairs(made_ready) do
-    if gives(queue) then wake(queue) end
+    pcall(function() if can_serve(queue) then wake(queue) end end)
   end
   for queue, due in pairs(made_due) do
-    if first_due(queue) == due then wake_for(queue, due) end
+    pcall(function() if first_due(queue) == due then wake_for(queue, due) end end)
   end
+end
+
+-- ── what scripts ask of a queue ──
+
+-- The number of jobs of a queue in one state.
+local function jobs_in(queue, state)
+  if state == RUNNING then return redis.call('HLEN', queue .. ':held') end
+  local n = redis.call('ZCARD', queue .. ':state/' .. state)
+  if state == AVAILABLE then n = n + meta(queue).fresh end
+  if state == COLLECTING then n = n + redis.call('ZCARD', queue .. IN_BATCH) end
+  return n
+end
+
+-- Why this queue does not take n new jobs that are stored together: CLOSED, or FULL and the refusal (`count_new` in
+-- limits.lua). Nothing if it takes them.
+local function not_admitted(queue, n)
+  if meta(queue).closed then return CLOSED end
+  local refusal = meta(queue).limited and limiting().count_new(queue, meta(queue), n)
+  if refusal then return FULL, refusal end
+end
+
+-- The daily counts: fields "day/processed" and "day/failed"; day: the number of days since 1970.
+local function old_days(queue)
+  local oldest, found = math.floor(now / 86400000) - 90, {}
+  for _, field in ipairs(redis.call('HKEYS', queue .. ':days')) do
+    if (tonumber(string.match(field, '^%-?%d+')) or 0) <= oldest then found[#found + 1] = field end
+  end
+  return found
 end

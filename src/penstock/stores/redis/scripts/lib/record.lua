@@ -4,11 +4,10 @@
 
 local TAIL_FLAGS = 48
 -- Keys that a job shares with other jobs, as script_arguments.py writes them.
-local HAS_STEPS = 8192    -- a bit of the parts of a long record, as those in states.lua; here, because settle.lua reads few names from outside
 local SHARED_KEYS = {'unique', 'partition', 'tenant', 'batch', 'flow'}
 local PARTS = {'errors', 'result', 'progress', 'checkpoint', 'reason', unpack(SHARED_KEYS)}
 
-local function some(number)
+local function number_or_nil(number)
   if number ~= NONE then return number end
 end
 
@@ -51,7 +50,8 @@ local function read(record)
   local size, expires, fetched, ended, has
   size, job.enqueued, job.run, job.place, expires, fetched, ended, job.attempt, job.lost, has =
     struct.unpack('<I4ddddddI4I4I2', record, 10)
-  job.expires, job.fetched, job.ended = some(expires), some(fetched), some(ended)
+  job.expires, job.fetched, job.ended =
+    number_or_nil(expires), number_or_nil(fetched), number_or_nil(ended)
   job.asked, job.admitted = has >= ASKED_TO_STOP, bit.band(has, ADMITTED) ~= 0
   job.steps = bit.band(has, HAS_STEPS) ~= 0
   local at = 72
@@ -126,9 +126,11 @@ local function steps_of(queue, job)
   return string.format('%s:steps/%.0f', queue, job.generation)
 end
 
--- A job has ended: let advance_flows see to the open flows that it waits for (`p`, see flow_commit.lua).
+-- A job has ended: let advance_flows see to the open flows that it waits for (`p`, see flow_commit.lua). This is after the
+-- writes of its end: a key of its steps that holds something else fails no call.
 local function parent_ended(queue, job, state)
-  local ids, i, id = redis.call('HGET', steps_of(queue, job), OPEN_FLOWS) or '', 1, nil
+  local ids, i, id = redis.pcall('HGET', steps_of(queue, job), OPEN_FLOWS), 1, nil
+  if type(ids) ~= 'string' then return end
   while i <= #ids do
     id, i = struct.unpack('<Bc0', ids, i)
     if redis.call('EXISTS', queue .. ':flow/' .. id) == 1 then

@@ -2,9 +2,13 @@
 -- their retention), the jobs that wait (`waits`: in the order of bytes; `waits/over`: by the end of the wait), and the
 -- deliveries that are not confirmed (`out`). A delivery stays there until its job has the signal, because the job may be
 -- in another slot.
--- needs: clock states status_codes
+-- needs: clock states
 
 local base = KEYS[1]
+redis.call('HLEN', base)    -- as sound.lua: an error comes before the first write
+redis.call('HLEN', base .. ':out')
+for _, name in ipairs({':over', ':waits', ':waits/over'}) do redis.call('ZCARD', base .. name) end
+
 local WAIT_PREFIX = 40    -- the digest of a signal's name, key and flow begins a wait
 
 local function box_of(name, key, flow)

@@ -1,1 +1,0 @@
-"""Records facts: the store calls of producers and workers, and the answers."""
