@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,28 +62,35 @@ def _report(folder: Path, *options: object) -> dict[str, Any]:
     return report
 
 
-def _somebody_elses(url: str) -> App:
-    app = App(url, namespace="shop")
+NewShop = Callable[[str], App]
 
-    @app.task(name="sell")
-    def sell(article: str) -> None: ...
 
-    sell.using(id="a-1").enqueue("hat")
-    return app
+@pytest.fixture
+def new_shop() -> Iterator[NewShop]:
+    """An app of somebody else in a store, with a job."""
+    with contextlib.ExitStack() as made:
+
+        def new(url: str) -> App:
+            app = made.enter_context(contextlib.closing(App(url, namespace="shop")))
+
+            @app.task(name="sell")
+            def sell(article: str) -> None: ...
+
+            sell.using(id="a-1").enqueue("hat")
+            return app
+
+        yield new
 
 
 def _still_there(app: App) -> bool:
-    """As nobody's last question: it lets go of the store."""
-    status = app.handle("a-1").status()
-    app.close()
-    return status == "available"
+    return app.handle("a-1").status() == "available"
 
 
 @pytest.mark.system
 @pytest.mark.slow
-def test_a_run_in_a_file_keeps_all_promises_and_leaves_no_row(tmp_path: Path) -> None:
+def test_a_run_in_a_file_keeps_all_promises_and_leaves_no_row(new_shop: NewShop, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    app = _somebody_elses(url)
+    app = new_shop(url)
     kinds = "kill-worker,kill-producer,restart-store,clock,raise,os-exit,segfault,unknown-task,poison-payload"
     kinds += ",act-bulk,act-move,act-retry"
     report = _report(
@@ -122,10 +130,10 @@ def _namespaces(file: Path) -> set[str]:
 @pytest.mark.system
 @pytest.mark.slow
 def test_a_run_on_redis_keeps_all_promises_and_leaves_no_key(
-    new_redis: Callable[..., RedisServer], tmp_path: Path
+    new_redis: Callable[..., RedisServer], new_shop: NewShop, tmp_path: Path
 ) -> None:
     server = new_redis("appendfsync always", appendonly=True)
-    app = _somebody_elses(server.url)
+    app = new_shop(server.url)
     with server.patient_client() as client:
         before = sorted(client.keys())
     kinds = "kill-worker,two-versions,reset,latency,hang,block-loop,poison-payload,act-bulk,remote-restart"
@@ -158,9 +166,9 @@ def test_a_run_with_every_fault_keeps_all_promises(
 
 
 @pytest.mark.system
-def test_an_interrupt_leaves_no_process_and_no_row(tmp_path: Path) -> None:
+def test_an_interrupt_leaves_no_process_and_no_row(new_shop: NewShop, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    app = _somebody_elses(url)
+    app = new_shop(url)
     process = _start(tmp_path, "--url", url, "--faults", "kill-worker,storm", "--dir", tmp_path / "run")
     assert process.stderr is not None
     while " of 300 s" not in process.stderr.readline():

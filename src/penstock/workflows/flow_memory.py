@@ -133,6 +133,11 @@ class FlowMemory:
         """The places of the stored steps in the order in which they were stored."""
         return {name: n for n, name in enumerate(self._names())}
 
+    def order_in_store(self) -> Plan[dict[str, int]]:
+        """The same as the store has it: branches may have got its answers in another order."""
+        steps: list[StoredStep] = yield VerbCall("steps", (self._job.ref,))
+        return self.order() | {step.name: n for n, step in enumerate(steps)}
+
     def stored_since(self, step: StoredStep) -> bool:
         """Whether an operation was stored after this one."""
         order = self.order()

@@ -261,7 +261,7 @@ class StepPlans:
                 return run.ending
         if run.unreached() and not isinstance(error, StepsFailed) and not self._is_final(error):
             return error  # the next attempt reaches more: the last step is undone first
-        order = memory.order()
+        order = (yield from memory.order_in_store()) if len(self._undo) > 1 else memory.order()
         for key in sorted(self._undo, key=order.__getitem__, reverse=True):
             name = f"undo!{key}" if memory.older else f"{key}!undone"
             if memory.stored(name) is None:

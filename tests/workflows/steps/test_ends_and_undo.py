@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,10 +16,11 @@ from penstock.core.job import Ref, State
 from penstock.core.lifecycle import DEADLINE_PASSED, RUNNING_CANCELLED
 from penstock.errors import Cancel, Discard
 from penstock.retry import Fixed
-from penstock.stores.contract import STEP_UNDO
+from penstock.stores.contract import STEP_UNDO, RecordedStep, StepRecord, Store
 from penstock.testing import inline
 from penstock.worker.leased_jobs import LeasedJob
 from penstock.workflows import chain, current_flow, current_sync_flow
+from tests.doubles import Double
 from tests.lease_clocks import LeaseClock
 from tests.workflows.steps.conftest import Running, until
 
@@ -139,6 +140,47 @@ async def test_a_step_that_was_interrupted_is_not_undone(running: Running, ran: 
     await handle.acancel()
     await until(lambda: state_of(handle), State.CANCELLED)
     assert ran == ["reserve", "undo reserve"]
+
+
+class _Crossing(Double):
+    """A store that stores the step of the branch b first, and answers it once `a` has its answer."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.stored, self.answered = asyncio.Event(), asyncio.Event()
+
+    async def record_steps(self, steps: Sequence[StepRecord]) -> list[RecordedStep]:
+        if "/a/" in steps[0].name:
+            await self.stored.wait()
+        answers = await self._store.record_steps(steps)
+        if "/b/" in steps[0].name:
+            self.stored.set()
+            await self.answered.wait()
+        return answers
+
+
+async def test_steps_are_undone_in_the_order_of_the_store(running: Running, ran: list[str]) -> None:
+    store = running.app.store
+    crossing = _Crossing(store)
+
+    @running.app.task(max_attempts=1)
+    async def work() -> None:
+        flow = current_flow()
+
+        async def a() -> None:
+            await flow.step("hold", did(ran, "a"), undo=undo(ran))
+            crossing.answered.set()
+
+        await flow.branches(a=a(), b=flow.step("hold", did(ran, "b"), undo=undo(ran)))
+        raise Discard("both are held")
+
+    running.app.use_store(cast(Store, crossing))
+    await running.start()
+    handle = await work.aenqueue()
+    await until(lambda: state_of(handle), State.DEAD)
+    assert ran[2:] == ["undo a", "undo b"]
+    await running.stop()
+    running.app.use_store(store)
 
 
 async def test_a_thread_is_undone_after_a_cancel(running: Running, ran: list[str]) -> None:

@@ -85,8 +85,9 @@ class Dashboard:
         hosts = HostRule(settings.hosts or (), open_to_all=settings.hosts is None)
         self._asgi: ASGIApp = Guard(Starlette(routes=self._routes(acts)), hosts)
 
-    def _show_store(self, store: Store) -> None:
-        settings, inspector, reads = self._settings, Inspector(store), SharedReads()
+    def _show_store(self, store: Store, *, keeps: bool = True) -> None:
+        settings, inspector = self._settings, Inspector(store)
+        reads = SharedReads(keeps=keeps)
         self._shared = Shared(
             store=store,
             app=self._app,
@@ -104,7 +105,8 @@ class Dashboard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._app is not None and self._app.store is not self._shared.store:
-            self._show_store(self._app.store)  # a test of the host application has given the app its own
+            # a test of the host application has given the app its own, and looks at what it has just done
+            self._show_store(self._app.store, keeps=False)
         await self._asgi(scope, receive, send)
 
     @contextmanager

@@ -60,9 +60,13 @@ class _Allowance:
 
 
 class SharedReads:
-    """Keeps answers for a second. Pages that refresh themselves get no more than 4 reads a second in all."""
+    """Keeps answers for a second. Pages that refresh themselves get no more than 4 reads a second in all.
 
-    def __init__(self) -> None:
+    `keeps`: False to read each time.
+    """
+
+    def __init__(self, *, keeps: bool = True) -> None:
+        self._keeps = keeps
         #: Until when an answer is used, the answer, and whether it is used for a second only.
         self._kept: OrderedDict[Hashable, tuple[float, Any, bool]] = OrderedDict()
         self._pending: dict[Hashable, _PendingRead] = {}
@@ -93,7 +97,7 @@ class SharedReads:
                     raise pending.error
                 cleared = self._cleared
                 answer = await self._read(read, cost, pending)
-                if cleared == self._cleared:  # else it may be older than the change
+                if self._keeps and cleared == self._cleared:  # else it may be older than the change
                     self._keep(key, answer, fresh)
                 return answer
         finally:
