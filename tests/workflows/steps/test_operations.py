@@ -154,11 +154,17 @@ def test_the_same_name_in_two_tasks_is_refused_before_it_runs(
             "wait_for": lambda: flow.wait_for("go"),
         }
 
-        async def use(after: float) -> None:
-            await asyncio.sleep(after)
+        begun = asyncio.Event()
+
+        async def first() -> None:
+            begun.set()
             await calls[operation]()
 
-        await asyncio.gather(use(0), use(0.01))
+        async def second() -> None:
+            await begun.wait()
+            await calls[operation]()
+
+        await asyncio.gather(first(), second())
 
     with inline(app, raises=False) as box:
         handle = ended(box, work)

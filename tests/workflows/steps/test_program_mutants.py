@@ -20,7 +20,7 @@ from penstock.stores.memory import MemoryStore
 from penstock.workflows import iteration
 from penstock.workflows.branching import First
 from penstock.workflows.failures import Failures
-from penstock.workflows.flow_memory import FlowMemory
+from penstock.workflows.flow_memory import FlowMemory, Plan
 from penstock.workflows.flow_run import FlowRun
 from penstock.workflows.scopes import Scopes
 from tests.workflows.steps.programs.fleet import Stuck
@@ -44,8 +44,12 @@ def does(target: Any, name: str, instead: Any) -> Patch:
 
 
 def undone_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    order = FlowMemory.order
-    monkeypatch.setattr(FlowMemory, "order", lambda self: {name: -n for name, n in order(self).items()})
+    order = FlowMemory.order_in_store
+
+    def turned(self: FlowMemory) -> Plan[dict[str, int]]:
+        return {name: -n for name, n in (yield from order(self)).items()}
+
+    monkeypatch.setattr(FlowMemory, "order_in_store", turned)
 
 
 def uses_are_those_of_all_branches(monkeypatch: pytest.MonkeyPatch) -> None:
