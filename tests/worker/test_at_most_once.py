@@ -12,6 +12,7 @@ from penstock.core.job import State
 from penstock.stores.contract import LeaseStatus
 from penstock.testing import FaultyStore
 from penstock.worker.executor.runners import Runners
+from penstock.worker.fetcher import Fetcher
 from penstock.worker.leased_jobs import LeasedJob
 from tests.worker.conftest import Door, at_work, becomes, ended, in_a_burst, patient, quick, until
 from tests.worker.task_bodies import act, lines, linger, made
@@ -60,6 +61,21 @@ async def test_before_it_has_started_it_may_go_elsewhere(
     job = await ended(handle)
     assert (job.state, job.attempt, job.errors) == (State.COMPLETED, 1, ())
     assert len(lines(began)) == 1
+
+
+async def test_a_start_that_cannot_be_recorded_leaves_its_slot_to_the_next_job(
+    app: App, faults: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Fetcher, "_jobs_ahead", lambda _: 1)  # both come with one fetch
+    await made(app, "async", act, delivery="at-most-once").using(id="first").aenqueue("return")
+    ran: list[str] = []
+    await app.task(ran.append).aenqueue("next")
+    faults.fail("extend")
+    door = Door.before(app, "settle")  # the first does not come back meanwhile
+    async with at_work(app, config=patient(concurrency=1, slot_wait="1h")):
+        await until(lambda: ran == ["next"], "the next job has run")
+        door.open()
+        assert (await ended(app.handle("first"))).state is State.COMPLETED
 
 
 async def test_a_worker_that_stops_while_the_start_is_recorded_gives_it_back(

@@ -98,9 +98,8 @@ class Attempts:
             self.end_unrecorded(leased)
             return False
         except StoreError as error:
-            if not leased.over:
-                self._end_unstarted(leased, _end_of_unrecorded(leased))
             _log.warning("job %s: its start could not be stored; it is released: %s", leased.job.id, error)
+            self.end_unrecorded(leased)
             return False
         except Exception as error:  # noqa: BLE001  # boundary: a start that cannot be stored fails its attempt alone
             self.end(leased, error)
@@ -120,7 +119,7 @@ class Attempts:
         return False
 
     def end_unrecorded(self, leased: LeasedJob) -> None:
-        """End an attempt that was interrupted before its start was stored."""
+        """End an attempt whose start was not stored, as it was interrupted or the store did not answer."""
         if not leased.over:
             self._end_unstarted(leased, _end_of_unrecorded(leased))
             self.start_next()
