@@ -70,8 +70,8 @@ class LeasedJob(msgspec.Struct, eq=False, gc=False):
         """The store's clock (ms): its value at the fetch plus the time since."""
         return self.now + int((clock.lease_seconds() - self.fetched) * 1000)
 
-    def only_undo(self, why: str) -> bool:
-        """Let this run only undo the steps of its flow; False if there are none to undo."""
+    def switch_to_undo(self, why: str) -> bool:
+        """Let this run only undo the steps of its flow, if there are any; False: there is nothing to undo."""
         if can_be_undone(self.job.checkpoint):
             self.undoes = self.undoes or why
         return self.undoes is not None
@@ -84,7 +84,7 @@ class LeasedJob(msgspec.Struct, eq=False, gc=False):
         if late is None or not can_be_undone(self.job.checkpoint):
             return late
         if self.past_deadline:
-            self.only_undo(DEADLINE_PASSED)
+            self.switch_to_undo(DEADLINE_PASSED)
         return None
 
     @property

@@ -102,7 +102,7 @@ class Admission:
                     leased
                 ):
                     pass
-                elif leased.job.cancel_asked and not leased.only_undo(RUNNING_CANCELLED):
+                elif leased.job.cancel_asked and not leased.switch_to_undo(RUNNING_CANCELLED):
                     self._attempts.refuse(leased, Cancelled(RUNNING_CANCELLED))
                 elif self.stopping:
                     self._attempts.refuse(leased, Released())

@@ -109,7 +109,7 @@ class Attempts:
         if status is LeaseStatus.LOST:
             self.slots.leave(leased)
             self._settler.drop_lost(leased)
-        elif status is LeaseStatus.CANCEL_ASKED and not leased.only_undo(RUNNING_CANCELLED):
+        elif status is LeaseStatus.CANCEL_ASKED and not leased.switch_to_undo(RUNNING_CANCELLED):
             self._end_unstarted(leased, cancelled_unstarted(leased))
         elif late := leased.too_late():  # the store was slow
             self._end_unstarted(leased, late)
