@@ -57,7 +57,7 @@ class LeasedJob(msgspec.Struct, eq=False, gc=False):
     took: float = 0.0  #: seconds that its function ran
     over: bool = False  #: its function has ended, or its slot was given up
     undoes: str | None = None  #: why this run only undoes the steps of its flow; None: it runs as usual
-    undo: bool = False  #: it fails for good, and has steps that its function has not undone
+    needs_undo: bool = False  #: it fails for good, and has steps that its function has not undone
     progress: Progress | None = None
     stored_progress: Progress | None = None  #: the progress that the store has
     awaited: bool = False  #: nothing else may run in its asyncio task: it has awaited something, or failed

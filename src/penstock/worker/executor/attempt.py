@@ -211,11 +211,11 @@ class Attempts:
         elif error is None and leased.undoes is None:
             self._settler.settle(leased, completed(leased.job.spec.retention), result)
         elif error is None:
-            self.report(leased, _not_undone(leased, "returned without its flow"), attempt, undo=False)
+            outcome = _not_undone(leased, "returned without its flow")
+            self.report(leased, outcome, attempt, may_need_undo=False)
         else:
             outcome = outcome_of_end(leased, error)
-            undo = not returned_by(leased.job, error)
-            self.report(leased, outcome, attempt, undo=undo)
+            self.report(leased, outcome, attempt, may_need_undo=not returned_by(leased.job, error))
             if isinstance(outcome, Unknown):
                 self._unknown_tasks.report_mismatch(leased.job, outcome.why or "")
 
@@ -232,19 +232,28 @@ class Attempts:
     # ── 4: its outcome is decided ────────────────────────────────────────────────────────────────
 
     def report(
-        self, leased: LeasedJob, outcome: Outcome, attempt: Attempt | None = None, *, undo: bool = True
+        self,
+        leased: LeasedJob,
+        outcome: Outcome,
+        attempt: Attempt | None = None,
+        *,
+        may_need_undo: bool = True,
     ) -> None:
         """Decide the transition that follows from the outcome, and hand it to the settler.
 
-        `attempt`: None if it had not begun.
+        `attempt`: None if it had not begun. `may_need_undo`: False if no further run is to undo its steps.
         """
-        undoes = leased.undoes is not None
-        move = decided(
-            leased.job, outcome, leased.store_now(), self._keep_dead, undoes=undoes, store=self._store
+        transition = decided(
+            leased.job,
+            outcome,
+            leased.store_now(),
+            self._keep_dead,
+            undoes=leased.undoes is not None,
+            store=self._store,
         )
-        if undo and (move.state is State.DEAD or move.state is State.CANCELLED):
-            leased.undo = _leaves_undo(leased, attempt)
-        self._settler.settle(leased, move, None)
+        if may_need_undo and (transition.state is State.DEAD or transition.state is State.CANCELLED):
+            leased.needs_undo = _needs_undo(leased, attempt)
+        self._settler.settle(leased, transition, None)
 
 
 # ── the outcome of an end ────────────────────────────────────────────────────────────────────────
@@ -321,7 +330,7 @@ def _outcome_of_death(leased: LeasedJob, error: ChildDied) -> Outcome:
     return Raised(fact) if broken else LeaseLost(fact)
 
 
-def _leaves_undo(leased: LeasedJob, attempt: Attempt | None) -> bool:
+def _needs_undo(leased: LeasedJob, attempt: Attempt | None) -> bool:
     """Whether a job that ends has steps to undo, and its function had no chance to undo them."""
     if attempt is None or attempt.flow is None:
         return can_be_undone(leased.job.checkpoint)

@@ -147,7 +147,7 @@ class Settler:
             self._leased_jobs.drop_deadlines(batch)
         while True:
             try:
-                if [leased for leased in batch if leased.has_news or leased.undo]:
+                if [leased for leased in batch if leased.has_news or leased.needs_undo]:
                     await self._store_last_progress(batch, settlements)
                     await self._store_last_lines(batch, settlements)
                     await self._begin_undos(batch, settlements)
@@ -269,7 +269,7 @@ class Settler:
     async def _begin_undos(self, batch: list[LeasedJob], settlements: list[Settlement]) -> None:
         """Let flows run once more whose steps are not undone, in place of ending them."""
         for place, leased in enumerate(batch):
-            if leased.undo:
+            if leased.needs_undo:
                 move = settlements[place].transition
                 try:
                     again = leased.ends_from_outside
@@ -280,7 +280,7 @@ class Settler:
                     _log.exception("job %s: its steps are not undone", leased.job.id, extra=_facts(leased))
                     move = replace(move, reason=f"not undone: {text_of(error) or type(error).__name__}"[:300])
                 settlements[place] = Settlement(leased.job.lease, move)
-                leased.undo = False
+                leased.needs_undo = False
 
     async def _store_last_lines(self, batch: list[LeasedJob], settlements: list[Settlement]) -> None:
         """Store the lines logged after the last heartbeat, for jobs that stay in the store.
