@@ -208,16 +208,19 @@ class Attempts:
             error = leased.interrupt()  # a return after the interrupt does not count
         if leased.interrupt is AttemptLost:
             self._settler.drop_lost(leased)
-        elif error is None and leased.undoes is None:
+        elif error is not None:
+            self._report_error(leased, error, attempt)
+        elif leased.undoes is None:
             self._settler.settle(leased, completed(leased.job.spec.retention), result)
-        elif error is None:
+        else:
             outcome = _not_undone(leased, "returned without its flow")
             self.report(leased, outcome, attempt, may_need_undo=False)
-        else:
-            outcome = outcome_of_end(leased, error)
-            self.report(leased, outcome, attempt, may_need_undo=not returned_by(leased.job, error))
-            if isinstance(outcome, Unknown):
-                self._unknown_tasks.report_mismatch(leased.job, outcome.why or "")
+
+    def _report_error(self, leased: LeasedJob, error: BaseException, attempt: Attempt | None) -> None:
+        outcome = outcome_of_end(leased, error)
+        self.report(leased, outcome, attempt, may_need_undo=not returned_by(leased.job, error))
+        if isinstance(outcome, Unknown):
+            self._unknown_tasks.report_mismatch(leased.job, outcome.why or "")
 
     def refuse(self, leased: LeasedJob, outcome: Outcome) -> None:
         """End a leased job that was never started here, with this outcome."""
