@@ -157,8 +157,7 @@ class Attempts:
         if not self.leased_jobs.try_start(leased):
             raise LeaseRevoked
         if self._events.active:
-            spec, now = leased.job.spec, leased.store_now()
-            self._events.emit(JobStarted(now, spec.id, spec.queue, spec.task, leased.job.attempt))
+            self._emit_start(leased, leased.store_now())
         return self.start_clock(leased)
 
     def start_clock(self, leased: LeasedJob) -> Attempt:
@@ -182,11 +181,13 @@ class Attempts:
         self.emit_started(leased)
 
     def emit_started(self, leased: LeasedJob) -> None:
-        """Emit JobStarted."""
+        """Emit JobStarted of an attempt that a child process runs, or has run."""
         if self._events.active:
-            spec = leased.job.spec
-            now = leased.store_now() - int((time.monotonic() - leased.started) * 1000)
-            self._events.emit(JobStarted(now, spec.id, spec.queue, spec.task, leased.job.attempt))
+            self._emit_start(leased, leased.store_now() - int((time.monotonic() - leased.started) * 1000))
+
+    def _emit_start(self, leased: LeasedJob, at: int) -> None:
+        spec = leased.job.spec
+        self._events.emit(JobStarted(at, spec.id, spec.queue, spec.task, leased.job.attempt))
 
     # ── 3: it ends ───────────────────────────────────────────────────────────────────────────────
 
