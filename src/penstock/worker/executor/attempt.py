@@ -1,11 +1,14 @@
 """The life of an attempt, from the slot that `admission.py` has found for a leased job to its settlement.
 
-1. Its start is stored, if it must not be forgotten: of a last attempt, or an at-most-once one.
+1. The start of a last attempt or an at-most-once job is stored first, so that a crash cannot hide it
+   (`record_start`).
 2. It is run, by `runners.py` on the event loop, or by `thread_attempts.py` or `process_attempts.py`. Just
-   before its function is called, it begins: from then on it counts, and its clock runs.
+   before its function is called, it begins: from then on it counts, and its clock runs (`begin`).
 3. It ends: by its function, by `interruption.py`, or by a drain. Its slot is free, and its end is an outcome:
-   that of the worker's interrupt, otherwise that of its exception.
-4. The outcome is decided, and the transition that follows goes to the settler.
+   that of the worker's interrupt, otherwise that of its exception (`end`).
+4. The outcome is decided, and the transition that follows goes to the settler (`report`).
+
+A job may end before step 2: it is refused, cancelled or lost (`refuse`, `end_unrecorded`, `forget`).
 """
 
 from __future__ import annotations
@@ -102,8 +105,7 @@ class Attempts:
             self.end_unrecorded(leased)
             return False
         except Exception as error:  # noqa: BLE001  # boundary: a start that cannot be stored fails its attempt alone
-            self.end(leased, error)
-            self.start_next()
+            self.end_and_start_next(leased, error)
             return False
         leased.runner = None
         if status is LeaseStatus.LOST:
@@ -118,15 +120,8 @@ class Attempts:
         self.start_next()
         return False
 
-    def end_unrecorded(self, leased: LeasedJob) -> None:
-        """End an attempt whose start was not stored, as it was interrupted or the store did not answer."""
-        if not leased.over:
-            self._end_unstarted(leased, _end_of_unrecorded(leased))
-            self.start_next()
-
     async def _store_starts(self, requests: list[HeartbeatRequest]) -> Sequence[LeaseStatus | BaseException]:
         """The store's answers; StoreUnavailable for a lease whose part of the store is unreachable."""
-        unreachable = StoreUnavailable("the part of the store that holds its queue is unreachable")
         try:
             statuses = await self._store.extend(requests)
         except StoreError:
@@ -135,11 +130,8 @@ class Attempts:
             if len(requests) == 1:
                 return [error]
             return [answer for one in requests for answer in await self._store_starts([one])]
+        unreachable = StoreUnavailable("the part of the store that holds its queue is unreachable")
         return [unreachable if status is LeaseStatus.UNKNOWN else status for status in statuses]
-
-    def _end_unstarted(self, leased: LeasedJob, outcome: Outcome) -> None:
-        self.slots.leave(leased)
-        self.report(leased, outcome)
 
     # ── 2: it begins; from any thread ────────────────────────────────────────────────────────────
 
@@ -189,6 +181,29 @@ class Attempts:
         spec = leased.job.spec
         self._events.emit(JobStarted(at, spec.id, spec.queue, spec.task, leased.job.attempt))
 
+    # ── or it never begins ───────────────────────────────────────────────────────────────────────
+
+    def refuse(self, leased: LeasedJob, outcome: Outcome) -> None:
+        """End a leased job that was never started here, with this outcome."""
+        self.forget(leased)
+        self.report(leased, outcome)
+
+    def forget(self, leased: LeasedJob) -> None:
+        """Count a leased job that was never started here as ended, without settling it."""
+        leased.over = True
+        self.leased_jobs.ended(leased)
+
+    def end_unrecorded(self, leased: LeasedJob) -> None:
+        """End an attempt whose start was not stored, as it was interrupted or the store did not answer."""
+        if not leased.over:
+            cancelled = leased.interrupt is AttemptCancelled
+            self._end_unstarted(leased, cancelled_unstarted(leased) if cancelled else Released())
+            self.start_next()
+
+    def _end_unstarted(self, leased: LeasedJob, outcome: Outcome) -> None:
+        self.slots.leave(leased)
+        self.report(leased, outcome)
+
     # ── 3: it ends ───────────────────────────────────────────────────────────────────────────────
 
     def end_and_start_next(
@@ -222,16 +237,6 @@ class Attempts:
         self.report(leased, outcome, attempt, may_need_undo=not returned_by(leased.job, error))
         if isinstance(outcome, Unknown):
             self._unknown_tasks.report_mismatch(leased.job, outcome.why or "")
-
-    def refuse(self, leased: LeasedJob, outcome: Outcome) -> None:
-        """End a leased job that was never started here, with this outcome."""
-        self.forget(leased)
-        self.report(leased, outcome)
-
-    def forget(self, leased: LeasedJob) -> None:
-        """Count a leased job that was never started here as ended, without settling it."""
-        leased.over = True
-        self.leased_jobs.ended(leased)
 
     # ── 4: its outcome is decided ────────────────────────────────────────────────────────────────
 
@@ -275,10 +280,6 @@ def outcome_of_end(leased: LeasedJob, error: BaseException) -> Outcome:
         return _outcome_of_error(leased, error)
     except BaseException as wrong:  # noqa: BLE001  # boundary: the attempt has ended, even if its error cannot be read
         return undetermined(leased.job, leased.store_now(), error, wrong)
-
-
-def _end_of_unrecorded(leased: LeasedJob) -> Outcome:
-    return cancelled_unstarted(leased) if leased.interrupt is AttemptCancelled else Released()
 
 
 def cancelled_unstarted(leased: LeasedJob) -> Outcome:
