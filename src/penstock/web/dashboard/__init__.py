@@ -7,9 +7,9 @@
 | `identification.py` | who asks, and with which rights |
 | `server.py`, `bounded_connection.py` | the dashboard on sockets of its own |
 | `security.py`, `forms.py` | headers, where a request comes from, the token of each form |
-| `view.py` | one request: what pages use to read, link and change; what a page is |
+| `view.py` | one request: what pages use to read, link and change; cards, which fail alone; what a page is |
 | `pages/` | the pages: a list and one of its things are one module |
-| `pulse.py`, `shared_reads.py` | one read of the store for all open pages; parts that fail alone; its clock |
+| `pulse.py`, `shared_reads.py` | one read of the store for all open pages; long searches; its clock |
 | `rendering.py`, `templates/` | Jinja templates; `parts.html` has the macros of the design |
 | `assets/` | style sheet and scripts, without a build step; `make types` checks their JSDoc |
 | `rows.py` | rows of tables that several pages have |

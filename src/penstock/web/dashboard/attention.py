@@ -19,8 +19,8 @@ from penstock.inspector.worker_views import MAY_BE_GONE
 from penstock.stores.contract import Finding
 from penstock.stores.contract import Level as FindingLevel
 from penstock.web.dashboard.formats import ago, span
-from penstock.web.dashboard.shared_reads import FRESH, FRESH_CHECKS, FRESH_STATISTICS, Card
-from penstock.web.dashboard.view import View
+from penstock.web.dashboard.shared_reads import FRESH, FRESH_CHECKS, FRESH_STATISTICS
+from penstock.web.dashboard.view import Card, View
 
 Level = Literal["bad", "warn", "note"]
 _ORDER: tuple[Level, ...] = ("bad", "warn", "note")

@@ -1,18 +1,17 @@
-"""Reads of the store that requests share, parts of pages that fail alone, long searches that are kept, and
-the clock of the store."""
+"""What requests share of the store's answers, so that open pages ask it little: reads, lists that were found
+by long searches, and its clock."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from penstock.core.errors import PenstockError, Unsupported
+from penstock.core.errors import PenstockError
 from penstock.core.job import Ref
 from penstock.web.dashboard.formats import now_ms
 
@@ -157,33 +156,6 @@ class SharedReads:
         self._kept[key] = (now + fresh, answer, fresh <= FRESH)
         while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
-
-
-# ── cards of a page ──────────────────────────────────────────────────────────────────────────────
-
-_log = logging.getLogger("penstock.web")
-
-
-@dataclass(frozen=True)
-class Card(Generic[T]):
-    """What a card shows, or why it cannot be shown. `absent`: the store does not keep that."""
-
-    value: T | None = None
-    error: str = ""
-    absent: bool = False
-
-
-async def card(read: Awaitable[T]) -> Card[T]:
-    """Read what a card shows. An error of the store becomes the text of the card."""
-    try:
-        return Card(await read)
-    except Unsupported:
-        return Card(absent=True)
-    except PenstockError as error:
-        return Card(error=str(error) or type(error).__name__)
-    except Exception as error:  # noqa: BLE001  # boundary: a fault in one card must not hide the others
-        _log.exception("a card of the dashboard failed")
-        return Card(error=f"This part of the page failed ({type(error).__name__}); the log has the details.")
 
 
 # ── lists that were found ────────────────────────────────────────────────────────────────────────

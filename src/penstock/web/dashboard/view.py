@@ -1,19 +1,20 @@
 """One request for a page or an act: who asks for what, the reads and writes that it makes, and links; and
-what a page and an act are."""
+what a card, a page and an act are."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from penstock.app.app import App
-from penstock.core.errors import ConfigError, StoreUnavailable
+from penstock.core.errors import ConfigError, PenstockError, StoreUnavailable, Unsupported
 from penstock.core.ids import check_id, check_queue
 from penstock.core.security import Right
 from penstock.inspector import Inspector, JobAct, QueueView, right_of
@@ -26,7 +27,9 @@ from penstock.web.dashboard.identification import Visitor
 from penstock.web.dashboard.json_tree import Redaction
 from penstock.web.dashboard.pulse import Pulse
 from penstock.web.dashboard.settings import DashboardSettings
-from penstock.web.dashboard.shared_reads import FRESH, Card, FoundLists, SharedReads, card
+from penstock.web.dashboard.shared_reads import FRESH, FoundLists, SharedReads
+
+_log = logging.getLogger("penstock.web")
 
 #: Seconds that a part of a page waits after another one had no answer.
 _BRIEF = 0.5
@@ -307,6 +310,31 @@ def lack(store: Store, path: str) -> Capability | None:
     while path and path not in _NEEDS:
         path = path.rpartition("/")[0]
     return next((need for need in _NEEDS.get(path, ()) if not store.can(need)), None)
+
+
+# ── cards of a page ──────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Card(Generic[T]):
+    """What a card shows, or why it cannot be shown. `absent`: the store does not keep that."""
+
+    value: T | None = None
+    error: str = ""
+    absent: bool = False
+
+
+async def card(read: Awaitable[T]) -> Card[T]:
+    """Read what a card shows. An error of the store becomes the text of the card."""
+    try:
+        return Card(await read)
+    except Unsupported:
+        return Card(absent=True)
+    except PenstockError as error:
+        return Card(error=str(error) or type(error).__name__)
+    except Exception as error:  # noqa: BLE001  # boundary: a fault in one card must not hide the others
+        _log.exception("a card of the dashboard failed")
+        return Card(error=f"This part of the page failed ({type(error).__name__}); the log has the details.")
 
 
 # ── pages and acts ───────────────────────────────────────────────────────────────────────────────

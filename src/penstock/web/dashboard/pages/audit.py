@@ -11,8 +11,7 @@ import msgspec
 from penstock.core.errors import ConfigError
 from penstock.inspector import AuditFilter, AuditPage, ShownEntry, parse_address
 from penstock.web.dashboard.formats import exact
-from penstock.web.dashboard.shared_reads import Card
-from penstock.web.dashboard.view import DashboardPage, View, segment
+from penstock.web.dashboard.view import Card, DashboardPage, View, segment
 
 _MOST_TARGETS = 5
 _LONGEST = 19

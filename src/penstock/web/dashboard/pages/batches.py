@@ -9,8 +9,8 @@ from starlette.responses import Response
 from penstock.core.flow import FlowState
 from penstock.inspector import StartedBatchesView
 from penstock.web.dashboard.rows import colour_of, flow_row
-from penstock.web.dashboard.shared_reads import FRESH_FOUND, card
-from penstock.web.dashboard.view import DashboardAct, DashboardPage, View, segment
+from penstock.web.dashboard.shared_reads import FRESH_FOUND
+from penstock.web.dashboard.view import DashboardAct, DashboardPage, View, card, segment
 
 _COLLECTING, _STARTED, _GROUPS = 100, 30, 10
 #: Reads of the store of one search for started batches.

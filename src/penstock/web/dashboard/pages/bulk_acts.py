@@ -12,8 +12,7 @@ from penstock.core.ids import check_id
 from penstock.inspector import BulkAct, BulkState, JobAct, filter_texts
 from penstock.web.dashboard.job_filters import has_secrets, terms
 from penstock.web.dashboard.pages.job_changes import WORDS
-from penstock.web.dashboard.shared_reads import Card
-from penstock.web.dashboard.view import DashboardAct, DashboardPage, NotFoundError, View
+from penstock.web.dashboard.view import Card, DashboardAct, DashboardPage, NotFoundError, View
 
 #: The most bulk acts in the list.
 _SHOWN = 100

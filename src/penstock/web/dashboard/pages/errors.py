@@ -10,8 +10,7 @@ from typing import Any
 
 from penstock.core.job import State
 from penstock.inspector import ErrorGroupView, JobAct
-from penstock.web.dashboard.shared_reads import Card
-from penstock.web.dashboard.view import DashboardPage, View
+from penstock.web.dashboard.view import Card, DashboardPage, View
 
 _PAGE = 50
 #: The most groups that are read: those of all queues together.

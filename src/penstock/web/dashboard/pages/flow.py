@@ -16,8 +16,7 @@ from penstock.inspector import FlowGraphView, GraphNode, MembersView, WaitView
 from penstock.web.dashboard.flow_drawing import boxes_of, drawn, says, state_of
 from penstock.web.dashboard.pages.steps import typed_fields
 from penstock.web.dashboard.rows import colour_of, flow_row
-from penstock.web.dashboard.shared_reads import Card
-from penstock.web.dashboard.view import DashboardAct, DashboardPage, NotFoundError, View, segment
+from penstock.web.dashboard.view import Card, DashboardAct, DashboardPage, NotFoundError, View, segment
 
 #: Nodes of one page, and suspended ones among them whose waits are read.
 _NODES, _WAITS = 200, 6

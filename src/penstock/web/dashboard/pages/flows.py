@@ -16,8 +16,7 @@ from penstock.inspector import JobSearch, WaitView
 from penstock.stores.contract import FlowPage, JobFilter, JobOrder, KeptSignal
 from penstock.web.dashboard.json_tree import TreeNode, holds_hidden, json_text, json_tree
 from penstock.web.dashboard.rows import colour_of, flow_row
-from penstock.web.dashboard.shared_reads import Card, card
-from penstock.web.dashboard.view import DashboardAct, DashboardPage, View
+from penstock.web.dashboard.view import Card, DashboardAct, DashboardPage, View, card
 
 _PAGE = 50
 #: Suspended jobs that are shown with what they wait for: each costs a read.

@@ -10,8 +10,7 @@ from typing import Any
 from penstock.core.installation import __version__
 from penstock.stores.contract import Finding, Level, QueueSize
 from penstock.web.dashboard.attention import fleet_checks, store_checks
-from penstock.web.dashboard.shared_reads import Card, card
-from penstock.web.dashboard.view import DashboardPage, View
+from penstock.web.dashboard.view import Card, DashboardPage, View, card
 
 _READS = 5
 _MOST_SHOWN = 100

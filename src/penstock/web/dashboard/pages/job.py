@@ -20,9 +20,8 @@ from penstock.inspector import JobAct, JobView, WhyView, step_text
 from penstock.inspector.job_acts import every_state
 from penstock.web.dashboard.formats import brief
 from penstock.web.dashboard.json_tree import HIDDEN, Redaction, hidden_texts, json_text, json_tree
-from penstock.web.dashboard.shared_reads import Card
 from penstock.web.dashboard.undo_tickets import act_with_undo
-from penstock.web.dashboard.view import DashboardAct, DashboardPage, NotFoundError, View, segment
+from penstock.web.dashboard.view import Card, DashboardAct, DashboardPage, NotFoundError, View, segment
 
 # ── keys that the visitor may see ────────────────────────────────────────────────────────────────
 

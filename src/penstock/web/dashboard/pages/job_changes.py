@@ -26,9 +26,8 @@ from penstock.web.dashboard.forms import FormError
 from penstock.web.dashboard.job_filters import PARAMETERS, allowed_filter, filter_asked, terms
 from penstock.web.dashboard.pages.jobs import list_jobs, number_asked
 from penstock.web.dashboard.pulse import totals
-from penstock.web.dashboard.shared_reads import card
 from penstock.web.dashboard.undo_tickets import UndoTickets, act_with_undo
-from penstock.web.dashboard.view import DashboardAct, DashboardPage, View, segment
+from penstock.web.dashboard.view import DashboardAct, DashboardPage, View, card, segment
 
 #: The most jobs that are changed by their names; more of them are a filter.
 _MOST_SELECTED = 200

@@ -24,8 +24,8 @@ from penstock.web.dashboard.job_filters import (
     terms,
 )
 from penstock.web.dashboard.pulse import totals
-from penstock.web.dashboard.shared_reads import FRESH_FOUND, LIVE_STEPS, Card, FoundList, card
-from penstock.web.dashboard.view import DashboardPage, View
+from penstock.web.dashboard.shared_reads import FRESH_FOUND, LIVE_STEPS, FoundList
+from penstock.web.dashboard.view import Card, DashboardPage, View, card
 
 _PAGE = 50
 #: A page is shown after this many seconds of searching, also if it is not full.

@@ -7,8 +7,7 @@ from typing import Any
 
 from penstock.core.job import QUEUED, State
 from penstock.inspector import QueueView
-from penstock.web.dashboard.shared_reads import Card, card
-from penstock.web.dashboard.view import DashboardPage, View
+from penstock.web.dashboard.view import Card, DashboardPage, View, card
 
 _MOST_SHOWN = 200
 #: Of this many queues it is read who holds or has stopped them: it takes some reads for each.

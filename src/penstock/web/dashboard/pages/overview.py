@@ -7,9 +7,8 @@ from typing import Any
 from penstock.web.dashboard.attention import attention
 from penstock.web.dashboard.pulse import totals
 from penstock.web.dashboard.rows import queue_rows
-from penstock.web.dashboard.shared_reads import card
 from penstock.web.dashboard.statistics_charts import RANGES, activity_charts, range_asked
-from penstock.web.dashboard.view import DashboardPage, View
+from penstock.web.dashboard.view import DashboardPage, View, card
 
 
 async def show(view: View) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from penstock.inspector import EntryRunsView, PreviewView, preview
 from penstock.web.dashboard.formats import local_time
 from penstock.web.dashboard.json_tree import json_tree
 from penstock.web.dashboard.rows import strip_of
-from penstock.web.dashboard.shared_reads import Card
-from penstock.web.dashboard.view import DashboardAct, DashboardPage, NotFoundError, View, segment
+from penstock.web.dashboard.view import Card, DashboardAct, DashboardPage, NotFoundError, View, segment
 
 _PAGE = 50
 _WIDE = 200.0

@@ -13,9 +13,9 @@ from penstock.core.limits import LIMIT_NAMES, LimitChange, OnFull
 from penstock.inspector import QueueView
 from penstock.inspector.queue_views import limit_values
 from penstock.web.dashboard.rows import queue_rows
-from penstock.web.dashboard.shared_reads import FRESH_STATISTICS, card
+from penstock.web.dashboard.shared_reads import FRESH_STATISTICS
 from penstock.web.dashboard.statistics_charts import RANGES, activity_charts, range_asked
-from penstock.web.dashboard.view import DashboardAct, DashboardPage, NotFoundError, View, segment
+from penstock.web.dashboard.view import DashboardAct, DashboardPage, NotFoundError, View, card, segment
 
 #: Rows of the table; others are found by their names.
 _MOST = 500

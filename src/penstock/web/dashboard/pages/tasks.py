@@ -10,9 +10,8 @@ from penstock.core.job import State
 from penstock.inspector import TaskStatsView
 from penstock.web.dashboard.pages.enqueue import offered_tasks
 from penstock.web.dashboard.pages.errors import error_lines
-from penstock.web.dashboard.shared_reads import Card, card
 from penstock.web.dashboard.statistics_charts import RANGES, range_asked, statistics_charts
-from penstock.web.dashboard.view import DashboardPage, View
+from penstock.web.dashboard.view import Card, DashboardPage, View, card
 
 _MOST_SHOWN = 100
 _MOST_IDLE = 100

@@ -11,8 +11,7 @@ from starlette.responses import Response
 
 from penstock.inspector import SentCommand, WorkerAct, WorkerView
 from penstock.web.dashboard.rows import held_jobs, seen_workers, worker_row, worker_rows
-from penstock.web.dashboard.shared_reads import card
-from penstock.web.dashboard.view import DashboardAct, DashboardPage, NotFoundError, View, free_segment
+from penstock.web.dashboard.view import DashboardAct, DashboardPage, NotFoundError, View, card, free_segment
 
 _PAGE = 50
 _LONGEST = 15
