@@ -15,14 +15,24 @@ from penstock.core.errors import PenstockError
 from penstock.core.job import Ref
 from penstock.web.dashboard.formats import now_ms
 
-#: For this long (s) an answer is used again, one about statistics, which change by the minute, the jobs
-#: that a long search has found, and the findings of the doctor on pages that do not ask for them.
-FRESH, FRESH_STATISTICS, FRESH_FOUND, FRESH_CHECKS = 1.0, 10.0, 5.0, 60.0
+#: For this long (s) an answer is used again.
+FRESH = 1.0
+#: The same for statistics, which change by the minute.
+FRESH_STATISTICS = 10.0
+#: The same for jobs that a long search has found: pages read them again, not search again.
+FRESH_FOUND = 5.0
+#: The same for findings of the doctor, on pages that do not ask for them.
+FRESH_CHECKS = 60.0
+#: The most answers that are kept.
 _MOST_KEPT = 256
-#: Reads of the store per second for pages that refresh themselves, and how many may come at once.
-_PER_SECOND, _BURST = 4.0, 8.0
-#: The same for answers that are read again because something was not in them.
-_MISSES_PER_SECOND, _MISSES = 1.0, 5.0
+#: Reads of the store per second, for all pages that refresh themselves.
+_PER_SECOND = 4.0
+#: How many of these reads may come at once.
+_BURST = 8.0
+#: Answers per second that are read again because something was not in them, as a new queue.
+_REREADS_PER_SECOND = 1.0
+#: How many of these answers may be read again at once.
+_REREADS = 5.0
 
 #: Whether the request in progress is that of a page that refreshes itself.
 REFRESHES: ContextVar[bool] = ContextVar("refreshes", default=False)
@@ -71,7 +81,7 @@ class SharedReads:
         self._pending: dict[Hashable, _PendingRead] = {}
         self._cleared = 0
         self._allowed = _Allowance(_PER_SECOND, _BURST)
-        self._misses = _Allowance(_MISSES_PER_SECOND, _MISSES)
+        self._misses = _Allowance(_REREADS_PER_SECOND, _REREADS)
         #: Reads of the store since the start.
         self.reads = 0
 
@@ -203,8 +213,10 @@ class FoundLists:
 
 # ── the store's clock ────────────────────────────────────────────────────────────────────────────
 
-#: Seconds between two measurements, and how long one may take.
-_CLOCK_EVERY, _CLOCK_PATIENCE = 30.0, 1.0
+#: Seconds between two measurements.
+_CLOCK_EVERY = 30.0
+#: How long (s) a measurement may take: a page waits for it.
+_CLOCK_PATIENCE = 1.0
 #: A smaller distance (ms) is that of the network.
 _SAME_CLOCK = 50
 
