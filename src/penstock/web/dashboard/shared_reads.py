@@ -6,10 +6,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from penstock.core.errors import PenstockError
 from penstock.core.job import Ref
@@ -40,34 +41,6 @@ REFRESHES: ContextVar[bool] = ContextVar("refreshes", default=False)
 T = TypeVar("T")
 
 
-@dataclass
-class _PendingRead:
-    """The requests that wait for one answer: one reads, the others get what it has read, or its error."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    waiting: int = 0
-    failed_at: float = 0.0
-    error: PenstockError | None = None
-
-
-class _Allowance:
-    """A number that grows with time up to a limit. What is spent may be more than there was."""
-
-    def __init__(self, per_second: float, most: float) -> None:
-        self._per_second, self._most = per_second, most
-        self._left, self._counted = most, time.monotonic()
-
-    def spend(self, n: float) -> None:
-        self._left -= n
-
-    @property
-    def left(self) -> float:
-        now = time.monotonic()
-        self._left = min(self._most, self._left + (now - self._counted) * self._per_second)
-        self._counted = now
-        return self._left
-
-
 class SharedReads:
     """Keeps answers for a second. Pages that refresh themselves get no more than 4 reads a second in all.
 
@@ -76,12 +49,11 @@ class SharedReads:
 
     def __init__(self, *, keeps: bool = True) -> None:
         self._keeps = keeps
-        #: Until when an answer is used, the answer, and whether it is used for a second only.
-        self._kept: OrderedDict[Hashable, tuple[float, Any, bool]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, _KeptAnswer] = OrderedDict()
         self._pending: dict[Hashable, _PendingRead] = {}
-        self._cleared = 0
-        self._allowed = _Allowance(_PER_SECOND, _BURST)
-        self._misses = _Allowance(_REREADS_PER_SECOND, _REREADS)
+        self._clears = 0
+        self._refresh_budget = _TokenBucket(_PER_SECOND, _BURST)
+        self._reread_budget = _TokenBucket(_REREADS_PER_SECOND, _REREADS)
         #: Reads of the store since the start.
         self.reads = 0
 
@@ -94,21 +66,27 @@ class SharedReads:
         that does not answer.
         """
         if (known := self._known(key)) is not None:
-            return known[0]  # type: ignore[no-any-return]
+            return known.answer  # type: ignore[no-any-return]
         began = time.monotonic()
+        async with self._one_at_a_time(key) as pending:
+            if (known := self._known(key)) is not None:
+                return known.answer  # type: ignore[no-any-return]
+            if pending.error is not None and pending.failed_at >= began:
+                raise pending.error
+            clears_before = self._clears
+            answer = await self._read(read, cost, pending)
+            if self._keeps and clears_before == self._clears:  # else it may be older than the change
+                self._keep(key, answer, fresh)
+            return answer
+
+    @asynccontextmanager
+    async def _one_at_a_time(self, key: Hashable) -> AsyncIterator[_PendingRead]:
+        """Let one of the requests for this answer go on at a time."""
         pending = self._pending.setdefault(key, _PendingRead())
         pending.waiting += 1
         try:
             async with pending.lock:
-                if (known := self._known(key)) is not None:
-                    return known[0]  # type: ignore[no-any-return]
-                if pending.error is not None and pending.failed_at >= began:
-                    raise pending.error
-                cleared = self._cleared
-                answer = await self._read(read, cost, pending)
-                if self._keeps and cleared == self._cleared:  # else it may be older than the change
-                    self._keep(key, answer, fresh)
-                return answer
+                yield pending
         finally:
             pending.waiting -= 1
             if not pending.waiting:
@@ -125,47 +103,82 @@ class SharedReads:
     def count(self, reads: int) -> None:
         """Count reads of the store that are not shared.
 
-        Those for pages that somebody opens are no part of the bound: open pages would stand still while many
-        people look around.
+        Reads of newly opened pages are no part of the budget: visitors would otherwise use up that of pages
+        that refresh themselves.
         """
         self.reads += reads
         if REFRESHES.get():
-            self._allowed.spend(reads)
+            self._refresh_budget.spend(reads)
 
     def may_refresh(self) -> bool:
         """Whether a page may refresh itself now, or has to wait for its next turn."""
-        return self._allowed.left > 0
+        return self._refresh_budget.available() > 0
 
     def forget(self, key: Hashable) -> bool:
         """Forget an answer that lacks something, to read it again; False if that has happened too often."""
-        if self._misses.left < 1:
+        if self._reread_budget.available() < 1:
             return False
-        self._misses.spend(1)
+        self._reread_budget.spend(1)
         self._kept.pop(key, None)
         return True
 
     def clear(self) -> None:
         """Forget all answers: something has been changed here."""
         self._kept.clear()
-        self._cleared += 1
+        self._clears += 1
 
     def outdate(self) -> None:
         """Forget what is used again for a second: it is older than a change that open pages are told of."""
-        for key in [one for one, (_, _, brief) in self._kept.items() if brief]:
+        for key in [one for one, kept in self._kept.items() if kept.brief]:
             del self._kept[key]
-        self._cleared += 1
+        self._clears += 1
 
-    def _known(self, key: Hashable) -> tuple[Any] | None:
-        until, answer, _ = self._kept.get(key, (0.0, None, False))
-        return (answer,) if time.monotonic() < until else None
+    def _known(self, key: Hashable) -> _KeptAnswer | None:
+        kept = self._kept.get(key)
+        return kept if kept is not None and time.monotonic() < kept.until else None
 
     def _keep(self, key: Hashable, answer: Any, fresh: float) -> None:
         now = time.monotonic()
-        for old in [one for one, (until, _, _) in self._kept.items() if until <= now]:
+        for old in [one for one, kept in self._kept.items() if kept.until <= now]:
             del self._kept[old]
-        self._kept[key] = (now + fresh, answer, fresh <= FRESH)
+        self._kept[key] = _KeptAnswer(now + fresh, answer, fresh <= FRESH)
         while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
+
+
+class _KeptAnswer(NamedTuple):
+    """An answer, the monotonic instant until which it is used, and whether it is used for a second only."""
+
+    until: float
+    answer: Any
+    brief: bool
+
+
+@dataclass
+class _PendingRead:
+    """The requests that wait for one answer: one reads, the others get what it has read, or its error."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+    failed_at: float = 0.0
+    error: PenstockError | None = None
+
+
+class _TokenBucket:
+    """A number that grows with time up to a limit. What is spent may be more than there was."""
+
+    def __init__(self, per_second: float, most: float) -> None:
+        self._per_second, self._most = per_second, most
+        self._left, self._counted = most, time.monotonic()
+
+    def spend(self, n: float) -> None:
+        self._left -= n
+
+    def available(self) -> float:
+        now = time.monotonic()
+        self._left = min(self._most, self._left + (now - self._counted) * self._per_second)
+        self._counted = now
+        return self._left
 
 
 # ── lists that were found ────────────────────────────────────────────────────────────────────────
