@@ -38,7 +38,7 @@ from penstock.web.dashboard.pulse import EventStreams, Pulse
 from penstock.web.dashboard.rendering import Assets, Templates
 from penstock.web.dashboard.security import Guard
 from penstock.web.dashboard.settings import DashboardSettings
-from penstock.web.dashboard.shared_reads import REFRESHES, SharedReads, StoreTime
+from penstock.web.dashboard.shared_reads import IS_LIVE, SharedReads, StoreTime
 from penstock.web.dashboard.view import DashboardAct, DashboardPage, NotFoundError, Shared, View, lack
 from penstock.web.hosts import HostRule
 
@@ -95,7 +95,7 @@ class Dashboard:
             settings=settings,
             redaction=Redaction(settings.redact),
             reads=reads,
-            pulse=Pulse(inspector, settings.interval, reads.outdate),
+            pulse=Pulse(inspector, settings.interval, reads.clear_brief),
             bulk_steps=BulkSteps(store, allowed=not settings.read_only and store.can(Capability.DOCUMENTS)),
         )
         self._identification = Identification(store, settings, self._login_of_host, lambda: reads.count(1))
@@ -157,7 +157,7 @@ class Dashboard:
     def _page(self, page: DashboardPage) -> Endpoint:
         async def answer(request: Request) -> Response:
             live = "x-penstock-live" in request.headers
-            REFRESHES.set(live)
+            IS_LIVE.set(live)
             if live and not self._shared.reads.may_refresh():
                 return Response(status_code=204)
             view = await self._view(request)

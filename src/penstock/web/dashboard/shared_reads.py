@@ -36,7 +36,7 @@ _REREADS_PER_SECOND = 1.0
 _REREADS = 5.0
 
 #: Whether the request in progress is that of a page that refreshes itself.
-REFRESHES: ContextVar[bool] = ContextVar("refreshes", default=False)
+IS_LIVE: ContextVar[bool] = ContextVar("is_live", default=False)
 
 T = TypeVar("T")
 
@@ -107,14 +107,14 @@ class SharedReads:
         that refresh themselves.
         """
         self.reads += reads
-        if REFRESHES.get():
+        if IS_LIVE.get():
             self._refresh_budget.spend(reads)
 
     def may_refresh(self) -> bool:
         """Whether a page may refresh itself now, or has to wait for its next turn."""
         return self._refresh_budget.available() > 0
 
-    def forget(self, key: Hashable) -> bool:
+    def allow_reread(self, key: Hashable) -> bool:
         """Forget an answer that lacks something, to read it again; False if that has happened too often."""
         if self._reread_budget.available() < 1:
             return False
@@ -127,7 +127,7 @@ class SharedReads:
         self._kept.clear()
         self._clears += 1
 
-    def outdate(self) -> None:
+    def clear_brief(self) -> None:
         """Forget what is used again for a second: it is older than a change that open pages are told of."""
         for key in [one for one, kept in self._kept.items() if kept.brief]:
             del self._kept[key]
@@ -214,14 +214,16 @@ class FoundLists:
             self._lists.move_to_end(key)
         return found
 
-    def put(self, key: Hashable, found: FoundList | None) -> None:
-        """Remember a list, or with None forget it: its search has become short."""
-        self._lists.pop(key, None)
-        if found is None:
-            return
+    def put(self, key: Hashable, found: FoundList) -> None:
+        """Remember a list."""
+        self.drop(key)
         self._lists[key] = found
         if len(self._lists) > _MOST_LISTS:
             self._lists.popitem(last=False)
+
+    def drop(self, key: Hashable) -> None:
+        """Forget the list of a search that has become short: it is repeated."""
+        self._lists.pop(key, None)
 
 
 # ── the store's clock ────────────────────────────────────────────────────────────────────────────

@@ -234,7 +234,7 @@ class View:
     async def find_queue(self, name: str) -> QueueView | None:
         """A queue that the visitor may read; None if there is none. A new one is not in the shared answer."""
         found = next((queue for queue in await self.queues() if queue.name == name), None)
-        if found is None and self.shared.reads.forget("queues"):
+        if found is None and self.shared.reads.allow_reread("queues"):
             found = next((queue for queue in await self.queues() if queue.name == name), None)
         return found
 

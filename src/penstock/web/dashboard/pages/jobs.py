@@ -158,9 +158,11 @@ async def _found(view: View, filter: JobFilter) -> JobList:
     made.kept = made.steps > LIVE_STEPS
     if "x-penstock-part" in view.request.headers:  # the next part of a search, for a page that is open
         return made
-    refs = tuple(job.ref for job in made.jobs)
-    found = FoundList(refs, made.next, made.seen, made.total, made.away)
-    lists.put(key, found if made.kept else None)
+    if made.kept:
+        refs = tuple(job.ref for job in made.jobs)
+        lists.put(key, FoundList(refs, made.next, made.seen, made.total, made.away))
+    else:
+        lists.drop(key)
     return made
 
 
