@@ -31,7 +31,7 @@ QUESTIONS = """
     unique key is freed
     learns of a pause
     cron instant
-    rate of a queue on Redis
+    limits of a queue on Redis
     SIGTERM
     result reaches a waiting handle
     payload is encrypted

@@ -1,4 +1,8 @@
-"""Deliver jobs that follow a job of another slot of a Cluster, or were moved from a queue of another slot."""
+"""Deliver jobs that the script which made them could not store: it left an entry for each in `out`.
+
+They follow a job, or were moved, from a queue in another slot of a Cluster; or they are nodes of a flow that
+starts jobs in more queues than one script takes (`flow_store.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
--- The indexes of a queue besides its ready lists, and how a job enters (`put`) and leaves (`take`) them.
+-- A job in its queue: how it enters all indexes (`put`), leaves them (`take`) and is removed (`remove`).
+-- Also the indexes besides the ready lists, unique keys (`take_key`, `shift_key`, `free_key`), the messages to those
+-- that wait for the end of a job (`publish_end`), and setting aside what cannot be read.
 -- needs: clock states queue record partitions
 
 local function first_place_of(name)
