@@ -34,7 +34,9 @@ QUESTIONS = """
     limits of a queue on Redis
     SIGTERM
     result reaches a waiting handle
-    payload is encrypted
+    fields are encrypted
+    pause is stored
+    durable step
     progress is stored
 """
 

@@ -1,5 +1,17 @@
 """What a flow has stored: its steps, and the checkpoint of its job.
 
+How a durable step is stored and found again:
+
+1. It is named: by its kind, name and key, the scope around it and the number of its use there
+   (`core/step_names.py`); `scopes.py::Scopes.use` counts the uses.
+2. It is looked up among the stored steps, which were read before the first operation (`FlowMemory.read`, the
+   verb `steps`). If it is there, `flow_run.py::FlowRun.operate` compares what the code asks for with the
+   request line that was stored, and the stored value is the answer. A difference parks the job.
+3. Else it is run: `step_plans.py`.
+4. Its value is recorded (`FlowMemory.record`, the verb `record_steps`) under the token of the lease: an
+   attempt that has lost its lease stores nothing, and what is stored under a name stays.
+5. The next attempt reads it.
+
 What reads or changes the store is a plan: a generator that yields what is to be done, and is sent its result.
 So the same code serves event loops and threads; `durable_steps.py` drives it.
 """
