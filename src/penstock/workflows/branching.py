@@ -15,9 +15,9 @@ import msgspec
 from penstock.core.errors import ConfigError, FlowMismatch
 from penstock.core.step_names import Identity, checked_name
 from penstock.workflows.asked import UNKNOWN
-from penstock.workflows.flow_memory import Plan
-from penstock.workflows.flow_run import FlowRun, StepsFailed
 from penstock.workflows.scopes import Scope, Use, current_scope, this_runner
+from penstock.workflows.step_memory import Plan
+from penstock.workflows.step_run import StepRun, StepsFailed
 
 #: Does what a plan asks for, and returns its result.
 Drive = Callable[[Plan[Any]], Any]
@@ -37,7 +37,7 @@ class _BranchEnd(NamedTuple):
 class _Together:
     """Pieces of a flow that run at the same time, each in a scope of its own."""
 
-    def __init__(self, run: FlowRun, pieces: Mapping[str, Any], what: str) -> None:
+    def __init__(self, run: StepRun, pieces: Mapping[str, Any], what: str) -> None:
         self._run = run
         self._memory = run.memory
         self._pieces = pieces
@@ -121,7 +121,7 @@ class _Together:
 class Branches(_Together):
     """`flow.branches(...)`: all run to their end, so that no step is cut off because another failed."""
 
-    def __init__(self, run: FlowRun, pieces: Mapping[str, Any]) -> None:
+    def __init__(self, run: StepRun, pieces: Mapping[str, Any]) -> None:
         super().__init__(run, pieces, "branches")
 
     async def run(self, drive: Callable[[Plan[Any]], Awaitable[Any]]) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class First(_Together):
 
     _ASKED = f"first {UNKNOWN}"
 
-    def __init__(self, run: FlowRun, pieces: Mapping[str, Any]) -> None:
+    def __init__(self, run: StepRun, pieces: Mapping[str, Any]) -> None:
         super().__init__(run, pieces, "first")
         if not pieces:
             raise ConfigError("first() takes waits by name: first(packed=flow.wait_for('packed'), ...)")

@@ -20,9 +20,9 @@ from penstock.core.relations import FlowMember
 from penstock.core.step_names import Identity
 from penstock.stores.contract import FLOW_STEP, Enqueued, EnqueueStatus, FlowChange, StoredStep
 from penstock.workflows.asked import asked_of_jobs
-from penstock.workflows.flow_memory import Plan, VerbCall
-from penstock.workflows.flow_run import SHORT_WAIT, FlowRun
 from penstock.workflows.scopes import Use
+from penstock.workflows.step_memory import Plan, VerbCall
+from penstock.workflows.step_run import SHORT_WAIT, StepRun
 
 #: The most jobs of one gather: their ids are one step of the flow.
 MOST_MEMBERS = 10_000
@@ -65,7 +65,7 @@ _members_of = msgspec.json.Decoder(list[_Member]).decode
 # ── gather ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def gather(run: FlowRun, calls: Sequence[JobCall[Any]], key: str | None, changing: bool) -> Plan[list[Any]]:
+def gather(run: StepRun, calls: Sequence[JobCall[Any]], key: str | None, changing: bool) -> Plan[list[Any]]:
     """Enqueue jobs, wait for all of them, and return their results in order."""
     _check_members(calls)
     for call in calls:
@@ -100,7 +100,7 @@ class _Gather:
     `flow`: its nodes are the jobs of the gather; its end wakes the running job.
     """
 
-    def __init__(self, run: FlowRun, key: str, asked: str) -> None:
+    def __init__(self, run: StepRun, key: str, asked: str) -> None:
         self._run = run
         self._memory = run.memory
         self._job = run.attempt.job
@@ -307,7 +307,7 @@ def _completed(job: Job | None) -> bool:
 # ── add ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def add(run: FlowRun, calls: Sequence[Any], key: str | None, changing: bool) -> Plan[None]:
+def add(run: StepRun, calls: Sequence[Any], key: str | None, changing: bool) -> Plan[None]:
     """Add members to the group of the running job, once. Raises ConfigError if the job is part of no flow."""
     member = run.attempt.job.spec.flow
     if member is None:
@@ -318,7 +318,7 @@ def add(run: FlowRun, calls: Sequence[Any], key: str | None, changing: bool) -> 
 
 
 def _add(
-    run: FlowRun, member: FlowMember, calls: Sequence[Any], key: str | None, changing: bool
+    run: StepRun, member: FlowMember, calls: Sequence[Any], key: str | None, changing: bool
 ) -> Plan[None]:
     asked = asked_of_jobs("add", [call for call in calls if isinstance(call, JobCall)], changing)
     memory = run.memory
@@ -333,7 +333,7 @@ def _add(
     yield from run.operate(Identity("add", "", key, "add!"), body, asked)
 
 
-def _jobs_to_add(run: FlowRun, member: FlowMember, calls: Sequence[Any]) -> list[NewJob]:
+def _jobs_to_add(run: StepRun, member: FlowMember, calls: Sequence[Any]) -> list[NewJob]:
     links = [link_of(call) for call in calls]
     if not links or None in links:
         raise errors.ConfigError("current_flow().add() takes calls of tasks, as task.job(...)")

@@ -16,10 +16,10 @@ from penstock.core.errors import ConfigError, FlowError
 from penstock.core.formats import Duration
 from penstock.workflows import child_jobs
 from penstock.workflows.branching import Branches, First
-from penstock.workflows.flow_memory import Pause, Plan, UserCall, VerbCall
-from penstock.workflows.flow_run import FlowRun, within
 from penstock.workflows.iteration import Cursor
+from penstock.workflows.step_memory import Pause, Plan, UserCall, VerbCall
 from penstock.workflows.step_plans import StepOptions, StepPlans
+from penstock.workflows.step_run import StepRun, within
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -36,7 +36,7 @@ class _Flow:
         access = attempt.owner.step_access
         assert access is not None
         self._access = access
-        self._run = FlowRun(attempt, access)
+        self._run = StepRun(attempt, access)
         self._plans = StepPlans(self._run)
 
     @property

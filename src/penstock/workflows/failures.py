@@ -20,8 +20,8 @@ from penstock.core.portable import made_again
 from penstock.core.step_names import split_value, with_head
 from penstock.core.text import text_of
 from penstock.stores.contract import StoredStep
-from penstock.workflows.flow_memory import FlowMemory, Pause, Plan
 from penstock.workflows.scopes import Scopes, Use
+from penstock.workflows.step_memory import Pause, Plan, StepMemory
 
 #: Maximum length of an error's text, or of a value as text (characters); maximum number of its arguments, and
 #: of its attributes; maximum size of one of them (bytes of JSON).
@@ -65,7 +65,7 @@ class Failures:
     once, a process that dies before that would leave a task that its group takes for one that was cancelled.
     """
 
-    def __init__(self, memory: FlowMemory, scopes: Scopes) -> None:
+    def __init__(self, memory: StepMemory, scopes: Scopes) -> None:
         self._memory = memory
         self._scopes = scopes
         self._begun = time.monotonic()

@@ -9,9 +9,9 @@ from typing import Any
 from penstock.core.errors import ConfigError
 from penstock.core.formats import Duration, milliseconds
 from penstock.core.step_names import Identity, checked_name, item_part
-from penstock.workflows.flow_memory import Plan
-from penstock.workflows.flow_run import FlowRun
 from penstock.workflows.scopes import Scope, Use, current_scope
+from penstock.workflows.step_memory import Plan
+from penstock.workflows.step_run import StepRun
 
 
 class Cursor:
@@ -21,7 +21,7 @@ class Cursor:
     from 1, so that those behind the loop, and of items that come again, have the same names in each run.
     """
 
-    def __init__(self, run: FlowRun, name: str, source: Any, key: str | None, every: Duration) -> None:
+    def __init__(self, run: StepRun, name: str, source: Any, key: str | None, every: Duration) -> None:
         self._run = run
         self._memory = run.memory
         name = checked_name(name, "the name of a loop")

@@ -20,9 +20,9 @@ from penstock.core.step_names import Identity, checked_name
 from penstock.core.text import text_of
 from penstock.stores.contract import StoredStep
 from penstock.workflows.asked import UNKNOWN, asked_of
-from penstock.workflows.flow_memory import Pause, Plan, UserCall
-from penstock.workflows.flow_run import FlowRun, StepsFailed
 from penstock.workflows.scopes import Use
+from penstock.workflows.step_memory import Pause, Plan, UserCall
+from penstock.workflows.step_run import StepRun, StepsFailed
 
 #: The largest result of one step (bytes).
 LARGEST_STEP = 1024 * 1024
@@ -54,7 +54,7 @@ _codecs: WeakKeyDictionary[Callable[..., Any], tuple[str, ResultCodec]] = WeakKe
 class StepPlans:
     """The operations of one flow, and its undo functions."""
 
-    def __init__(self, run: FlowRun) -> None:
+    def __init__(self, run: StepRun) -> None:
         self._run = run
         self._memory = run.memory
         self._undo: dict[str, tuple[Callable[..., Any], Any]] = {}

@@ -25,9 +25,9 @@ from penstock.core.step_names import VERSION, Identity, split_value
 from penstock.core.text import text_of
 from penstock.workflows.asked import differ
 from penstock.workflows.failures import CutOff, Failures
-from penstock.workflows.flow_memory import LONGEST_WAIT, OLDER_VERSION, FlowMemory, Pause, Plan
 from penstock.workflows.scopes import GivenUp, Scope, Scopes, Use, this_runner
 from penstock.workflows.step_calls import StepCalls
+from penstock.workflows.step_memory import LONGEST_WAIT, OLDER_VERSION, Pause, Plan, StepMemory
 
 T = TypeVar("T")
 
@@ -44,17 +44,17 @@ class StepsFailed(BaseException):
 
 
 #: The flow whose step or undo runs here, and which of the two it is.
-within: ContextVar[tuple[FlowRun, str] | None] = ContextVar("penstock_within_step", default=None)
+within: ContextVar[tuple[StepRun, str] | None] = ContextVar("penstock_within_step", default=None)
 
 
-class FlowRun:
+class StepRun:
     """One run of a flow. Its methods that wait, or ask the store, are plans, as those of its memory."""
 
     def __init__(self, attempt: Attempt, access: StepAccess) -> None:
         assert attempt.owner is not None
         self.attempt = attempt
         self.access = access
-        self.memory = FlowMemory(attempt, access)
+        self.memory = StepMemory(attempt, access)
         self.scopes = Scopes()
         self.failures = Failures(self.memory, self.scopes)
         self._owner = attempt.owner

@@ -4,11 +4,11 @@ How a durable step is stored and found again:
 
 1. It is named: by its kind, name and key, the scope around it and the number of its use there
    (`core/step_names.py`); `scopes.py::Scopes.use` counts the uses.
-2. It is looked up among the stored steps, which were read before the first operation (`FlowMemory.read`, the
-   verb `steps`). If it is there, `flow_run.py::FlowRun.operate` compares what the code asks for with the
+2. It is looked up among the stored steps, which were read before the first operation (`StepMemory.read`, the
+   verb `steps`). If it is there, `step_run.py::StepRun.operate` compares what the code asks for with the
    request line that was stored, and the stored value is the answer. A difference parks the job.
 3. Else it is run: `step_plans.py`.
-4. Its value is recorded (`FlowMemory.record`, the verb `record_steps`) under the token of the lease: an
+4. Its value is recorded (`StepMemory.record`, the verb `record_steps`) under the token of the lease: an
    attempt that has lost its lease stores nothing, and what is stored under a name stays.
 5. The next attempt reads it.
 
@@ -87,7 +87,7 @@ Request = UserCall | VerbCall | Pause
 Plan = Generator[Request, Any, T]
 
 
-class FlowMemory:
+class StepMemory:
     """The stored steps of a flow, as the job's current attempt knows them."""
 
     def __init__(self, attempt: Attempt, access: StepAccess) -> None:
