@@ -46,7 +46,7 @@ class Flow:
             return error
         return Cancel(owner.undoes) if self.attempt.job.cancel_asked else Discard(f"undone: {owner.undoes}")
 
-    def settled(self, error: BaseException) -> BaseException:
+    def error_to_end_with(self, error: BaseException) -> BaseException:
         return error
 
 

@@ -57,9 +57,9 @@ class _Flow:
         """Raise what the function may have swallowed, if it has returned. For the worker."""
         self._plans.finish()
 
-    def settled(self, error: BaseException) -> BaseException:
+    def error_to_end_with(self, error: BaseException) -> BaseException:
         """The error with which the attempt ends if middleware has replaced the flow's own. For the worker."""
-        return self._plans.settled(error)
+        return self._plans.error_to_end_with(error)
 
 
 class StepFlow(_Flow):

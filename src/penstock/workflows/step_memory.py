@@ -189,7 +189,7 @@ class StepMemory:
         """Store a step, or return the one that is stored."""
         lease = self._job.lease
         (answer,) = yield VerbCall("record_steps", ([StepRecord(lease, key, value, self._lease)],))
-        return self._settled(key, answer, value)
+        return self._stored_as(key, answer, value)
 
     def forget(self, names: list[str], *, waiting: bool = False) -> Plan[None]:
         """Remove steps; with `waiting`, only those that still wait for a signal."""
@@ -231,7 +231,7 @@ class StepMemory:
         if not can_be_undone(self.checkpoint):
             yield from self.mark(UNDO)
 
-    def _settled(self, key: str, answer: RecordedStep, value: bytes) -> StoredStep:
+    def _stored_as(self, key: str, answer: RecordedStep, value: bytes) -> StoredStep:
         if answer.status is RecordStatus.LOST:
             raise AttemptLost(f"the lease of job {self._job.id} is lost; the step {key!r} was not stored")
         if answer.status is RecordStatus.FULL:
@@ -252,7 +252,7 @@ class StepMemory:
         wait = SignalWait(self._job.lease, key, name, signal_key, self._lease)
         (answer,) = yield VerbCall("await_signals", ([wait],))
         if answer.status is not RecordStatus.STORED:
-            return self._settled(key, answer, b"")
+            return self._stored_as(key, answer, b"")
         assert self._known is not None
         self._known.setdefault(key, StoredStep(key, self.now(), None, (name, signal_key)))
         return None

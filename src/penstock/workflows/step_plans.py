@@ -212,7 +212,7 @@ class StepPlans:
         if left is not None:
             raise errors.FlowError(left)
 
-    def settled(self, error: BaseException) -> BaseException:
+    def error_to_end_with(self, error: BaseException) -> BaseException:
         """The error with which an attempt ends after `failed`, if middleware has raised this one."""
         run = self._run
         run.over = True

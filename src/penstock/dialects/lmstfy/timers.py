@@ -202,7 +202,7 @@ class WorkWatch(Service):
         if ready and unserved:
             before = self._dispatcher.delivered
             self._dispatcher.work(unserved)
-            await self._dispatcher.settled()
+            await self._dispatcher.idle()
             if self._dispatcher.delivered != before:
                 self._backoff.reset()
             else:
