@@ -83,8 +83,8 @@ class Pause(NamedTuple):
     seconds: float | None
 
 
-Request = UserCall | VerbCall | Pause
-Plan = Generator[Request, Any, T]
+StepRequest = UserCall | VerbCall | Pause
+StepPlan = Generator[StepRequest, Any, T]
 
 
 class StepMemory:
@@ -110,7 +110,7 @@ class StepMemory:
     def is_read(self) -> bool:
         return self._known is not None
 
-    def read(self) -> Plan[None]:
+    def read(self) -> StepPlan[None]:
         """Read the steps. A run that only undoes notes the reason before it does anything else."""
         steps: list[StoredStep] = yield VerbCall("steps", (self._job.ref,))
         self._known = {step.name: step for step in steps if not is_log(step)}
@@ -145,7 +145,7 @@ class StepMemory:
         """The places of the stored steps in the order in which they were stored."""
         return {name: n for n, name in enumerate(self._names())}
 
-    def order_in_store(self) -> Plan[dict[str, int]]:
+    def order_in_store(self) -> StepPlan[dict[str, int]]:
         """The same as the store has it: branches may have got its answers in another order."""
         steps: list[StoredStep] = yield VerbCall("steps", (self._job.ref,))
         return self.order() | {step.name: n for n, step in enumerate(steps)}
@@ -181,17 +181,17 @@ class StepMemory:
         value = step.value or b""
         return value if self.older else split_value(value)[1]
 
-    def record_answer(self, key: str, asked: str, value: bytes) -> Plan[StoredStep]:
+    def record_answer(self, key: str, asked: str, value: bytes) -> StepPlan[StoredStep]:
         """Store the answer of an operation, with its request line in front."""
         return (yield from self.record(key, value if self.older else with_head(asked, value)))
 
-    def record(self, key: str, value: bytes) -> Plan[StoredStep]:
+    def record(self, key: str, value: bytes) -> StepPlan[StoredStep]:
         """Store a step, or return the one that is stored."""
         lease = self._job.lease
         (answer,) = yield VerbCall("record_steps", ([StepRecord(lease, key, value, self._lease)],))
         return self._stored_as(key, answer, value)
 
-    def forget(self, names: list[str], *, waiting: bool = False) -> Plan[None]:
+    def forget(self, names: list[str], *, waiting: bool = False) -> StepPlan[None]:
         """Remove steps; with `waiting`, only those that still wait for a signal."""
         if not names:
             return
@@ -211,7 +211,7 @@ class StepMemory:
         """The checkpoint of the job: its cursors by the keys of their loops, and UNDO."""
         return {} if self.checkpoint is None else _marks_of(self.checkpoint)
 
-    def mark(self, key: str, mark: Mark = _NO_CURSOR) -> Plan[None]:
+    def mark(self, key: str, mark: Mark = _NO_CURSOR) -> StepPlan[None]:
         """Store an entry of the checkpoint, and drop the cursors of loops inside items that are done."""
         kept = {name: one for name, one in self.marks().items() if not _is_inside(name, key)}
         try:
@@ -224,7 +224,7 @@ class StepMemory:
         if status is LeaseStatus.LOST:
             raise AttemptLost(f"the lease of job {self._job.id} is lost; {key!r} was not stored")
 
-    def note_undo(self) -> Plan[None]:
+    def note_undo(self) -> StepPlan[None]:
         """Note that the flow has a step that can be undone, before that runs: a crash may end the job."""
         if self.stored(UNDO) is None:
             yield from self.record(UNDO, b"null")
@@ -247,7 +247,7 @@ class StepMemory:
         self._known[key] = found
         return found
 
-    def await_signal(self, key: str, name: str, signal_key: str) -> Plan[StoredStep | None]:
+    def await_signal(self, key: str, name: str, signal_key: str) -> StepPlan[StoredStep | None]:
         """Store a wait for a signal. Returns the step if the signal is there already; None if it is not."""
         wait = SignalWait(self._job.lease, key, name, signal_key, self._lease)
         (answer,) = yield VerbCall("await_signals", ([wait],))

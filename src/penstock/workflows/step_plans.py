@@ -21,7 +21,7 @@ from penstock.core.text import text_of
 from penstock.stores.contract import StoredStep
 from penstock.workflows.asked import UNKNOWN, asked_of
 from penstock.workflows.scopes import Use
-from penstock.workflows.step_memory import Pause, Plan, UserCall
+from penstock.workflows.step_memory import Pause, StepPlan, UserCall
 from penstock.workflows.step_run import StepRun, StepsFailed
 
 #: The largest result of one step (bytes).
@@ -64,13 +64,13 @@ class StepPlans:
 
     def step(
         self, name: str, call: UserCall, key: str | None, changing: bool, options: StepOptions
-    ) -> Plan[Any]:
+    ) -> StepPlan[Any]:
         """Run a function once and remember its result."""
         name = checked_name(name, "the name of a step")
         codec = _codec_of(call.function, name)
         asked = asked_of(call.function, call.args, call.kwargs, changing)
 
-        def body(use: Use) -> Plan[Any]:
+        def body(use: Use) -> StepPlan[Any]:
             run, memory = self._run, self._memory
             run.active.add(use.key)
             try:
@@ -93,7 +93,7 @@ class StepPlans:
 
     def _called(
         self, use: Use, asked: str, call: UserCall, codec: ResultCodec, options: StepOptions
-    ) -> Plan[StoredStep]:
+    ) -> StepPlan[StoredStep]:
         run, memory, key = self._run, self._memory, use.key
         failed = memory.count(f"{key}!")
         while True:
@@ -125,12 +125,12 @@ class StepPlans:
 
     # ── waits ────────────────────────────────────────────────────────────────────────────────────
 
-    def sleep(self, duration: Duration, key: str | None, changing: bool) -> Plan[None]:
+    def sleep(self, duration: Duration, key: str | None, changing: bool) -> StepPlan[None]:
         """Wait, over any number of restarts."""
         ms = milliseconds(duration, what="sleep(duration)")
         asked = f"sleep {UNKNOWN if changing else ms}"
 
-        def body(use: Use) -> Plan[None]:
+        def body(use: Use) -> StepPlan[None]:
             run, memory = self._run, self._memory
             found = memory.stored(use.key)
             if found is None:
@@ -141,12 +141,12 @@ class StepPlans:
 
         yield from self._run.operate(Identity("sleep", "", key, "sleep!"), body, asked)
 
-    def wait_for(self, signal: str, key: str, timeout: Duration | None, codec: ResultCodec) -> Plan[Any]:
+    def wait_for(self, signal: str, key: str, timeout: Duration | None, codec: ResultCodec) -> StepPlan[Any]:
         """Wait for a signal and return its data; None after the timeout."""
         signal = checked_name(signal, "the name of a signal")
         ms = None if timeout is None else milliseconds(timeout, what="wait_for(timeout=)")
 
-        def body(use: Use) -> Plan[Any]:
+        def body(use: Use) -> StepPlan[Any]:
             run, memory = self._run, self._memory
             while True:
                 found = memory.stored(use.key)
@@ -168,7 +168,7 @@ class StepPlans:
 
     def _await(
         self, step: str, signal: str, key: str, timeout: int | None, codec: ResultCodec
-    ) -> Plan[StoredStep]:
+    ) -> StepPlan[StoredStep]:
         run, memory, until = self._run, self._memory, None
         if timeout is not None:
             limit = memory.stored(f"{step}!until")
@@ -187,7 +187,7 @@ class StepPlans:
         assert found is not None
         return found
 
-    def _set_aside(self, use: Use, found: StoredStep, error: errors.Undecodable) -> Plan[None]:
+    def _set_aside(self, use: Use, found: StoredStep, error: errors.Undecodable) -> StepPlan[None]:
         """Set aside a signal whose data does not fit; the wait goes on."""
         memory, key = self._memory, use.key
         n = memory.count(f"{key}!aside") + 1
@@ -220,7 +220,7 @@ class StepPlans:
             return run.ending
         return self._ended_with or errors.Discard("undone") if isinstance(error, StepsFailed) else error
 
-    def failed(self, error: BaseException) -> Plan[BaseException]:
+    def failed(self, error: BaseException) -> StepPlan[BaseException]:
         """Undo the steps if the flow has failed for good; returns the error with which the attempt ends."""
         try:
             self._ended_with = yield from self._failed(error)
@@ -229,7 +229,7 @@ class StepPlans:
             raise
         return self._ended_with
 
-    def _failed(self, error: BaseException) -> Plan[BaseException]:
+    def _failed(self, error: BaseException) -> StepPlan[BaseException]:
         run, memory = self._run, self._memory
         run.over = True
         run.left_over()

@@ -21,7 +21,7 @@ from penstock.workflows import iteration
 from penstock.workflows.branching import First
 from penstock.workflows.failures import Failures
 from penstock.workflows.scopes import Scopes
-from penstock.workflows.step_memory import Plan, StepMemory
+from penstock.workflows.step_memory import StepMemory, StepPlan
 from penstock.workflows.step_run import StepRun
 from tests.workflows.steps.programs.fleet import Stuck
 from tests.workflows.steps.programs.play import Player, programs_of
@@ -46,7 +46,7 @@ def does(target: Any, name: str, instead: Any) -> Patch:
 def undone_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     order = StepMemory.order_in_store
 
-    def turned(self: StepMemory) -> Plan[dict[str, int]]:
+    def turned(self: StepMemory) -> StepPlan[dict[str, int]]:
         return {name: -n for name, n in (yield from order(self)).items()}
 
     monkeypatch.setattr(StepMemory, "order_in_store", turned)
