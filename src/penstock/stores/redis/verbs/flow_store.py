@@ -25,8 +25,8 @@ from penstock.stores.redis.isolation import MISSING, call_each, run_for_queue
 from penstock.stores.redis.layout import STATES, id_of, packed
 from penstock.stores.redis.script_arguments import HEAVY, chunks, form_of, tail_of
 from penstock.stores.redis.verbs.changing import retry
+from penstock.stores.redis.verbs.delivering import deliver
 from penstock.stores.redis.verbs.known_queues import now_of, register_for_flows
-from penstock.stores.redis.verbs.outbox import deliver
 from penstock.stores.redis.verbs.producing import cancel, get
 from penstock.stores.redis.wire.calls import Call, ServerRun
 from penstock.stores.redis.wire.faults import ServerRestarted
@@ -219,7 +219,7 @@ def _refusal(queue: str, session: FlowChangeSet, full: list[bytes]) -> EnqueueEr
 
 
 def _deliver_all(context: Context, queue: str) -> CallPlan[None]:
-    """Deliver what the outbox of this queue has."""
+    """Deliver all entries in `out` of this queue."""
     key = context.redis_keys.queue(queue) + b":out"
     (names,) = raise_errors((yield [command(key, "HKEYS", key)]))
     if names:
