@@ -7,7 +7,7 @@ item of a loop). Computed values are no part of it.
 
 Outside of this scheme:
 
-- VERSION, and the two marks of `app/deciding.py`: FAILED and UNDO.
+- VERSION, and the two marks of undoing: STEP_FAILED of `app/deciding.py`, STEP_UNDO of the contract.
 - The job's log: `log!` and the place of its lines (`stores/job_log.py`).
 - The names of a flow that an older release began: those of steps are bare, as in `charge#2`; for other
   operations the kind stands in front of a "!", as in `sleep!`, `wait!packed`, `gather!#2`. Such a flow

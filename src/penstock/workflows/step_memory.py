@@ -24,12 +24,13 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from penstock.app.attempt import Attempt, StepAccess
-from penstock.app.deciding import FAILED, UNDO, can_be_undone
+from penstock.app.deciding import STEP_FAILED, can_be_undone
 from penstock.core.errors import AttemptLost, FlowError
 from penstock.core.step_names import UNENCODABLE, VERSION, no_cursor, parsed, split_value, with_head
 from penstock.stores.contract import (
     LARGEST_MEMORY,
     MOST_STEPS,
+    STEP_UNDO,
     HeartbeatRequest,
     LeaseStatus,
     RecordedStep,
@@ -115,11 +116,11 @@ class StepMemory:
         steps: list[StoredStep] = yield VerbCall("steps", (self._job.ref,))
         self._known = {step.name: step for step in steps if not is_log(step)}
         self.touched = {_whole(name) for name in self._known}
-        names = {*self._known, *self.marks()} - {FAILED, UNDO}
+        names = {*self._known, *self.marks()} - {STEP_FAILED, STEP_UNDO}
         self.older = any(not name.startswith("!") for name in names)
         why = self._owner.undoes
-        if why is not None and self.stored(FAILED) is None:
-            yield from self.record(FAILED, why.encode())
+        if why is not None and self.stored(STEP_FAILED) is None:
+            yield from self.record(STEP_FAILED, why.encode())
 
     def stored(self, key: str) -> StoredStep | None:
         """The stored step with this key, if it has a value."""
@@ -174,7 +175,7 @@ class StepMemory:
     @property
     def undoing(self) -> bool:
         """Whether this run only undoes the stored steps."""
-        return self.stored(FAILED) is not None
+        return self.stored(STEP_FAILED) is not None
 
     def answer(self, step: StoredStep) -> bytes:
         """The value of a stored operation, without its request line."""
@@ -208,7 +209,7 @@ class StepMemory:
                 self._known[name] = StoredStep(name, self.now(), answer.value, answer.signal)
 
     def marks(self) -> dict[str, Mark]:
-        """The checkpoint of the job: its cursors by the keys of their loops, and UNDO."""
+        """The checkpoint of the job: its cursors by the keys of their loops, and STEP_UNDO."""
         return {} if self.checkpoint is None else _marks_of(self.checkpoint)
 
     def mark(self, key: str, mark: Mark = _NO_CURSOR) -> StepPlan[None]:
@@ -226,10 +227,10 @@ class StepMemory:
 
     def note_undo(self) -> StepPlan[None]:
         """Note that the flow has a step that can be undone, before that runs: a crash may end the job."""
-        if self.stored(UNDO) is None:
-            yield from self.record(UNDO, b"null")
+        if self.stored(STEP_UNDO) is None:
+            yield from self.record(STEP_UNDO, b"null")
         if not can_be_undone(self.checkpoint):
-            yield from self.mark(UNDO)
+            yield from self.mark(STEP_UNDO)
 
     def _stored_as(self, key: str, answer: RecordedStep, value: bytes) -> StoredStep:
         if answer.status is RecordStatus.LOST:
@@ -271,7 +272,7 @@ class StepMemory:
 
 def _is_operation(name: str) -> bool:
     """Whether a stored name is that of an operation, or of one of its helper records."""
-    return name not in (FAILED, UNDO, VERSION, OLDER_VERSION)
+    return name not in (STEP_FAILED, STEP_UNDO, VERSION, OLDER_VERSION)
 
 
 def _whole(name: str) -> str:

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from penstock.app.deciding import FAILED, UNDO_AFTER, can_be_undone, decided, failure_of
+from penstock.app.deciding import STEP_FAILED, UNDO_AFTER, can_be_undone, decided, failure_of
 from penstock.app.outcome import outcome_of, returned_by
 from penstock.codec import ResultCodec, result_codec_of
 from penstock.core import errors
@@ -45,7 +45,7 @@ class StepOptions(NamedTuple):
 
 
 _log = logging.getLogger("penstock")
-#: Follows the reason in the step FAILED if the flow has cancelled itself.
+#: Follows the reason in the step STEP_FAILED if the flow has cancelled itself.
 _CANCELS = b"\x00cancelled"
 #: Codecs of functions, each for the step of this name.
 _codecs: WeakKeyDictionary[Callable[..., Any], tuple[str, ResultCodec]] = WeakKeyDictionary()
@@ -207,7 +207,7 @@ class StepPlans:
         left = run.left_over()
         if run.ending is not None:
             raise run.ending
-        if self._memory.stored(FAILED) is not None:
+        if self._memory.stored(STEP_FAILED) is not None:
             raise StepsFailed
         if left is not None:
             raise errors.FlowError(left)
@@ -244,7 +244,7 @@ class StepPlans:
         while run.busy:  # branches: their steps must not run beside the undos or the next attempt
             yield Pause(None)
         yield from run.read()  # the function may have failed before its first step
-        marked = memory.stored(FAILED)
+        marked = memory.stored(STEP_FAILED)
         was_marked = marked is not None
         if marked is None:
             yield from run.failures.forget(error)
@@ -255,7 +255,7 @@ class StepPlans:
                 return error
             reason = text_of(error, "the flow failed")[:300].encode()
             reason += _CANCELS if isinstance(error, errors.Cancel) else b""
-            marked = yield from memory.record(FAILED, reason)
+            marked = yield from memory.record(STEP_FAILED, reason)
             if early:  # one more run tells how the steps that this one did not reach are undone
                 run.ending = errors.FlowSuspended(UNDO_AFTER)
                 return run.ending
