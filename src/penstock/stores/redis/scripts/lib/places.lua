@@ -86,7 +86,7 @@ end
 -- ── unique keys: key → generation of its holder, end of its period, id of the holder; unique/until: by end ──
 -- A rule (see record.lua): period, phases in which the key is held, what a second job replaces, and the key.
 
-local QUEUED_PHASE, RUNNING_PHASE, FINISHED_PHASE = 1, 2, 4    -- as WHILE_… in core/unique.py
+local QUEUED_PHASE, RUNNING_PHASE, FINISHED_PHASE = 1, 2, 4    -- as in core/unique.py
 
 local function rule_of(unique)
   local period, phases, replaces = struct.unpack('<dBB', unique)
