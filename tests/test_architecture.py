@@ -31,10 +31,12 @@ QUESTIONS = """
     unique key is freed
     learns of a pause
     cron instant
-    rate of a queue on Redis
+    limits of a queue on Redis
     SIGTERM
     result reaches a waiting handle
-    payload is encrypted
+    fields are encrypted
+    pause is stored
+    durable step
     progress is stored
 """
 

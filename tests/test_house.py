@@ -74,7 +74,7 @@ KNOW_STORES = {"connect"}
 # what to be.
 WORKER_KNOWS_ALL = {"__init__", "services", "worker"}
 WORKER_FACTS = {
-    *("event_loop", "leased_jobs", "locks", "logs", "metrics_page", "orders", "plan", "process_identity"),
+    *("event_loop", "leased_jobs", "liveness", "logs", "metrics_page", "orders", "plan", "process_identity"),
     *("queues", "setup", "shared_lease_table", "signals", "unknown_tasks", "worker_metrics"),
     "worker_stats",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
-from penstock.stores.around import EndedJobs, Plan, StoreAround, SyncStoreAround, asked
+from penstock.stores.around import EndedJobs, StoreAround, StorePlan, SyncStoreAround, asked
 from penstock.stores.contract import (
     Capability,
     Request,
@@ -33,7 +33,7 @@ class CoreAlone(StoreAround):
     def around(self, store: Store) -> Store:
         return CoreAlone(store, *self._can)
 
-    def plan(self, request: Request[Any]) -> Plan[Any]:
+    def plan(self, request: Request[Any]) -> StorePlan[Any]:
         check_supported(request, self.url, self._can)
         return (yield from asked(request))
 

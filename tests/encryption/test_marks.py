@@ -22,7 +22,7 @@ from penstock.core.security import Secret
 from penstock.encryption import Cipher, Keyring
 from penstock.encryption.envelope import is_encrypted_text, is_envelope
 from penstock.stores import contract
-from penstock.stores.around import Plan, StoreAround
+from penstock.stores.around import StoreAround, StorePlan
 from penstock.stores.contract import Request, Store, answer_type, requests
 from penstock.stores.encrypted import encrypted_store
 from penstock.stores.encrypted.field_cipher import FieldCipher
@@ -165,7 +165,7 @@ class Recorder(StoreAround):
         super().__init__(store)
         self.asked: list[Request[Any]] = []
 
-    def plan(self, request: Request[Any]) -> Plan[Any]:
+    def plan(self, request: Request[Any]) -> StorePlan[Any]:
         self.asked.append(request)
         return (yield request)
 

@@ -25,7 +25,7 @@ def shift(memory: MemoryState, row: Row, before: State | None, now: int) -> None
     unique = row.job.spec.unique
     if unique is None:
         return
-    match key_change(unique.states, before, row.job.state):
+    match key_change(unique.phases, before, row.job.state):
         case KeyChange.TAKEN:
             end = until(unique, row.job.enqueued_at)
             if (end is None or end > now) and holder_of(memory, row.queue, unique.key, now) is None:
@@ -41,7 +41,7 @@ def shift(memory: MemoryState, row: Row, before: State | None, now: int) -> None
 
 def end(memory: MemoryState, row: Row, unique: UniqueKey) -> None:
     """Free the unique key of a job that has ended, unless its rule holds the key longer."""
-    if not outlives_its_job(unique.states, row.job.state):
+    if not outlives_its_job(unique.phases, row.job.state):
         free(memory, row.generation)
 
 
@@ -52,7 +52,7 @@ def leave(memory: MemoryState, row: Row, *, forgotten: bool, keeps_key: bool) ->
     `keeps_key`: such a key stays held.
     """
     unique = row.job.spec.unique
-    stays = keeps_key or (forgotten and unique is not None and outlives_its_job(unique.states, row.job.state))
+    stays = keeps_key or (forgotten and unique is not None and outlives_its_job(unique.phases, row.job.state))
     if unique is None or unique.period is None or not stays:
         free(memory, row.generation)
 

@@ -703,7 +703,7 @@ async def test_a_retry_of_a_batch_that_waits_makes_it_start_now(store: Store) ->
 
 
 async def test_a_members_key_outlives_a_batch_that_is_not_kept(store: Store, clock: ManualClock) -> None:
-    once_a_minute = UniqueKey("k", period=MINUTE, states=7)
+    once_a_minute = UniqueKey("k", period=MINUTE, phases=7)
     job, _ = await a_running_batch(store, 1, unique=once_a_minute)
     await end(store, job, replace(COMPLETED, keep=0))
     second = new("second", unique=UniqueKey("k"))

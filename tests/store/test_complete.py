@@ -11,7 +11,7 @@ from penstock.core.flow import FlowPolicy, FlowState, NodeState
 from penstock.core.job import QUEUED, Job, Ref, State
 from penstock.core.lifecycle import COMPLETED_BY_HAND
 from penstock.core.relations import Partition
-from penstock.core.unique import WHILE_FINISHED, WHILE_QUEUED, WHILE_RUNNING, UniqueKey
+from penstock.core.unique import FINISHED_PHASE, QUEUED_PHASE, RUNNING_PHASE, UniqueKey
 from penstock.stores.contract import EnqueueStatus, JobCompletion, Store
 from tests.cases import case, each
 from tests.store import facts
@@ -141,9 +141,9 @@ async def holder_of(store: Store, key: str) -> str | None:
 @pytest.mark.parametrize(
     ("phases", "holds"),
     [
-        (WHILE_QUEUED | WHILE_RUNNING, False),
-        (WHILE_QUEUED | WHILE_RUNNING | WHILE_FINISHED, True),
-        (WHILE_FINISHED, True),
+        (QUEUED_PHASE | RUNNING_PHASE, False),
+        (QUEUED_PHASE | RUNNING_PHASE | FINISHED_PHASE, True),
+        (FINISHED_PHASE, True),
     ],
 )
 async def test_a_completed_job_holds_its_key_by_the_rule_of_it(
@@ -168,7 +168,7 @@ async def _holds_its_key(store: Store, clock: ManualClock, state: State, phases:
 
 @pytest.mark.parametrize("state", FAILED)
 async def test_a_key_that_another_job_has_taken_since_stays_with_it(store: Store, state: State) -> None:
-    key = UniqueKey("u", None, WHILE_QUEUED | WHILE_RUNNING | WHILE_FINISHED)
+    key = UniqueKey("u", None, QUEUED_PHASE | RUNNING_PHASE | FINISHED_PHASE)
     job, other = await in_state(store, state, unique=key, retention=HOUR), new(unique=key)
     await add(store, other)
     await store.complete([job.ref])
@@ -210,7 +210,7 @@ async def test_the_members_of_a_completed_batch_have_completed_too(store: Store)
 async def test_the_members_of_a_failed_batch_complete_with_it(
     store: Store, clock: ManualClock, ending: facts.Transition
 ) -> None:
-    key = UniqueKey("u", None, WHILE_FINISHED)
+    key = UniqueKey("u", None, FINISHED_PHASE)
     members = [member(size=2, retention=HOUR), member(size=2, retention=HOUR, unique=key)]
     await add(store, *members)
     batch = await take_one(store)

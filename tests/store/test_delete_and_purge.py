@@ -8,7 +8,7 @@ from penstock.core.clock import ManualClock
 from penstock.core.job import Ref, State
 from penstock.core.limits import LimitChange
 from penstock.core.relations import Partition
-from penstock.core.unique import WHILE_FINISHED, WHILE_RUNNING, UniqueKey
+from penstock.core.unique import FINISHED_PHASE, RUNNING_PHASE, UniqueKey
 from penstock.stores.contract import HeartbeatRequest, LeaseStatus, Settled, Settlement, Share, Store
 from tests.cases import each
 from tests.store.facts import (
@@ -141,7 +141,7 @@ async def test_a_deleted_running_job_leaves_its_partition(store: Store) -> None:
 
 
 async def test_a_deleted_running_job_frees_its_unique_key(store: Store) -> None:
-    unique = UniqueKey("order-7", period=DAY, states=WHILE_RUNNING | WHILE_FINISHED)
+    unique = UniqueKey("order-7", period=DAY, phases=RUNNING_PHASE | FINISHED_PHASE)
     job = await running(store, unique=unique)
     await store.delete([job.ref], running=True)
     await add(store, new(unique=unique))

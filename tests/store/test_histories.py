@@ -24,7 +24,7 @@ from penstock.core.job import Lease, Ref, State
 from penstock.core.lifecycle import Transition
 from penstock.core.outcomes import QueuePosition
 from penstock.core.relations import Partition
-from penstock.core.unique import WHILE_QUEUED, WHILE_RUNNING, UniqueKey
+from penstock.core.unique import QUEUED_PHASE, RUNNING_PHASE, UniqueKey
 from penstock.stores.contract import Enqueued, EnqueueStatus, Settled, Settlement, Store
 from tests.oracle import OracleStore
 from tests.store.conftest import STORES
@@ -36,7 +36,7 @@ CALLS = 5
 HISTORIES = {"memory": 400, "oracle": 400, "redis": 400, "redis-cluster": 200, "sqlite": 600}
 
 IDS = ["a", "b", "c"]
-KEY = UniqueKey("u", None, WHILE_QUEUED | WHILE_RUNNING, 0)
+KEY = UniqueKey("u", None, QUEUED_PHASE | RUNNING_PHASE, 0)
 PARTITION = Partition("l")
 MOVES = [
     COMPLETED,

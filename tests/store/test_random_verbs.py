@@ -40,7 +40,7 @@ from penstock.core.lifecycle import LEGAL, Transition
 from penstock.core.limits import LimitChange, OnFull, Rate
 from penstock.core.outcomes import QueuePosition
 from penstock.core.relations import BatchTerms, Partition, Tenant
-from penstock.core.unique import WHILE_FINISHED, UniqueKey
+from penstock.core.unique import FINISHED_PHASE, UniqueKey
 from penstock.stores.contract import (
     AnyAct,
     BatchInfo,
@@ -528,7 +528,7 @@ class Verbs(RuleBasedStateMachine):
         """In a phase that its rule names, and before the end of its period; or it is another life of the id,
         whose key is held on to the end of its period."""
         unique = holder.spec.unique
-        if unique is None or unique.key != key or not unique.states & phase(holder.state):
+        if unique is None or unique.key != key or not unique.phases & phase(holder.state):
             assert (holder.queue, holder.id, key) in self.outlived, holder
             return
         end = until(unique, holder.enqueued_at)
@@ -822,7 +822,7 @@ class Verbs(RuleBasedStateMachine):
         for generation in self.before.keys() - now.keys():
             gone = self.before[generation]
             unique = gone.spec.unique
-            if unique is not None and unique.period is not None and unique.states & WHILE_FINISHED:
+            if unique is not None and unique.period is not None and unique.phases & FINISHED_PHASE:
                 self.outlived.add((gone.queue, gone.id, unique.key))
         self.partitions_are_kept(jobs)
         self.before = now

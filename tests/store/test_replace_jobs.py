@@ -11,7 +11,7 @@ from penstock.core.errors import ConfigError
 from penstock.core.job import Ref, State
 from penstock.core.limits import LimitChange
 from penstock.core.relations import Partition
-from penstock.core.unique import ALL_STATES, UniqueKey
+from penstock.core.unique import ALL_PHASES, UniqueKey
 from penstock.stores.contract import (
     DayCount,
     Enqueued,
@@ -91,7 +91,7 @@ async def test_a_new_job_that_is_refused_leaves_the_other(store: Store, state: S
 
 
 async def test_a_unique_key_that_is_held_leaves_the_other(store: Store) -> None:
-    key = UniqueKey("k", HOUR, ALL_STATES)
+    key = UniqueKey("k", HOUR, ALL_PHASES)
     first, old = new(unique=key), new()
     await add(store, first, old)
     answer = await replaced(store, old.ref, unique=key)
@@ -156,7 +156,7 @@ async def test_a_wait_for_the_end_of_a_replaced_job_returns(store: Store) -> Non
 async def test_a_key_with_a_period_stays_held_if_it_is_to_be_kept(
     store: Store, clock: ManualClock, state: State
 ) -> None:
-    key = UniqueKey("k", HOUR, ALL_STATES)
+    key = UniqueKey("k", HOUR, ALL_PHASES)
     retention = {"retention": HOUR} if state is State.COMPLETED else {}
     job = await in_state(store, state, unique=key, **retention)
     await store.delete([job.ref], running=True, keep_keys=True)
@@ -175,7 +175,7 @@ async def test_a_key_without_a_period_is_freed(store: Store) -> None:
 
 
 async def test_a_dead_job_holds_no_key_that_could_be_kept(store: Store) -> None:
-    key = UniqueKey("k", HOUR, ALL_STATES)
+    key = UniqueKey("k", HOUR, ALL_PHASES)
     job = await in_state(store, State.DEAD, unique=key)
     other = new(unique=key)
     await add(store, other)
@@ -184,7 +184,7 @@ async def test_a_dead_job_holds_no_key_that_could_be_kept(store: Store) -> None:
 
 
 async def test_the_key_of_a_replaced_job_stays_held(store: Store) -> None:
-    key = UniqueKey("k", HOUR, ALL_STATES)
+    key = UniqueKey("k", HOUR, ALL_PHASES)
     job = new(unique=key)
     await add(store, job)
     await replaced(store, job.ref)

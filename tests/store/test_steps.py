@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.app.deciding import FAILED, UNDO, UNDO_AFTER, Loss, failure_of, settle_reclaimed
+from penstock.app.deciding import STEP_FAILED, UNDO_AFTER, Loss, failure_of, settle_reclaimed
 from penstock.core.clock import ManualClock
 from penstock.core.job import Lease, Ref, State
 from penstock.core.lifecycle import Transition
@@ -324,7 +324,7 @@ async def test_a_flow_whose_last_attempt_is_lost_runs_once_more_to_be_undone(
 ) -> None:
     await add(store, new("a", max_attempts=1))
     job = await take_one(store)
-    mark = f'{{"{UNDO}":[null,{{}}]}}'.encode()
+    mark = f'{{"{STEP_UNDO}":[null,{{}}]}}'.encode()
     await store.extend([HeartbeatRequest(job.lease, LEASE, started=True, checkpoint=mark)])
     for state in (State.SUSPENDED, State.DEAD):
         clock.advance(LEASE)
@@ -340,7 +340,7 @@ async def test_a_flow_whose_last_attempt_is_lost_runs_once_more_to_be_undone(
     assert dead is not None
     assert [error.message for error in dead.errors] == ["it died"] * 2
     assert dead.reason == "not undone, as its last run ended early: it died"
-    assert failure_of((await remembered(store, job.ref))[FAILED]) == "it died"
+    assert failure_of((await remembered(store, job.ref))[STEP_FAILED]) == "it died"
 
 
 async def test_a_job_whose_worker_dies_after_a_cancel_is_undone_and_not_lost(
@@ -350,7 +350,7 @@ async def test_a_job_whose_worker_dies_after_a_cancel_is_undone_and_not_lost(
     await add(store, new("a", max_attempts=1))
     job = await take_one(store)
     await record(store, job.lease, STEP_UNDO, b"null")
-    mark = f'{{"{UNDO}":[null,{{}}]}}'.encode()
+    mark = f'{{"{STEP_UNDO}":[null,{{}}]}}'.encode()
     await store.extend([HeartbeatRequest(job.lease, LEASE, started=True, checkpoint=mark, lasting=True)])
     assert await store.cancel([job.ref], reason="not wanted") == [State.RUNNING]
     for state in (State.AVAILABLE, State.DEAD):

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from penstock.core.job import State
 from penstock.core.lifecycle import Transition
-from penstock.core.unique import WHILE_QUEUED, UniqueKey
+from penstock.core.unique import QUEUED_PHASE, UniqueKey
 from penstock.stores.contract import EnqueueStatus, Settlement, Share, Store
 from tests.store.facts import LEASE, OpenStore, all_jobs, counts, new, token
 
@@ -45,7 +45,7 @@ async def test_one_queued_and_any_that_run_while_workers_take_and_give_back(
     store: Store, open_store: OpenStore
 ) -> None:
     """Whoever enqueues is told of a job that is queued or was a moment ago, and no two are queued at once."""
-    keys = [UniqueKey(f"k{n}", None, WHILE_QUEUED, 3) for n in range(5)]
+    keys = [UniqueKey(f"k{n}", None, QUEUED_PHASE, 3) for n in range(5)]
     doors, left = [store, open_store()], 200
     again = Transition(State.RETRYABLE, delay=0)
 

@@ -13,7 +13,7 @@ from penstock.core.changes import KeyChange, key_change, phase, replaced
 from penstock.core.clock import ManualClock
 from penstock.core.job import QUEUED, Job, NewJob, State
 from penstock.core.lifecycle import Transition
-from penstock.core.unique import WHILE_FINISHED, WHILE_QUEUED, WHILE_RUNNING, UniqueKey
+from penstock.core.unique import FINISHED_PHASE, QUEUED_PHASE, RUNNING_PHASE, UniqueKey
 from penstock.stores.contract import Enqueued, EnqueueStatus, Settled, Settlement, Share, Store, Wake
 from tests.cases import each
 from tests.store.facts import (
@@ -44,7 +44,7 @@ from tests.store.facts import (
 )
 from tests.store.test_unique import held_by
 
-Q, R, F = WHILE_QUEUED, WHILE_RUNNING, WHILE_FINISHED
+Q, R, F = QUEUED_PHASE, RUNNING_PHASE, FINISHED_PHASE
 EVERY_RULE = range(1, 8)
 
 

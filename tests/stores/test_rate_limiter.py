@@ -18,5 +18,5 @@ def test_it_says_when_it_opens_only_while_nothing_may_be_fetched(
     for _ in range(9):
         room, opens = limiter.room(0, now), limiter.opens_at(0, now)
         assert (room == 0) == (opens is not None)
-        limiter.admit(room or 0, now)
+        limiter.count_starts(room or 0, now)
         now += 7

@@ -29,7 +29,7 @@ from penstock.stores.contract import (
     Store,
     StoredStep,
 )
-from penstock.stores.sql.verbs.flow_session import FlowSession
+from penstock.stores.sql.verbs.flow_session import SqlFlowSession
 from penstock.verify.ledger import Verdict, acheck
 from penstock.verify.ledger.facts import FlowExpected, timestamp
 from penstock.verify.ledger.recorded_store import recorded_store
@@ -122,14 +122,14 @@ def test_a_lost_count_of_a_parent_is_found(run: Run, monkeypatch: pytest.MonkeyP
 
 
 def test_a_body_that_is_enqueued_twice_is_found(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    enqueue = FlowSession.enqueue
+    enqueue = SqlFlowSession.enqueue
 
     def twice(self: Any, job: NewJob) -> bool:
         if job.task.endswith("total"):
             enqueue(self, msgspec.structs.replace(job, id=f"{job.id}-2"))
         return enqueue(self, job)
 
-    monkeypatch.setattr(FlowSession, "enqueue", twice)
+    monkeypatch.setattr(SqlFlowSession, "enqueue", twice)
     findings = run(_drawn("wide")).findings
     assert any("was enqueued more than once" in one.says for one in findings if one.promise == "flows")
 

@@ -41,10 +41,10 @@ async def jobs(served: Served) -> list[Job]:
     return [job for page in [await served.store.list_jobs(queue="ns.q")] for job in page.jobs]
 
 
-async def settled(served: Served) -> None:
+async def idle(served: Served) -> None:
     """Until no fetch is under way and no job is being given back."""
     dispatcher = served.service.backends["default"].dispatcher
-    await dispatcher.settled()
+    await dispatcher.idle()
     async with asyncio.timeout(SOON):
         while dispatcher._tasks:
             await asyncio.wait(list(dispatcher._tasks))
@@ -68,7 +68,7 @@ async def test_a_consumer_that_leaves_while_its_job_is_fetched_loses_no_try(
     assert answer.startswith(b"HTTP/1.1 400 "), answer
     assert b"has ended its side" in answer
     fetches.set()
-    await settled(served)
+    await idle(served)
     (job,) = await jobs(served)
     assert (job.state.value, job.attempt) == ("available", 0)
     assert (await client.get("/api/ns/q")).data == b"x"
@@ -103,7 +103,7 @@ async def test_a_consume_request_read_after_the_end_gets_no_job(served: Served, 
     async with asyncio.timeout(SOON):
         answers = await leaving.rest()
     assert [one[:3] for one in answers.split(b"HTTP/1.1 ")[1:]] == [b"201", b"400"]
-    await settled(served)
+    await idle(served)
     assert (await client.get("/api/ns/q")).data == b"x"
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.worker import locks
-from penstock.worker.locks import LivenessLock, is_dead, lock_directory, proven_dead, remove_dead, sweep
+from penstock.worker import liveness
+from penstock.worker.liveness import LivenessLock, is_dead, lock_directory, proven_dead, remove_dead, sweep
 
 HOLDER = """
 import os, subprocess, sys
 from pathlib import Path
-from penstock.worker.locks import LivenessLock
+from penstock.worker.liveness import LivenessLock
 lock = LivenessLock(sys.argv[1], Path(sys.argv[2]))
 assert lock.held
 started = None
@@ -154,16 +154,16 @@ def test_a_file_recreated_between_open_and_lock_proves_nothing(
 ) -> None:
     with holder("w-1", directory) as process:
         kill(process)
-    real = locks.fcntl.flock
+    real = liveness.fcntl.flock
     new: list[LivenessLock] = []
 
     def flock(fd: int, how: int) -> None:
-        monkeypatch.setattr(locks.fcntl, "flock", real)
+        monkeypatch.setattr(liveness.fcntl, "flock", real)
         (directory / "w-1.alive").unlink()  # another checker removed it …
         new.append(LivenessLock("w-1", directory))  # … and a worker of that name came to be
         real(fd, how)
 
-    monkeypatch.setattr(locks.fcntl, "flock", flock)
+    monkeypatch.setattr(liveness.fcntl, "flock", flock)
     assert not is_dead("w-1", directory)
     assert new[0].held
     new[0].release()

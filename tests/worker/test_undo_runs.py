@@ -11,7 +11,7 @@ import pytest
 
 from penstock.app.app import App
 from penstock.app.attempt import Attempt, current_job
-from penstock.app.deciding import FAILED
+from penstock.app.deciding import STEP_FAILED
 from penstock.core.job import Job, State
 from penstock.core.lifecycle import DEADLINE_PASSED, RUNNING_CANCELLED
 from penstock.errors import Cancel, Discard, FlowSuspended, Snooze
@@ -46,7 +46,7 @@ class Flow:
             return error
         return Cancel(owner.undoes) if self.attempt.job.cancel_asked else Discard(f"undone: {owner.undoes}")
 
-    def settled(self, error: BaseException) -> BaseException:
+    def error_to_end_with(self, error: BaseException) -> BaseException:
         return error
 
 
@@ -163,7 +163,7 @@ async def test_a_running_job_that_is_cancelled_is_interrupted_and_runs_once_more
         job = await ended(handle)
     assert (job.state, job.reason, seen) == (State.CANCELLED, "not wanted", ["interrupted"])
     assert flow.reasons == [None, RUNNING_CANCELLED]
-    failed = await app.store.steps(job.ref, names=[FAILED])
+    failed = await app.store.steps(job.ref, names=[STEP_FAILED])
     assert [(step.value or b"").partition(b"\0")[0] for step in failed] == [RUNNING_CANCELLED.encode()]
 
 

@@ -73,14 +73,13 @@ def _supported(move: Transition, store: Store) -> Transition:
 
 
 #: The step that marks a flow that is being undone; its value is the reason.
-FAILED = "failed!"
-#: The name in the checkpoint of a job with steps that can be undone.
-UNDO = STEP_UNDO
+STEP_FAILED = "failed!"
 #: The extra run begins this long (ms) after the failure.
 UNDO_AFTER = 1_000
 
-_MARK = f'"{UNDO}"'.encode()
-#: Divides the reason in the step FAILED from the token of the lease that has stored it.
+#: In the checkpoint of a job with steps that can be undone: the name of an entry.
+_MARK = f'"{STEP_UNDO}"'.encode()
+#: Divides the reason in the step STEP_FAILED from the token of the lease that has stored it.
 _BY = b"\x00"
 
 
@@ -90,7 +89,7 @@ def can_be_undone(checkpoint: bytes | None) -> bool:
 
 
 def failure_of(value: bytes | None) -> str:
-    """The reason in the step FAILED."""
+    """The reason in the step STEP_FAILED."""
     return (value or b"").partition(_BY)[0].decode(errors="replace")
 
 
@@ -103,7 +102,7 @@ async def undo_first(store: Store, job: Job, move: Transition, by: int, *, again
     error = "" if move.error is None else move.error.message
     why = (error or text_of(move.reason or "the flow failed"))[:300]
     value = why.encode("utf-8", "replace") + _BY + job.lease.token.encode()
-    (answer,) = await store.record_steps([StepRecord(job.lease, FAILED, value, by)])
+    (answer,) = await store.record_steps([StepRecord(job.lease, STEP_FAILED, value, by)])
     if again or answer.status is RecordStatus.STORED or answer.value == value:
         return Transition(State.SUSPENDED, delay=UNDO_AFTER, charge=False, error=move.error)
     keep = move.keep if move.state is State.DEAD else kept(job.spec, State.DEAD)

@@ -32,7 +32,7 @@ from penstock.core.errors import (
 )
 from penstock.core.ids import mint, mint_token
 from penstock.core.job import DEAD_KEPT, AttemptError, Job
-from penstock.core.lifecycle import CANNOT_BE_READ, Transition, starts_on_record, too_late
+from penstock.core.lifecycle import CANNOT_BE_READ, RUNNING_CANCELLED, Transition, starts_on_record, too_late
 from penstock.core.outcomes import Cancelled, Outcome, QueuePosition, Released, Returned, Unknown
 from penstock.stores.contract import Fetched, SetAside, Settled, Settlement, Share, Store
 from penstock.stores.encrypted import unreadable_check
@@ -299,7 +299,7 @@ class Take(AbstractAsyncContextManager[Some]):
             case AttemptLost():
                 return None
             case AttemptCancelled():
-                return Cancelled("cancelled while running")
+                return Cancelled(RUNNING_CANCELLED)
             case AttemptTimeout():
                 fact = AttemptError.bounded(job.attempt, self._now(), "Timeout", str(error))
                 return timed_out(job, fact, self._options_of(job))

@@ -142,7 +142,7 @@ def _key_of(rule: Unique, task: str, args: ArgsCodec | None) -> Callable[[bytes]
 
     def unique_key(how: str, what: bytes) -> UniqueKey:
         digest = key_digest(task, how, what)
-        return UniqueKey(digest, terms.period, terms.states, terms.replace, terms.reject)
+        return UniqueKey(digest, terms.period, terms.phases, terms.replace, terms.reject)
 
     if isinstance(rule.key, str):
         result = unique_key("key", plain(rule.key).encode("utf-8", "surrogatepass"))

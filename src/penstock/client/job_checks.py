@@ -28,7 +28,7 @@ from penstock.core.relations import (
 from penstock.core.retry import checked
 from penstock.core.running import running_attempt
 from penstock.core.text import plain
-from penstock.core.unique import ALL_STATES, UniqueKey
+from penstock.core.unique import ALL_PHASES, UniqueKey
 
 _write_job = msgspec.msgpack.Encoder().encode
 _read_job = msgspec.msgpack.Decoder(NewJob).decode
@@ -113,7 +113,7 @@ def _numbers(job: NewJob) -> Iterator[_Number]:
 def _of_unique(unique_key: UniqueKey) -> Iterator[_Number]:
     yield "len(unique.key)", len(unique_key.key.encode()), 1, MOST_PARTITION_KEY
     yield "unique.period", unique_key.period, 1, LONGEST
-    yield "unique.states", unique_key.states, 1, ALL_STATES
+    yield "unique.phases", unique_key.phases, 1, ALL_PHASES
 
 
 def _of_partition(partition: Partition) -> Iterator[_Number]:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from penstock.core.job import QUEUED, Job, NewJob, State
 from penstock.core.lifecycle import first_state
 from penstock.core.outcomes import QueuePosition
-from penstock.core.unique import REPLACES_ARGUMENTS, WHILE_FINISHED, WHILE_QUEUED, WHILE_RUNNING, UniqueKey
+from penstock.core.unique import FINISHED_PHASE, QUEUED_PHASE, REPLACES_ARGUMENTS, RUNNING_PHASE, UniqueKey
 
 
 class ChangeKind(enum.StrEnum):
@@ -132,17 +132,17 @@ class KeyChange(enum.Enum):
 
 
 def phase(state: State | None) -> int:
-    """The phase of a state, as a bit of `UniqueKey.states`; 0: no unique key is held in this state."""
+    """The phase of a state, as a bit of `UniqueKey.phases`; 0: no unique key is held in this state."""
     if state in QUEUED or state is State.SUSPENDED:
-        return WHILE_QUEUED
+        return QUEUED_PHASE
     if state is State.RUNNING:
-        return WHILE_RUNNING
-    return WHILE_FINISHED if state is State.COMPLETED else 0
+        return RUNNING_PHASE
+    return FINISHED_PHASE if state is State.COMPLETED else 0
 
 
-def key_change(states: int, before: State | None, after: State | None) -> KeyChange:
-    """The change of a unique key with these states in a transition; None: the job does not exist."""
-    held, holds = states & phase(before), states & phase(after)
+def key_change(phases: int, before: State | None, after: State | None) -> KeyChange:
+    """The change of a unique key with these phases in a transition; None: the job does not exist."""
+    held, holds = phases & phase(before), phases & phase(after)
     if bool(held) is bool(holds):
         return KeyChange.STAYS
     return KeyChange.TAKEN if holds else KeyChange.FREED
@@ -153,9 +153,9 @@ def until(unique: UniqueKey, enqueued_at: int) -> int | None:
     return None if unique.period is None else enqueued_at + unique.period
 
 
-def outlives_its_job(states: int, state: State) -> bool:
+def outlives_its_job(phases: int, state: State) -> bool:
     """Whether a unique key with a period stays held after this ended job is removed."""
-    return state is State.COMPLETED and bool(states & WHILE_FINISHED)
+    return state is State.COMPLETED and bool(phases & FINISHED_PHASE)
 
 
 def expiry_of(new: NewJob, now: int) -> int | None:

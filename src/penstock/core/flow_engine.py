@@ -3,8 +3,9 @@
 docs/concepts/flows.md explains them. Why a successor, as the callback of a chord, is enqueued exactly once:
 
 - A node knows how many of its predecessors have not ended (`pending`). The end that makes it 0 starts the
-  node: the node's new state and its job are stored in one write. If the job belongs on another server, that
-  write leaves a note instead, which is delivered once (`stores/redis/verbs/outbox.py`).
+  node: the node's new state and its job are stored in one write. If the job belongs in another slot of a
+  Cluster, or in one queue more than a script on Redis takes (200), that write leaves an entry in its place,
+  which is delivered once (`stores/redis/verbs/delivering.py`).
 - An end is counted once. SQLite and memory count it in the transaction that ends the job
   (`stores/sql/verbs/settling.py`). On Redis the script that ends the job counts it or notes it with a number;
   a node remembers the highest number that was counted (`stores/redis/verbs/flow_store.py`).

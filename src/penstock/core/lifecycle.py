@@ -1,4 +1,7 @@
-"""The state machine: from an attempt's outcome to the job's transition. Only this module decides on retries.
+"""The state machine: from an attempt's outcome to the job's transition.
+
+What an error means to the rules of its task (`retry_on`, `is_failure` …) is decided in `app/outcome.py`;
+whether and when the job runs again is decided here, and nowhere else.
 
 Pure functions: no store, no clock, no random numbers; `now` and `luck` are passed in. A store applies the
 transition and decides nothing. `docs/lifecycle.md` prints the table `LEGAL`; every store is tested against
@@ -191,7 +194,7 @@ def released(place: QueuePosition) -> Transition:
 def set_aside(cause: str) -> Transition:
     """The transition of a job, in any state, whose record cannot be decoded, encoded or moved.
 
-    `LEGAL` does not list this step, because it is not requested: every method that finds such a record takes
+    `LEGAL` does not list this step, because it is not requested: every verb that finds such a record takes
     the step and continues with the other jobs.
     """
     return Transition(State.DEAD, keep=DEAD_KEPT, reason=(UNREADABLE + cause)[:300])
@@ -323,7 +326,7 @@ _S, _A, _R, _T = State.SCHEDULED, State.AVAILABLE, State.RUNNING, State.RETRYABL
 _C, _X, _D, _P = State.COMPLETED, State.CANCELLED, State.DEAD, State.PARKED
 _W, _G, _U = State.WAITING, State.COLLECTING, State.SUSPENDED
 
-#: Every transition between states, and the method that makes it. No store may make another one.
+#: Every transition between states, and the verb that makes it. No store may make another one.
 LEGAL: dict[tuple[State | None, State | None], str] = {
     (NEW, _S): "enqueue with a delay",
     (NEW, _A): "enqueue; a collecting batch starts",

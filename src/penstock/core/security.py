@@ -21,7 +21,7 @@ class Secret(enum.Enum):
     PAYLOAD = "payload"  # arguments of a job, of a periodic entry or of a batch's members
     RESULT = "result"
     CHECKPOINT = "checkpoint"
-    REASON = "reason"  # clear if Penstock has worded it
+    REASON = "reason"  # clear only if known to quote nothing: `_OWN_WORDS` of the field cipher
     ERROR = "error"  # message and traceback of an attempt's error
     NOTE = "note"  # of progress
     UNIQUE_KEY = "unique key"  # hashed, so that equal keys stay equal; the hash is what comes back

@@ -3,8 +3,15 @@
     !KIND/[SCOPE/…]NAME[=KEY][#N][!SUFFIX]
 
 A name is the *identity* of an operation: its kind, name, key and number of use, in a scope (a branch, or an
-item of a loop). Computed values are no part of it. The names of a flow that an older release began have no
-"!" in front; such a flow keeps their numbering to its end (docs/concepts/steps.md).
+item of a loop). Computed values are no part of it.
+
+Outside of this scheme:
+
+- VERSION, and the two marks of undoing: STEP_FAILED of `app/deciding.py`, STEP_UNDO of the contract.
+- The job's log: `log!` and the place of its lines (`stores/job_log.py`).
+- The names of a flow that an older release began: those of steps are bare, as in `charge#2`; for other
+  operations the kind stands in front of a "!", as in `sleep!`, `wait!packed`, `gather!#2`. Such a flow
+  keeps its names, and their numbering, to its end (docs/concepts/steps.md).
 """
 
 from __future__ import annotations
@@ -93,7 +100,7 @@ class StepName(NamedTuple):
 
 
 def parsed(name: str) -> StepName | None:
-    """The parts of a stored name; None for VERSION, and for names of older releases and of the job log."""
+    """The parts of a stored name; None for one outside of the scheme (see the head of this page)."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None

@@ -25,9 +25,10 @@ Replaceable = Literal["arguments", "run_at"]
 #: Called with the arguments that it names; calls with equal return values are the same.
 KeyFunction = Callable[..., str | int]
 
-#: The states in which a job holds its unique key, as bits of `UniqueKey.states`.
-WHILE_QUEUED, WHILE_RUNNING, WHILE_FINISHED = 1, 2, 4
-ALL_STATES = WHILE_QUEUED | WHILE_RUNNING | WHILE_FINISHED
+#: The phases in which a job holds its unique key, as bits of `UniqueKey.phases`; users call them states.
+#: `changes.phase` has the phase of each state of a job.
+QUEUED_PHASE, RUNNING_PHASE, FINISHED_PHASE = 1, 2, 4
+ALL_PHASES = QUEUED_PHASE | RUNNING_PHASE | FINISHED_PHASE
 #: What a second job replaces, as bits of `UniqueKey.replace`.
 REPLACES_ARGUMENTS, REPLACES_RUN_AT = 1, 2
 _STATES: tuple[str, ...] = get_args(UniqueState)
@@ -39,13 +40,13 @@ _MAX_KEY = 10_000
 class UniqueKey(msgspec.Struct, frozen=True, array_like=True):
     """A unique rule applied to one job: another job with this key in the same queue is a duplicate.
 
-    `period` is in ms from the enqueue; `states` and `replace` are bits. Only a job of the same task can
+    `period` is in ms from the enqueue; `phases` and `replace` are bits. Only a job of the same task can
     replace.
     """
 
     key: Annotated[str, Secret.UNIQUE_KEY]
     period: int | None = None
-    states: int = WHILE_QUEUED | WHILE_RUNNING
+    phases: int = QUEUED_PHASE | RUNNING_PHASE
     replace: int = 0
     reject: bool = False
 
@@ -59,8 +60,8 @@ class UniqueKey(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def held_in(self) -> tuple[str, ...]:
-        """The states as words."""
-        return tuple(word for bit, word in enumerate(_STATES) if self.states >> bit & 1)
+        """The phases as words."""
+        return tuple(word for bit, word in enumerate(_STATES) if self.phases >> bit & 1)
 
 
 class Unique(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,7 +41,7 @@ class ReclaimerSetup:
     batch: int = 500
     #: How long (ms) jobs that die here are kept, unless they say so themselves.
     keep_dead: int = DEAD_KEPT
-    #: Returns the dead workers of this host, of any store (see worker/locks.py). Called with those known
+    #: Returns the dead workers of this host, of any store (see worker/liveness.py). Called with those known
     #: not to belong to this store.
     proven_dead: Callable[[Set[str]], set[str]]
     #: Removes the proof of such a death; False if another worker has removed it.

@@ -31,16 +31,16 @@ EndedJobs = dict[Ref, Job | None]
 
 #: Yields what the store inside is asked: a request, or a list of them, which are asked together. It gets the
 #: answer, or the list of answers, and returns the answer of the store around it.
-Plan = Generator["Request[Any] | list[Request[Any]]", Any, A]
+StorePlan = Generator["Request[Any] | list[Request[Any]]", Any, A]
 
 
-def asked(request: Request[A]) -> Plan[A]:
+def asked(request: Request[A]) -> StorePlan[A]:
     """The plan that passes a request on; `yield from` it for an answer whose type is known."""
     answer: A = yield request
     return answer
 
 
-async def carry_out(plan: Plan[A], ask: Callable[[Request[Any]], Awaitable[Any]]) -> A:
+async def carry_out(plan: StorePlan[A], ask: Callable[[Request[Any]], Awaitable[Any]]) -> A:
     """Ask what the plan yields, and return its answer. An error of a request is raised in the plan."""
     try:
         step = next(plan)
@@ -60,7 +60,7 @@ async def _together(requests: list[Request[Any]], ask: Callable[[Request[Any]], 
     return await asyncio.gather(*map(ask, requests))
 
 
-def carry_out_sync(plan: Plan[A], ask: Callable[[Any], Any]) -> A:
+def carry_out_sync(plan: StorePlan[A], ask: Callable[[Any], Any]) -> A:
     """The same in the caller's thread, one request after the other."""
     try:
         step = next(plan)
@@ -82,7 +82,7 @@ class StoreAround(Store):
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def plan(self, request: Request[A]) -> Plan[A]:
+    def plan(self, request: Request[A]) -> StorePlan[A]:
         """What a request becomes."""
         return (yield from asked(request))
 

@@ -127,7 +127,7 @@ class RateLimiter:
             opens = max(opens, math.ceil(first - _NOISE) - self.lead)
         return opens if opens > now else None
 
-    def admit(self, n: int, now: int) -> list[int] | None:
+    def count_starts(self, n: int, now: int) -> list[int] | None:
         """Count n jobs that are fetched now; return the instants at which they may start, None: all now."""
         rate = self.limits.rate
         if self.limits.max_size is not None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Generator
 from typing import NamedTuple, TypeVar
 
 from penstock.core.errors import ConfigError, StoreUnavailable, did_you_mean
-from penstock.stores.around import EndedJobs, Plan, StoreAround, SyncStoreAround, asked
+from penstock.stores.around import EndedJobs, StoreAround, StorePlan, SyncStoreAround, asked
 from penstock.stores.contract import Request, Store, StreamEnds, SyncStore, verbs
 
 A = TypeVar("A")
@@ -58,7 +58,7 @@ class FaultyStore(StoreAround):
     def around(self, store: Store) -> Store:
         return FaultyStore(store, origin=self._origin or self)
 
-    def plan(self, request: Request[A]) -> Plan[A]:
+    def plan(self, request: Request[A]) -> StorePlan[A]:
         fault = self._take(request.called)
         if fault is not None and not fault.after:
             raise fault.error

@@ -14,7 +14,7 @@ from penstock.core.clock import Clock
 from penstock.core.flow import FlowInfo, NewFlow, NewNode
 from penstock.core.job import AttemptError, Job, NewJob, Ref, State
 from penstock.stores import contract
-from penstock.stores.around import EndedJobs, Plan, StoreAround, SyncStoreAround, asked
+from penstock.stores.around import EndedJobs, StoreAround, StorePlan, SyncStoreAround, asked
 from penstock.stores.memory import MemoryStore
 
 A = TypeVar("A")
@@ -113,9 +113,11 @@ class _Recorded(StoreAround):
     def around(self, store: contract.Store) -> contract.Store:
         return _Recorded(store, self._recorder)
 
-    def plan(self, request: contract.Request[A]) -> Plan[A]:
+    def plan(self, request: contract.Request[A]) -> StorePlan[A]:
         recorded = _PLANS.get(type(request))
-        plan: Plan[A] = asked(request) if recorded is None else recorded(self._recorder, self._store, request)
+        plan: StorePlan[A] = (
+            asked(request) if recorded is None else recorded(self._recorder, self._store, request)
+        )
         return plan
 
     @property
@@ -153,13 +155,15 @@ class _SyncRecorded(SyncStoreAround):
 
 def _enqueue(
     recorder: Recorder, store: contract.Store, request: contract.Enqueue
-) -> Plan[list[contract.Enqueued]]:
+) -> StorePlan[list[contract.Enqueued]]:
     answers = yield from asked(request)
     recorder.took(request.jobs, answers)
     return answers
 
 
-def _put_flow(recorder: Recorder, store: contract.Store, request: contract.PutFlow) -> Plan[FlowInfo | None]:
+def _put_flow(
+    recorder: Recorder, store: contract.Store, request: contract.PutFlow
+) -> StorePlan[FlowInfo | None]:
     info = yield from asked(request)
     if info is not None:
         recorder.laid(request.flow, request.nodes)
@@ -169,7 +173,7 @@ def _put_flow(recorder: Recorder, store: contract.Store, request: contract.PutFl
 
 def _add_to_flow(
     recorder: Recorder, store: contract.Store, request: contract.AddToFlow
-) -> Plan[FlowInfo | None]:
+) -> StorePlan[FlowInfo | None]:
     info = yield from asked(request)
     stored = yield from asked(contract.Get([job.ref for job in request.jobs]))
     for job, one in zip(request.jobs, stored, strict=True):
@@ -178,7 +182,9 @@ def _add_to_flow(
     return info
 
 
-def _advance_flows(recorder: Recorder, store: contract.Store, request: contract.AdvanceFlows) -> Plan[int]:
+def _advance_flows(
+    recorder: Recorder, store: contract.Store, request: contract.AdvanceFlows
+) -> StorePlan[int]:
     done = yield from asked(request)
     recorder.follow(store.sync)
     return done
@@ -186,7 +192,7 @@ def _advance_flows(recorder: Recorder, store: contract.Store, request: contract.
 
 def _settle(
     recorder: Recorder, store: contract.Store, request: contract.Settle
-) -> Plan[list[contract.Settled]]:
+) -> StorePlan[list[contract.Settled]]:
     answers = yield from asked(request)
     recorder.follow(store.sync)
     recorder.ended(request.settlements, answers)
@@ -195,7 +201,7 @@ def _settle(
 
 def _wait_for_end(
     recorder: Recorder, store: contract.Store, request: contract.WaitForEnd
-) -> Plan[list[Job | None]]:
+) -> StorePlan[list[Job | None]]:
     timeout = request.timeout
     jobs = yield from asked(replace(request, timeout=min(timeout, _ALONE)))
     if timeout <= _ALONE or all(job is None or job.ended for job in jobs):
@@ -204,7 +210,7 @@ def _wait_for_end(
     return (yield from asked(replace(request, timeout=timeout - _ALONE)))
 
 
-_PLANS: Mapping[type[contract.Request[Any]], Callable[[Recorder, contract.Store, Any], Plan[Any]]] = {
+_PLANS: Mapping[type[contract.Request[Any]], Callable[[Recorder, contract.Store, Any], StorePlan[Any]]] = {
     contract.Enqueue: _enqueue,
     contract.PutFlow: _put_flow,
     contract.AddToFlow: _add_to_flow,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.core.errors import ConfigError, EnqueueUnknown, StoreUnavailable, did_you_mean
-from penstock.stores.around import Plan, StoreAround, asked
+from penstock.stores.around import StoreAround, StorePlan, asked
 from penstock.stores.contract import Enqueue, Request, Store, StreamEnds, verbs
 
 A = TypeVar("A")
@@ -85,7 +85,7 @@ class CrashPoints(StoreAround):
     def around(self, store: Store) -> Store:
         raise ConfigError("crash points are those of one namespace")
 
-    def plan(self, request: Request[A]) -> Plan[A]:
+    def plan(self, request: Request[A]) -> StorePlan[A]:
         """What a call of a thread is: it has the same points but no `after`."""
         verb, number = request.called, self._begin(request.called)
         self._pass(Point(verb, number, Boundary.BEFORE), request)

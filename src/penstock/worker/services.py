@@ -34,7 +34,7 @@ from penstock.worker.executor.settler import Settler
 from penstock.worker.fetcher import Fetcher, Listener
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.leased_jobs import LeasedJobs
-from penstock.worker.locks import proven_dead, remove_dead
+from penstock.worker.liveness import proven_dead, remove_dead
 from penstock.worker.remote_control import Controlled, Recycler, RemoteControl, stack_report
 from penstock.worker.reporter import CallbackAdopter, Reporter
 from penstock.worker.setup import WorkerSetup

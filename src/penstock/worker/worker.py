@@ -21,7 +21,7 @@ from penstock.core.portable import in_process
 from penstock.stores.connect import shown_store
 from penstock.stores.contract import Fetched, WorkerInfo
 from penstock.worker.callbacks import call_hook, call_last_hooks
-from penstock.worker.locks import LivenessLock, sweep
+from penstock.worker.liveness import LivenessLock, sweep
 from penstock.worker.pools.child_group import resident
 from penstock.worker.pools.host import refuse_while_importing
 from penstock.worker.process_identity import reset_stray

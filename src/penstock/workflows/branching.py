@@ -15,12 +15,12 @@ import msgspec
 from penstock.core.errors import ConfigError, FlowMismatch
 from penstock.core.step_names import Identity, checked_name
 from penstock.workflows.asked import UNKNOWN
-from penstock.workflows.flow_memory import Plan
-from penstock.workflows.flow_run import FlowRun, StepsFailed
 from penstock.workflows.scopes import Scope, Use, current_scope, this_runner
+from penstock.workflows.step_memory import StepPlan
+from penstock.workflows.step_run import StepRun, StepsFailed
 
 #: Does what a plan asks for, and returns its result.
-Drive = Callable[[Plan[Any]], Any]
+Drive = Callable[[StepPlan[Any]], Any]
 #: Undoing: maximum wait (s) for the next operation of a piece that was given up.
 _PASSING = 10
 #: Interval (s) at which that is checked.
@@ -37,7 +37,7 @@ class _BranchEnd(NamedTuple):
 class _Together:
     """Pieces of a flow that run at the same time, each in a scope of its own."""
 
-    def __init__(self, run: FlowRun, pieces: Mapping[str, Any], what: str) -> None:
+    def __init__(self, run: StepRun, pieces: Mapping[str, Any], what: str) -> None:
         self._run = run
         self._memory = run.memory
         self._pieces = pieces
@@ -46,10 +46,10 @@ class _Together:
         for name in pieces:
             checked_name(name, f"the name in {what}()")
 
-    def _scope(self, name: str) -> Plan[Scope]:
+    def _scope(self, name: str) -> StepPlan[Scope]:
         """Begin the scope of a piece, by this use of its name."""
 
-        def body(use: Use) -> Plan[Scope]:
+        def body(use: Use) -> StepPlan[Scope]:
             yield from ()
             self._uses[name] = use
             return self._run.scopes.inside(use, use.part)
@@ -121,10 +121,10 @@ class _Together:
 class Branches(_Together):
     """`flow.branches(...)`: all run to their end, so that no step is cut off because another failed."""
 
-    def __init__(self, run: FlowRun, pieces: Mapping[str, Any]) -> None:
+    def __init__(self, run: StepRun, pieces: Mapping[str, Any]) -> None:
         super().__init__(run, pieces, "branches")
 
-    async def run(self, drive: Callable[[Plan[Any]], Awaitable[Any]]) -> dict[str, Any]:
+    async def run(self, drive: Callable[[StepPlan[Any]], Awaitable[Any]]) -> dict[str, Any]:
         """Run them in asyncio tasks."""
         run, tasks = self._run, {}
         for name, piece in self._pieces.items():
@@ -164,7 +164,7 @@ class First(_Together):
 
     _ASKED = f"first {UNKNOWN}"
 
-    def __init__(self, run: FlowRun, pieces: Mapping[str, Any]) -> None:
+    def __init__(self, run: StepRun, pieces: Mapping[str, Any]) -> None:
         super().__init__(run, pieces, "first")
         if not pieces:
             raise ConfigError("first() takes waits by name: first(packed=flow.wait_for('packed'), ...)")
@@ -172,7 +172,7 @@ class First(_Together):
         self._held = 0
         self._ended = threading.Event()
 
-    async def run(self, drive: Callable[[Plan[Any]], Awaitable[Any]]) -> tuple[str, Any]:
+    async def run(self, drive: Callable[[StepPlan[Any]], Awaitable[Any]]) -> tuple[str, Any]:
         """Wait for the first in asyncio tasks."""
         run = self._run
         try:
@@ -280,11 +280,11 @@ class First(_Together):
             if end.error is not None and not self._run.failures.has_raised(end.error):
                 raise end.error
 
-    def _stored(self) -> Plan[tuple[Use, str | None]]:
+    def _stored(self) -> StepPlan[tuple[Use, str | None]]:
         """This use, and the winner that an earlier run has stored; None: there is none."""
         run, memory = self._run, self._memory
 
-        def body(use: Use) -> Plan[tuple[Use, str | None]]:
+        def body(use: Use) -> StepPlan[tuple[Use, str | None]]:
             yield from ()
             found = memory.stored(use.key)
             winner = None if found is None else msgspec.json.decode(memory.answer(found), type=str)
@@ -299,11 +299,11 @@ class First(_Together):
 
         return (yield from run.operate(Identity("first", "", None, "first!"), body, self._ASKED))
 
-    def _choose(self, use: Use, winner: str, scopes: Mapping[str, Scope]) -> Plan[None]:
+    def _choose(self, use: Use, winner: str, scopes: Mapping[str, Scope]) -> StepPlan[None]:
         if not self._memory.undoing:
             yield from self._memory.record_answer(use.key, self._ASKED, msgspec.json.encode(winner))
 
-    def _withdraw(self, scopes: Mapping[str, Scope], winner: str) -> Plan[None]:
+    def _withdraw(self, scopes: Mapping[str, Scope], winner: str) -> StepPlan[None]:
         names = [
             name
             for loser, scope in scopes.items()

@@ -20,9 +20,9 @@ from penstock.core.relations import FlowMember
 from penstock.core.step_names import Identity
 from penstock.stores.contract import FLOW_STEP, Enqueued, EnqueueStatus, FlowChange, StoredStep
 from penstock.workflows.asked import asked_of_jobs
-from penstock.workflows.flow_memory import Plan, VerbCall
-from penstock.workflows.flow_run import SHORT_WAIT, FlowRun
 from penstock.workflows.scopes import Use
+from penstock.workflows.step_memory import StepPlan, VerbCall
+from penstock.workflows.step_run import SHORT_WAIT, StepRun
 
 #: The most jobs of one gather: their ids are one step of the flow.
 MOST_MEMBERS = 10_000
@@ -65,14 +65,16 @@ _members_of = msgspec.json.Decoder(list[_Member]).decode
 # ── gather ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def gather(run: FlowRun, calls: Sequence[JobCall[Any]], key: str | None, changing: bool) -> Plan[list[Any]]:
+def gather(
+    run: StepRun, calls: Sequence[JobCall[Any]], key: str | None, changing: bool
+) -> StepPlan[list[Any]]:
     """Enqueue jobs, wait for all of them, and return their results in order."""
     _check_members(calls)
     for call in calls:
         call.template.refuse_unless(call.template.client.store is run.access.store())
     memory, asked = run.memory, asked_of_jobs("gather", calls, changing)
 
-    def body(use: Use) -> Plan[list[Any]]:
+    def body(use: Use) -> StepPlan[list[Any]]:
         found = memory.stored(use.key)
         if found is None:
             yield from run.reach()
@@ -100,7 +102,7 @@ class _Gather:
     `flow`: its nodes are the jobs of the gather; its end wakes the running job.
     """
 
-    def __init__(self, run: FlowRun, key: str, asked: str) -> None:
+    def __init__(self, run: StepRun, key: str, asked: str) -> None:
         self._run = run
         self._memory = run.memory
         self._job = run.attempt.job
@@ -112,7 +114,7 @@ class _Gather:
             id, self._job.queue, name, FlowPolicy.IGNORE, id, -1, retention=0, wakes=self._job.id
         )
 
-    def answer(self, calls: Sequence[JobCall[Any]]) -> Plan[StoredStep]:
+    def answer(self, calls: Sequence[JobCall[Any]]) -> StepPlan[StoredStep]:
         """Enqueue the jobs unless an earlier run has, and store their results when all have completed."""
         members = yield from self._members(calls)
         refs = [Ref(one.queue, one.id) for one in members]
@@ -129,7 +131,7 @@ class _Gather:
 
     # enqueue the jobs
 
-    def _members(self, calls: Sequence[JobCall[Any]]) -> Plan[list[_Member]]:
+    def _members(self, calls: Sequence[JobCall[Any]]) -> StepPlan[list[_Member]]:
         """The jobs, enqueued once; suspends the flow until their queues have room."""
         memory, key = self._memory, f"{self._key}!1"
         stored = memory.stored(key)
@@ -155,7 +157,7 @@ class _Gather:
             for job in jobs
         ]
 
-    def _enqueued(self, jobs: list[NewJob], given: set[str]) -> Plan[list[_Member]]:
+    def _enqueued(self, jobs: list[NewJob], given: set[str]) -> StepPlan[list[_Member]]:
         """Enqueue the jobs; a repeated call finds those that the store has, by their ids."""
         if given:
             yield from self._refuse_foreign([job for job in jobs if job.id in given])
@@ -187,7 +189,7 @@ class _Gather:
             yield from self._run.suspend(wait)
         return members
 
-    def _refuse_foreign(self, jobs: Sequence[NewJob]) -> Plan[None]:
+    def _refuse_foreign(self, jobs: Sequence[NewJob]) -> StepPlan[None]:
         """Raise JobExists if the store has a job with one of these ids that this gather has not enqueued.
 
         The first gather of a flow may have enqueued it under an older release, before it stored anything.
@@ -205,7 +207,7 @@ class _Gather:
 
     # wait for their ends
 
-    def _ends(self, members: list[_Member], refs: list[Ref]) -> Plan[list[Job | None]]:
+    def _ends(self, members: list[_Member], refs: list[Ref]) -> StepPlan[list[Job | None]]:
         """The jobs when all have ended: after a moment in the slot, or suspended."""
         ended: list[Job | None] = []
         watched, retries = False, 0
@@ -229,7 +231,7 @@ class _Gather:
                 yield from self._run.suspend(self._memory.next_look(f"{self._key}!1"))
         return ended
 
-    def _watch(self, members: list[_Member]) -> Plan[None]:
+    def _watch(self, members: list[_Member]) -> StepPlan[None]:
         """Have the ends of jobs wake this flow when all have ended.
 
         The nodes are stored before their flow starts: it starts with those that have ended meanwhile.
@@ -240,17 +242,17 @@ class _Gather:
         if nodes:
             yield VerbCall("put_flow", (self._flow, []), {"start": True})
 
-    def _is_over(self) -> Plan[bool]:
+    def _is_over(self) -> StepPlan[bool]:
         """Whether all jobs that `_watch` was given have ended."""
         (info,) = yield VerbCall("get_flows", ([self._flow.ref],))
         return info is None or info.ended
 
-    def _bring_back(self) -> Plan[None]:
+    def _bring_back(self) -> StepPlan[None]:
         """Run jobs again that were cancelled with this one, which was retried."""
         yield VerbCall("advance_flows", ())  # a flow brings back those whose end was counted
         yield VerbCall("change_flow", (self._flow.ref, FlowChange.RETRY))
 
-    def _look_later(self) -> Plan[None]:
+    def _look_later(self) -> StepPlan[None]:
         """Suspend the flow until its next look. The number of looks is stored: their distance grows."""
         memory, key = self._memory, self._key
         looked = memory.count(f"{key}!") - 1
@@ -307,7 +309,7 @@ def _completed(job: Job | None) -> bool:
 # ── add ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def add(run: FlowRun, calls: Sequence[Any], key: str | None, changing: bool) -> Plan[None]:
+def add(run: StepRun, calls: Sequence[Any], key: str | None, changing: bool) -> StepPlan[None]:
     """Add members to the group of the running job, once. Raises ConfigError if the job is part of no flow."""
     member = run.attempt.job.spec.flow
     if member is None:
@@ -318,12 +320,12 @@ def add(run: FlowRun, calls: Sequence[Any], key: str | None, changing: bool) -> 
 
 
 def _add(
-    run: FlowRun, member: FlowMember, calls: Sequence[Any], key: str | None, changing: bool
-) -> Plan[None]:
+    run: StepRun, member: FlowMember, calls: Sequence[Any], key: str | None, changing: bool
+) -> StepPlan[None]:
     asked = asked_of_jobs("add", [call for call in calls if isinstance(call, JobCall)], changing)
     memory = run.memory
 
-    def body(use: Use) -> Plan[None]:
+    def body(use: Use) -> StepPlan[None]:
         if memory.stored(use.key) is None:
             yield from run.reach()
             yield from _add_to_group(member, _jobs_to_add(run, member, calls), use.key)
@@ -333,7 +335,7 @@ def _add(
     yield from run.operate(Identity("add", "", key, "add!"), body, asked)
 
 
-def _jobs_to_add(run: FlowRun, member: FlowMember, calls: Sequence[Any]) -> list[NewJob]:
+def _jobs_to_add(run: StepRun, member: FlowMember, calls: Sequence[Any]) -> list[NewJob]:
     links = [link_of(call) for call in calls]
     if not links or None in links:
         raise errors.ConfigError("current_flow().add() takes calls of tasks, as task.job(...)")
@@ -346,7 +348,7 @@ def _jobs_to_add(run: FlowRun, member: FlowMember, calls: Sequence[Any]) -> list
     return [replace(job, flow=place) for job in jobs]
 
 
-def _add_to_group(member: FlowMember, jobs: list[NewJob], key: str) -> Plan[None]:
+def _add_to_group(member: FlowMember, jobs: list[NewJob], key: str) -> StepPlan[None]:
     """Add jobs to the group of this node; a repeated call with this key adds none.
 
     A later part is never too late: the body of the group waits for the running job, too.
@@ -360,7 +362,7 @@ def _add_to_group(member: FlowMember, jobs: list[NewJob], key: str) -> Plan[None
             raise errors.ConfigError(_TOO_LATE)
 
 
-def _open_join(flow: Ref, node: int) -> Plan[int]:
+def _open_join(flow: Ref, node: int) -> StepPlan[int]:
     """The join behind this node that has no job yet. Raises ConfigError if there is none."""
     (own,) = yield VerbCall("flow_nodes", (flow, [node]))
     for join in () if own is None else own.next:

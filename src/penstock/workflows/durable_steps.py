@@ -16,10 +16,10 @@ from penstock.core.errors import ConfigError, FlowError
 from penstock.core.formats import Duration
 from penstock.workflows import child_jobs
 from penstock.workflows.branching import Branches, First
-from penstock.workflows.flow_memory import Pause, Plan, UserCall, VerbCall
-from penstock.workflows.flow_run import FlowRun, within
 from penstock.workflows.iteration import Cursor
+from penstock.workflows.step_memory import Pause, StepPlan, StepRequest, UserCall, VerbCall
 from penstock.workflows.step_plans import StepOptions, StepPlans
+from penstock.workflows.step_run import StepRun, within
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -36,7 +36,7 @@ class _Flow:
         access = attempt.owner.step_access
         assert access is not None
         self._access = access
-        self._run = FlowRun(attempt, access)
+        self._run = StepRun(attempt, access)
         self._plans = StepPlans(self._run)
 
     @property
@@ -57,9 +57,9 @@ class _Flow:
         """Raise what the function may have swallowed, if it has returned. For the worker."""
         self._plans.finish()
 
-    def settled(self, error: BaseException) -> BaseException:
+    def error_to_end_with(self, error: BaseException) -> BaseException:
         """The error with which the attempt ends if middleware has replaced the flow's own. For the worker."""
-        return self._plans.settled(error)
+        return self._plans.error_to_end_with(error)
 
 
 class StepFlow(_Flow):
@@ -195,7 +195,7 @@ class StepFlow(_Flow):
         except BaseException as wrong:  # noqa: BLE001  # boundary: a user's undo function
             return wrong
 
-    def _operation(self, plan: Plan[T], what: str) -> Coroutine[Any, Any, T]:
+    def _operation(self, plan: StepPlan[T], what: str) -> Coroutine[Any, Any, T]:
         """The coroutine of an operation, which must be awaited."""
         token = object()
         made = self._drive(plan, token)
@@ -214,7 +214,7 @@ class StepFlow(_Flow):
         self._run.made(token, made, what)
         return made
 
-    async def _drive(self, plan: Plan[T], token: object = None) -> T:
+    async def _drive(self, plan: StepPlan[T], token: object = None) -> T:
         """Do what a plan asks for."""
         self._run.awaited(token)
         run = self._run
@@ -234,7 +234,7 @@ class StepFlow(_Flow):
         finally:
             run.plans -= 1
 
-    async def _do(self, request: UserCall | VerbCall | Pause) -> Any:
+    async def _do(self, request: StepRequest) -> Any:
         match request:
             case UserCall(function, args, kwargs, what, run_in):
                 outside = within.get()
@@ -366,7 +366,7 @@ class SyncStepFlow(_Flow):
         except BaseException as wrong:  # noqa: BLE001  # boundary: a user's undo function
             return wrong
 
-    def _drive(self, plan: Plan[T]) -> T:
+    def _drive(self, plan: StepPlan[T]) -> T:
         run = self._run
         run.plans += 1
         try:
@@ -375,7 +375,7 @@ class SyncStepFlow(_Flow):
         finally:
             run.plans -= 1
 
-    def _drive_through(self, plan: Plan[T]) -> T:
+    def _drive_through(self, plan: StepPlan[T]) -> T:
         try:
             request = next(plan)
             while True:
@@ -389,7 +389,7 @@ class SyncStepFlow(_Flow):
             value: T = end.value
             return value
 
-    def _do(self, request: UserCall | VerbCall | Pause) -> Any:
+    def _do(self, request: StepRequest) -> Any:
         match request:
             case UserCall(function, args, kwargs, what, run_in):
                 outside = within.get()

@@ -20,8 +20,8 @@ from penstock.core.portable import made_again
 from penstock.core.step_names import split_value, with_head
 from penstock.core.text import text_of
 from penstock.stores.contract import StoredStep
-from penstock.workflows.flow_memory import FlowMemory, Pause, Plan
 from penstock.workflows.scopes import Scopes, Use
+from penstock.workflows.step_memory import Pause, StepMemory, StepPlan
 
 #: Maximum length of an error's text, or of a value as text (characters); maximum number of its arguments, and
 #: of its attributes; maximum size of one of them (bytes of JSON).
@@ -65,21 +65,21 @@ class Failures:
     once, a process that dies before that would leave a task that its group takes for one that was cancelled.
     """
 
-    def __init__(self, memory: FlowMemory, scopes: Scopes) -> None:
+    def __init__(self, memory: StepMemory, scopes: Scopes) -> None:
         self._memory = memory
         self._scopes = scopes
         self._begun = time.monotonic()
         self._raised: list[_Raised] = []
         self._later: dict[str, _LaterCut] = {}
 
-    def record(self, use: Use, asked: str, error: Exception) -> Plan[None]:
+    def record(self, use: Use, asked: str, error: Exception) -> StepPlan[None]:
         """Store the failure of an operation, before it is raised."""
         if self._memory.older:
             return
         yield from self._memory.record(f"{use.key}!failed", with_head(asked, stored_failure(error)))
         self._note(error, use, cut=False)
 
-    def record_cut(self, use: Use, error: BaseException, asked: str) -> Plan[None]:
+    def record_cut(self, use: Use, error: BaseException, asked: str) -> StepPlan[None]:
         """Store that an operation was cut off, by this error; in a task of the code's own, see above."""
         value = with_head(asked, b"%d" % self._age())
         if use.runner is use.scope.branch.runner:
@@ -93,14 +93,14 @@ class Failures:
         """Whether cuts are not stored yet."""
         return bool(self._later)
 
-    def store_cuts(self, *, all: bool = False) -> Plan[None]:
+    def store_cuts(self, *, all: bool = False) -> StepPlan[None]:
         """Store the cuts after which the code has gone on, or all."""
         for key, one in list(self._later.items()):
             if (all or self._scopes.went_on(one.use, one.calls)) and key in self._later:
                 del self._later[key]
                 yield from self._memory.record(f"{key}!cut", one.value)
 
-    def raise_stored(self, use: Use) -> Plan[None]:
+    def raise_stored(self, use: Use) -> StepPlan[None]:
         """Raise the failure, or the cut, of an operation that an earlier run has stored."""
         cut = self._memory.stored(f"{use.key}!cut")
         failed = self._memory.stored(f"{use.key}!failed")
@@ -130,7 +130,7 @@ class Failures:
         """Whether this is the stored failure of an operation, or a cut."""
         return any(one.error is error for one in self._raised)
 
-    def forget(self, error: BaseException) -> Plan[None]:
+    def forget(self, error: BaseException) -> StepPlan[None]:
         """Forget the stored failures with which the attempt ends: the next attempt tries again.
 
         Failures that the code has caught stay: it has chosen another way.

@@ -9,9 +9,9 @@ from typing import Any
 from penstock.core.errors import ConfigError
 from penstock.core.formats import Duration, milliseconds
 from penstock.core.step_names import Identity, checked_name, item_part
-from penstock.workflows.flow_memory import Plan
-from penstock.workflows.flow_run import FlowRun
 from penstock.workflows.scopes import Scope, Use, current_scope
+from penstock.workflows.step_memory import StepPlan
+from penstock.workflows.step_run import StepRun
 
 
 class Cursor:
@@ -21,7 +21,7 @@ class Cursor:
     from 1, so that those behind the loop, and of items that come again, have the same names in each run.
     """
 
-    def __init__(self, run: FlowRun, name: str, source: Any, key: str | None, every: Duration) -> None:
+    def __init__(self, run: StepRun, name: str, source: Any, key: str | None, every: Duration) -> None:
         self._run = run
         self._memory = run.memory
         name = checked_name(name, "the name of a loop")
@@ -35,10 +35,10 @@ class Cursor:
         self._item: Scope | None = None
         self._used: set[str] = set()  # names, by the numbering of older releases
 
-    def begin(self) -> Plan[None]:
+    def begin(self) -> StepPlan[None]:
         """Read the stored cursor."""
 
-        def body(use: Use) -> Plan[None]:
+        def body(use: Use) -> StepPlan[None]:
             run, memory = self._run, self._memory
             self._use = use
             self._ended = memory.stored(use.key) is not None
@@ -87,7 +87,7 @@ class Cursor:
             self._item = scopes.inside(self._use, part)
         current_scope.set(self._item)
 
-    def passed(self, at: Any) -> Plan[None]:
+    def passed(self, at: Any) -> StepPlan[None]:
         """Note that an item is done: store the cursor if it is time, end the attempt if the worker drains."""
         assert self._use is not None
         self._at = at
@@ -112,7 +112,7 @@ class Cursor:
         if current_scope.get() is item:  # tasks that start from here on are not in it
             current_scope.set(item.parent)
 
-    def end(self) -> Plan[None]:
+    def end(self) -> StepPlan[None]:
         """Note that the loop has ended."""
         if self._item is not None:
             self._leave(self._item)

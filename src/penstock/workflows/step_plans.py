@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from penstock.app.deciding import FAILED, UNDO_AFTER, can_be_undone, decided, failure_of
+from penstock.app.deciding import STEP_FAILED, UNDO_AFTER, can_be_undone, decided, failure_of
 from penstock.app.outcome import outcome_of, returned_by
 from penstock.codec import ResultCodec, result_codec_of
 from penstock.core import errors
@@ -20,9 +20,9 @@ from penstock.core.step_names import Identity, checked_name
 from penstock.core.text import text_of
 from penstock.stores.contract import StoredStep
 from penstock.workflows.asked import UNKNOWN, asked_of
-from penstock.workflows.flow_memory import Pause, Plan, UserCall
-from penstock.workflows.flow_run import FlowRun, StepsFailed
 from penstock.workflows.scopes import Use
+from penstock.workflows.step_memory import Pause, StepPlan, UserCall
+from penstock.workflows.step_run import StepRun, StepsFailed
 
 #: The largest result of one step (bytes).
 LARGEST_STEP = 1024 * 1024
@@ -45,7 +45,7 @@ class StepOptions(NamedTuple):
 
 
 _log = logging.getLogger("penstock")
-#: Follows the reason in the step FAILED if the flow has cancelled itself.
+#: Follows the reason in the step STEP_FAILED if the flow has cancelled itself.
 _CANCELS = b"\x00cancelled"
 #: Codecs of functions, each for the step of this name.
 _codecs: WeakKeyDictionary[Callable[..., Any], tuple[str, ResultCodec]] = WeakKeyDictionary()
@@ -54,7 +54,7 @@ _codecs: WeakKeyDictionary[Callable[..., Any], tuple[str, ResultCodec]] = WeakKe
 class StepPlans:
     """The operations of one flow, and its undo functions."""
 
-    def __init__(self, run: FlowRun) -> None:
+    def __init__(self, run: StepRun) -> None:
         self._run = run
         self._memory = run.memory
         self._undo: dict[str, tuple[Callable[..., Any], Any]] = {}
@@ -64,13 +64,13 @@ class StepPlans:
 
     def step(
         self, name: str, call: UserCall, key: str | None, changing: bool, options: StepOptions
-    ) -> Plan[Any]:
+    ) -> StepPlan[Any]:
         """Run a function once and remember its result."""
         name = checked_name(name, "the name of a step")
         codec = _codec_of(call.function, name)
         asked = asked_of(call.function, call.args, call.kwargs, changing)
 
-        def body(use: Use) -> Plan[Any]:
+        def body(use: Use) -> StepPlan[Any]:
             run, memory = self._run, self._memory
             run.active.add(use.key)
             try:
@@ -93,7 +93,7 @@ class StepPlans:
 
     def _called(
         self, use: Use, asked: str, call: UserCall, codec: ResultCodec, options: StepOptions
-    ) -> Plan[StoredStep]:
+    ) -> StepPlan[StoredStep]:
         run, memory, key = self._run, self._memory, use.key
         failed = memory.count(f"{key}!")
         while True:
@@ -125,12 +125,12 @@ class StepPlans:
 
     # ── waits ────────────────────────────────────────────────────────────────────────────────────
 
-    def sleep(self, duration: Duration, key: str | None, changing: bool) -> Plan[None]:
+    def sleep(self, duration: Duration, key: str | None, changing: bool) -> StepPlan[None]:
         """Wait, over any number of restarts."""
         ms = milliseconds(duration, what="sleep(duration)")
         asked = f"sleep {UNKNOWN if changing else ms}"
 
-        def body(use: Use) -> Plan[None]:
+        def body(use: Use) -> StepPlan[None]:
             run, memory = self._run, self._memory
             found = memory.stored(use.key)
             if found is None:
@@ -141,12 +141,12 @@ class StepPlans:
 
         yield from self._run.operate(Identity("sleep", "", key, "sleep!"), body, asked)
 
-    def wait_for(self, signal: str, key: str, timeout: Duration | None, codec: ResultCodec) -> Plan[Any]:
+    def wait_for(self, signal: str, key: str, timeout: Duration | None, codec: ResultCodec) -> StepPlan[Any]:
         """Wait for a signal and return its data; None after the timeout."""
         signal = checked_name(signal, "the name of a signal")
         ms = None if timeout is None else milliseconds(timeout, what="wait_for(timeout=)")
 
-        def body(use: Use) -> Plan[Any]:
+        def body(use: Use) -> StepPlan[Any]:
             run, memory = self._run, self._memory
             while True:
                 found = memory.stored(use.key)
@@ -168,7 +168,7 @@ class StepPlans:
 
     def _await(
         self, step: str, signal: str, key: str, timeout: int | None, codec: ResultCodec
-    ) -> Plan[StoredStep]:
+    ) -> StepPlan[StoredStep]:
         run, memory, until = self._run, self._memory, None
         if timeout is not None:
             limit = memory.stored(f"{step}!until")
@@ -187,7 +187,7 @@ class StepPlans:
         assert found is not None
         return found
 
-    def _set_aside(self, use: Use, found: StoredStep, error: errors.Undecodable) -> Plan[None]:
+    def _set_aside(self, use: Use, found: StoredStep, error: errors.Undecodable) -> StepPlan[None]:
         """Set aside a signal whose data does not fit; the wait goes on."""
         memory, key = self._memory, use.key
         n = memory.count(f"{key}!aside") + 1
@@ -207,12 +207,12 @@ class StepPlans:
         left = run.left_over()
         if run.ending is not None:
             raise run.ending
-        if self._memory.stored(FAILED) is not None:
+        if self._memory.stored(STEP_FAILED) is not None:
             raise StepsFailed
         if left is not None:
             raise errors.FlowError(left)
 
-    def settled(self, error: BaseException) -> BaseException:
+    def error_to_end_with(self, error: BaseException) -> BaseException:
         """The error with which an attempt ends after `failed`, if middleware has raised this one."""
         run = self._run
         run.over = True
@@ -220,7 +220,7 @@ class StepPlans:
             return run.ending
         return self._ended_with or errors.Discard("undone") if isinstance(error, StepsFailed) else error
 
-    def failed(self, error: BaseException) -> Plan[BaseException]:
+    def failed(self, error: BaseException) -> StepPlan[BaseException]:
         """Undo the steps if the flow has failed for good; returns the error with which the attempt ends."""
         try:
             self._ended_with = yield from self._failed(error)
@@ -229,7 +229,7 @@ class StepPlans:
             raise
         return self._ended_with
 
-    def _failed(self, error: BaseException) -> Plan[BaseException]:
+    def _failed(self, error: BaseException) -> StepPlan[BaseException]:
         run, memory = self._run, self._memory
         run.over = True
         run.left_over()
@@ -244,7 +244,7 @@ class StepPlans:
         while run.busy:  # branches: their steps must not run beside the undos or the next attempt
             yield Pause(None)
         yield from run.read()  # the function may have failed before its first step
-        marked = memory.stored(FAILED)
+        marked = memory.stored(STEP_FAILED)
         was_marked = marked is not None
         if marked is None:
             yield from run.failures.forget(error)
@@ -255,7 +255,7 @@ class StepPlans:
                 return error
             reason = text_of(error, "the flow failed")[:300].encode()
             reason += _CANCELS if isinstance(error, errors.Cancel) else b""
-            marked = yield from memory.record(FAILED, reason)
+            marked = yield from memory.record(STEP_FAILED, reason)
             if early:  # one more run tells how the steps that this one did not reach are undone
                 run.ending = errors.FlowSuspended(UNDO_AFTER)
                 return run.ending

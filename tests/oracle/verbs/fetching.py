@@ -33,7 +33,7 @@ def fetch(
     if not jobs:
         until = memory.clock.lease_now() + lease
         for row in _pick(memory, queues, limit, info, now):
-            at = row.queue.rate_limiter.admit(1, now)
+            at = row.queue.rate_limiter.count_starts(1, now)
             _lease(memory, row, worker, token, until, now if at is None else at[0], charge)
             jobs.append(row.job)
     names = [share.queue for share in queues]

@@ -270,7 +270,7 @@ async def test_a_partition_whose_admitted_job_was_overwritten_goes_on(
     assert ids(await take(store, 5)) == ["three"]
 
 
-# ── the outbox ──
+# ── entries to deliver ──
 
 
 async def test_an_entry_of_the_outbox_that_cannot_be_read_is_a_dead_job_and_the_others_come(

@@ -16,7 +16,7 @@ from penstock.core.lifecycle import Transition
 from penstock.stores.contract import FlowChange, Settlement, Share
 from penstock.stores.redis.isolation import call_each
 from penstock.stores.redis.store import RedisStore
-from penstock.stores.redis.verbs import flow_store, flows, outbox, settling
+from penstock.stores.redis.verbs import delivering, flow_store, flows, settling
 from penstock.stores.redis.verbs.fetching import fetch
 from penstock.stores.redis.verbs.settling import settle
 from tests import servers
@@ -311,7 +311,7 @@ async def test_a_delivery_is_remembered_until_its_entry_is_removed(
         return (yield from call_each(context, those))
 
     with monkeypatch.context() as patch:
-        patch.setattr(outbox, "call_each", dying)
+        patch.setattr(delivering, "call_each", dying)
         with pytest.raises(KeyboardInterrupt):
             await cluster.put_flow(flow, nodes_of(flow, 1, queues={0: "blue"}))
     port = servers.SHARED_CLUSTER.get().first_masters[0].port

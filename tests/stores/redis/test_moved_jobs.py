@@ -12,7 +12,7 @@ from penstock.core.job import Job, Ref, State
 from penstock.stores.contract import EnqueueStatus, JobMove
 from penstock.stores.redis.isolation import call_each
 from penstock.stores.redis.store import RedisStore
-from penstock.stores.redis.verbs import changing, outbox
+from penstock.stores.redis.verbs import changing, delivering
 from tests import servers
 from tests.store.facts import add, end, gone, ids, in_state, new, take, take_one, the
 
@@ -71,7 +71,7 @@ async def test_a_delivered_job_is_not_delivered_again(
     await add(cluster, new("moved"))
     job = await the(cluster, Ref("default", "moved"))
     with monkeypatch.context() as patch:
-        patch.setattr(outbox, "call_each", dying)
+        patch.setattr(delivering, "call_each", dying)
         with pytest.raises(KeyboardInterrupt):
             await move(cluster, job)
     await end(cluster, await take_one(cluster, THERE))

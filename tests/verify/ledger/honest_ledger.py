@@ -12,7 +12,7 @@ import msgspec
 
 from penstock import App, Discard, Retry, Snooze, current_job
 from penstock.core.job import Ref, State
-from penstock.stores.around import Plan, StoreAround, asked
+from penstock.stores.around import StoreAround, StorePlan, asked
 from penstock.stores.contract import Request, Store
 from penstock.verify.ledger import Ledger, Verdict, Violation, acheck
 from penstock.worker.worker import Worker
@@ -110,7 +110,7 @@ class _Liar(StoreAround):
         super().__init__(store)
         self._verb, self._change = verb, change
 
-    def plan(self, request: Request[Any]) -> Plan[Any]:
+    def plan(self, request: Request[Any]) -> StorePlan[Any]:
         answer = yield from asked(request)
         return self._change(answer) if request.verb == self._verb else answer
 

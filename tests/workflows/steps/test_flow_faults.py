@@ -16,7 +16,7 @@ from penstock.retry import Fixed
 from penstock.stores.contract import SignalStatus, StoredStep
 from penstock.testing import inline
 from penstock.worker.leased_jobs import LeasedJob
-from penstock.workflows import current_flow, current_sync_flow, flow_memory
+from penstock.workflows import current_flow, current_sync_flow, step_memory
 from penstock.workflows.child_jobs import _Gather
 from tests.lease_clocks import time_out
 from tests.workflows.steps.conftest import Running, until
@@ -236,7 +236,7 @@ async def test_a_wait_for_a_signal_is_repeated_soon_as_the_store_may_have_lost_i
     running: Running, ran: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that restarts without its last moments may have lost the wait, and have the suspension."""
-    monkeypatch.setattr(flow_memory, "_EARLY_LOOKS", (600,))
+    monkeypatch.setattr(step_memory, "_EARLY_LOOKS", (600,))
 
     @running.app.task
     async def work() -> Any:

@@ -20,9 +20,9 @@ from penstock.stores.memory import MemoryStore
 from penstock.workflows import iteration
 from penstock.workflows.branching import First
 from penstock.workflows.failures import Failures
-from penstock.workflows.flow_memory import FlowMemory, Plan
-from penstock.workflows.flow_run import FlowRun
 from penstock.workflows.scopes import Scopes
+from penstock.workflows.step_memory import StepMemory, StepPlan
+from penstock.workflows.step_run import StepRun
 from tests.workflows.steps.programs.fleet import Stuck
 from tests.workflows.steps.programs.play import Player, programs_of
 
@@ -44,12 +44,12 @@ def does(target: Any, name: str, instead: Any) -> Patch:
 
 
 def undone_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    order = FlowMemory.order_in_store
+    order = StepMemory.order_in_store
 
-    def turned(self: FlowMemory) -> Plan[dict[str, int]]:
+    def turned(self: StepMemory) -> StepPlan[dict[str, int]]:
         return {name: -n for name, n in (yield from order(self)).items()}
 
-    monkeypatch.setattr(FlowMemory, "order_in_store", turned)
+    monkeypatch.setattr(StepMemory, "order_in_store", turned)
 
 
 def uses_are_those_of_all_branches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +59,8 @@ def uses_are_those_of_all_branches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 #: What is left out: the patch, whether two releases show it, and within how many programs.
 MUTANTS: dict[str, tuple[Patch, bool, int]] = {
-    "what is asked is not compared": (does(FlowRun, "_compare", lambda *_: None), True, 60),
-    "versions are not compared": (does(FlowRun, "_check_version", nothing), True, 100),
+    "what is asked is not compared": (does(StepRun, "_compare", lambda *_: None), True, 60),
+    "versions are not compared": (does(StepRun, "_check_version", nothing), True, 100),
     "uses are those of all branches": (uses_are_those_of_all_branches, False, 20),
     "an item of a loop has no cursor": (
         does(iteration, "item_part", lambda loop, at: f"{loop}[]"),
@@ -69,10 +69,10 @@ MUTANTS: dict[str, tuple[Patch, bool, int]] = {
     ),
     "failures are not stored": (does(Failures, "record", nothing), False, 20),
     "failures are not forgotten": (does(Failures, "forget", nothing), False, 20),
-    "what was cut off is not stored": (does(FlowRun, "cut_off", nothing), False, 20),
+    "what was cut off is not stored": (does(StepRun, "cut_off", nothing), False, 20),
     "the first of several is not stored": (does(First, "_choose", nothing), False, 60),
     "steps are undone in their order": (undone_in_order, False, 60),
-    "waits are not withdrawn": (does(FlowRun, "_left_waits", lambda self: []), True, 100),
+    "waits are not withdrawn": (does(StepRun, "_left_waits", lambda self: []), True, 100),
 }
 #: The first of the programs that show it, where it is not among the first. They are played before the others.
 SHOWN_BY = {

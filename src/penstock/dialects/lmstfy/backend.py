@@ -66,7 +66,7 @@ class Backend:
         )
         self.dispatcher = Dispatcher(store, worker, events)
         self.ttr_timer = TtrTimer(
-            store, worker, self.queue_list, on_work=self.dispatcher.work, on_due=self._on_due
+            store, worker, self.queue_list, on_work=self.dispatcher.work, on_reclaimed=self._on_due
         )
         self.work_watch = WorkWatch(store, self.dispatcher, on_due=self.promoter.expect)
         self._publish = GroupCommit(self._enqueue_groups)

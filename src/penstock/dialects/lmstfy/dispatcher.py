@@ -120,7 +120,7 @@ class Dispatcher:
         """The number of waiting requests."""
         return len({poll for polls in self._waiting.values() for poll in polls})
 
-    async def settled(self) -> None:
+    async def idle(self) -> None:
         """Wait until no fetch is under way."""
         while self._flight is not None:
             await asyncio.shield(self._flight)
@@ -131,7 +131,7 @@ class Dispatcher:
         for poll in {poll for polls in self._waiting.values() for poll in polls}:
             self._time_out(poll)
         self._deadlines.stop()
-        await self.settled()
+        await self.idle()
         for task in list(self._tasks):
             await asyncio.wait([task])
 

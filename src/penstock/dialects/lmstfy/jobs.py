@@ -16,7 +16,7 @@ from penstock.core.job import AttemptError, Job, NewJob, State
 from penstock.core.lifecycle import ASK_CANCELLED, Transition, decide
 from penstock.core.outcomes import Cancelled, Expired, LeaseLost
 from penstock.core.retry import Fixed
-from penstock.core.unique import ALL_STATES, UniqueKey, key_digest
+from penstock.core.unique import ALL_PHASES, UniqueKey, key_digest
 from penstock.dialects.lmstfy.names import elapsed_ms, mint_job_id, store_queue
 from penstock.dialects.lmstfy.requests import (
     Action,
@@ -77,7 +77,7 @@ def new_job(
 
 def request_key(key: str) -> UniqueKey:
     """The unique key of a publish request that a client may repeat: held for 24 hours, even after the job."""
-    return UniqueKey(key_digest(TASK, "idempotency", key.encode()), _REMEMBERED, ALL_STATES)
+    return UniqueKey(key_digest(TASK, "idempotency", key.encode()), _REMEMBERED, ALL_PHASES)
 
 
 def acknowledged() -> Transition:

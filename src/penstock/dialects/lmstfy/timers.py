@@ -102,14 +102,14 @@ class TtrTimer(Service):
         queue_list: QueueList,
         *,
         on_work: Callable[[Iterable[str]], None],
-        on_due: Callable[[int], None],
+        on_reclaimed: Callable[[int], None],
     ) -> None:
         super().__init__()
         self._store = store
         self._worker = worker
         self._queue_list = queue_list
         self._on_work = on_work
-        self._on_due = on_due
+        self._on_reclaimed = on_reclaimed
         self._steps: dict[float, set[str]] = {}
         self._ends: list[float] = []  # the keys of `_steps`, as a heap
         self._all_at = 0.0
@@ -163,7 +163,7 @@ class TtrTimer(Service):
         await self._store.settle(
             [Settlement(job.lease, after_ttr(job, found.now, late=late)) for job in found.jobs]
         )
-        self._on_due(len(found.jobs))
+        self._on_reclaimed(len(found.jobs))
         self._on_work({job.queue for job in found.jobs})
         return len(found.jobs) >= _RECLAIMED
 
@@ -202,7 +202,7 @@ class WorkWatch(Service):
         if ready and unserved:
             before = self._dispatcher.delivered
             self._dispatcher.work(unserved)
-            await self._dispatcher.settled()
+            await self._dispatcher.idle()
             if self._dispatcher.delivered != before:
                 self._backoff.reset()
             else:

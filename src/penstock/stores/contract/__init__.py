@@ -18,8 +18,8 @@
 
 Rules for every verb:
 
-- A verb is one atomic step. A verb that takes many items gives one answer per item, in the order of the
-  items.
+- Each item of a verb is one atomic step; the whole call is, if it needs only one. A verb that takes many
+  items gives one answer per item, in the order of the items.
 - A verb makes no decisions: `settle` applies the `Transition` that `lifecycle.decide` has computed, if the
   lease token still matches.
 - Durations and instants are in ms. Instants are by the store's clock, never the caller's.

@@ -154,15 +154,15 @@ class JobMove(msgspec.Struct, frozen=True):
       (`changes.is_as_seen`).
     - `new`: the job with the same id in another queue (`changes.moved_spec`).
     - `errors`, `checkpoint`: those of the job.
-    - The removal and the enqueue are one step. On a Cluster, the removal and a note in the same slot are
-      one step, and the enqueue follows from the note, exactly once: by this call, or if its process dies,
+    - The removal and the enqueue are one step. On a Cluster, the removal and an entry in the same slot are
+      one step, and the enqueue follows from the entry, exactly once: by this call, or if its process dies,
       by the next `prune`. Until then the job is in neither queue.
     - The job keeps its attempts, losses, errors and checkpoint, and is due and expires at the same
       instants. The job counts as enqueued now. Its recorded steps and log lines are removed.
     - The job frees its unique key, and takes it in the new queue, unless another job holds it there.
     - A queue that is closed, is full, or has a job with this id, refuses the job. On a Cluster that is
       checked before the removal: a queue that is closed or full since then takes the job, and a job whose
-      id is taken since then waits in the note until the id is free.
+      id is taken since then waits in the entry until the id is free.
 
     Errors: ConfigError for a batch, a node of a flow, a job that cannot be read, or a move that changes
     the id or not the queue.

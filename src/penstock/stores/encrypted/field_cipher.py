@@ -17,9 +17,11 @@ from penstock.core.lifecycle import (
     DISCARDED,
     EXPIRED,
     OPERATOR_CANCELLED,
+    RUNNING_CANCELLED,
     UNKNOWN_TASK,
     Transition,
 )
+from penstock.core.outcomes import Cancelled
 from penstock.core.schedule import Entry, NewEntry
 from penstock.encryption import CannotDecrypt, Cipher, Unreadable, additional_data
 from penstock.stores.contract import (
@@ -38,17 +40,18 @@ from penstock.stores.contract import (
 
 J = TypeVar("J", bound="Job | None")
 
-#: Reasons worded by the lifecycle itself; operators without the key may read them.
+#: The reasons that stay clear, so that operators without the key can read them: they quote nothing. Any other
+#: reason is encrypted, also if Penstock has worded it, as it may quote data of the job.
 _OWN_WORDS = frozenset(
     {
         *(ASK_CANCELLED, COMPLETED_BY_HAND, DISCARDED, EXPIRED, OPERATOR_CANCELLED),
-        *("cancelled", "cancelled while running"),
+        *(RUNNING_CANCELLED, Cancelled().reason),
     }
 )
 
 
 def _explains_parking(to: Transition) -> bool:
-    """Whether the reason says why the job is parked; operators without the key may read it."""
+    """Whether the reason is one for parking a job that quotes nothing of it: that stays clear, too."""
     return to.state is State.PARKED and (to.reason or "").startswith((UNKNOWN_TASK, CANNOT_BE_READ))
 
 
@@ -129,7 +132,7 @@ class FieldCipher:
         return replace(to, **changes) if changes else to
 
     def encrypts_reason(self, reason: str) -> bool:
-        """Whether this reason is encrypted: a user's own words may quote the data of the job."""
+        """Whether this reason is encrypted: it may quote data of the job, unless it is in `_OWN_WORDS`."""
         return reason not in _OWN_WORDS
 
     def encrypt_reason(self, job: Any, reason: str) -> str:

@@ -19,7 +19,7 @@ from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.schedule import Entry, NewEntry
 from penstock.encryption import clear_size, encrypted_size, why_not_here
 from penstock.stores import contract
-from penstock.stores.around import Plan, asked
+from penstock.stores.around import StorePlan, asked
 from penstock.stores.contract import (
     MOST_FOUND,
     AnyAct,
@@ -36,13 +36,13 @@ from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.marked_parts import Rules, change_of
 from penstock.stores.job_matcher import JobMatcher
 
-_Planner = Callable[[FieldCipher, Any], Plan[Any]]
+_Planner = Callable[[FieldCipher, Any], StorePlan[Any]]
 
 
 # ── jobs and their attempts ──────────────────────────────────────────────────────────────────────
 
 
-def _cancel_jobs(cipher: FieldCipher, request: contract.CancelJobs) -> Plan[list[State | None]]:
+def _cancel_jobs(cipher: FieldCipher, request: contract.CancelJobs) -> StorePlan[list[State | None]]:
     """The reason is encrypted for each job by itself, so that each job is one request."""
     if not cipher.encrypts_reason(request.reason):
         return (yield from asked(request))
@@ -54,7 +54,7 @@ def _cancel_jobs(cipher: FieldCipher, request: contract.CancelJobs) -> Plan[list
     return [answers[ref] for ref in request.refs]
 
 
-def _stored(cipher: FieldCipher, seen: Sequence[Job]) -> Plan[list[Job | None]]:
+def _stored(cipher: FieldCipher, seen: Sequence[Job]) -> StorePlan[list[Job | None]]:
     """The encrypted jobs, None for each that is not as an operator has seen it, or cannot be decrypted here.
 
     The store inside compares what it stores, so the encrypted job is read first.
@@ -71,7 +71,7 @@ def _is_clear(job: Job) -> bool:
     return why_not_here(job.spec.payload) is None and why_not_here(job.checkpoint or b"") is None
 
 
-def _change_jobs(cipher: FieldCipher, request: contract.ChangeJobs) -> Plan[list[contract.Changed]]:
+def _change_jobs(cipher: FieldCipher, request: contract.ChangeJobs) -> StorePlan[list[contract.Changed]]:
     """The store inside compares what it stores, so an edit or a move is asked with the encrypted job.
 
     Everything that is bound to the queue of a moved job is encrypted again.
@@ -90,7 +90,7 @@ def _change_jobs(cipher: FieldCipher, request: contract.ChangeJobs) -> Plan[list
     return [contract.Changed() if act is None else next(answers) for act in sent]
 
 
-def _search(cipher: FieldCipher, request: contract.Search) -> Plan[contract.SearchPage]:
+def _search(cipher: FieldCipher, request: contract.Search) -> StorePlan[contract.SearchPage]:
     """The store inside finds what matches all but the text, which is then looked for in the clear jobs."""
     filter, limit = request.filter, max(1, request.limit)
     most = MOST_FOUND if filter.text else request.limit
@@ -108,7 +108,7 @@ def _search(cipher: FieldCipher, request: contract.Search) -> Plan[contract.Sear
 # ── documents, logs and statistics: bodies and messages are encrypted, names are clear ───────────
 
 
-def _documents(cipher: FieldCipher, request: contract.Documents) -> Plan[contract.DocumentPage]:
+def _documents(cipher: FieldCipher, request: contract.Documents) -> StorePlan[contract.DocumentPage]:
     page = yield from asked(request)
     decrypt = cipher.decrypt_body
     clear = [
@@ -132,7 +132,7 @@ def _append_log(cipher: FieldCipher, request: contract.AppendLog) -> contract.Ap
     return replace(request, entries=entries)
 
 
-def _read_log(cipher: FieldCipher, request: contract.ReadLog) -> Plan[contract.LogPage]:
+def _read_log(cipher: FieldCipher, request: contract.ReadLog) -> StorePlan[contract.LogPage]:
     page = yield from asked(request)
     decrypt = cipher.decrypt_body
     clear = [replace(one, body=decrypt(one.body, "log", request.log)) for one in page.entries]
@@ -163,23 +163,29 @@ def _clear_records(
     ]
 
 
-def _record_steps(cipher: FieldCipher, request: contract.RecordSteps) -> Plan[list[contract.RecordedStep]]:
+def _record_steps(
+    cipher: FieldCipher, request: contract.RecordSteps
+) -> StorePlan[list[contract.RecordedStep]]:
     sent = [_encrypt_record(cipher, one) for one in request.records]
     answers = yield from asked(contract.RecordSteps(sent))
     return _clear_records(cipher, [(one.lease.ref, one.name) for one in request.records], answers)
 
 
-def _forget_steps(cipher: FieldCipher, request: contract.ForgetSteps) -> Plan[list[contract.RecordedStep]]:
+def _forget_steps(
+    cipher: FieldCipher, request: contract.ForgetSteps
+) -> StorePlan[list[contract.RecordedStep]]:
     answers = yield from asked(request)
     return _clear_records(cipher, [(one.lease.ref, one.name) for one in request.removals], answers)
 
 
-def _await_signals(cipher: FieldCipher, request: contract.AwaitSignals) -> Plan[list[contract.RecordedStep]]:
+def _await_signals(
+    cipher: FieldCipher, request: contract.AwaitSignals
+) -> StorePlan[list[contract.RecordedStep]]:
     answers = yield from asked(request)
     return _clear_records(cipher, [(one.lease.ref, one.step) for one in request.waits], answers)
 
 
-def _steps(cipher: FieldCipher, request: contract.ReadSteps) -> Plan[list[contract.StoredStep]]:
+def _steps(cipher: FieldCipher, request: contract.ReadSteps) -> StorePlan[list[contract.StoredStep]]:
     """More may be read than is answered: encrypted values are longer."""
     largest, found = request.largest, []
     for step in (yield from asked(replace(request, largest=largest and encrypted_size(largest)))):
@@ -192,7 +198,7 @@ def _steps(cipher: FieldCipher, request: contract.ReadSteps) -> Plan[list[contra
     return found
 
 
-def _edit_steps(cipher: FieldCipher, request: contract.EditSteps) -> Plan[contract.EditStatus]:
+def _edit_steps(cipher: FieldCipher, request: contract.EditSteps) -> StorePlan[contract.EditStatus]:
     """The value of a wait is encrypted as the data of its signal."""
     known = yield from asked(
         contract.ReadSteps(request.ref, names=[edit.name for edit in request.edits], largest=0)
@@ -275,7 +281,7 @@ def _plan_of(request_type: type[Request[Any]]) -> _Planner | None:
     if encrypt is None and decrypt is None:
         return None
 
-    def plan(cipher: FieldCipher, request: Request[Any]) -> Plan[Any]:
+    def plan(cipher: FieldCipher, request: Request[Any]) -> StorePlan[Any]:
         answer = yield request if encrypt is None else encrypt(cipher, request)
         return answer if decrypt is None else decrypt(cipher, answer)
 

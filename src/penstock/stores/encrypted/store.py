@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from penstock.core.job import Job, Ref
 from penstock.encryption import Unreadable
-from penstock.stores.around import Plan, carry_out, carry_out_sync
+from penstock.stores.around import StorePlan, carry_out, carry_out_sync
 from penstock.stores.contract import Capability, Request, Store, StreamEnds, SyncRequest, SyncStore
 from penstock.stores.encrypted.field_cipher import FieldCipher
 from penstock.stores.encrypted.requests import PLANS
@@ -69,7 +69,7 @@ class EncryptedStore(NamespaceViews, OwnStore):
         planned = PLANS[type(request)]
         if planned is None:
             return await self._store.ask(request)
-        plan: Plan[A] = planned(self._cipher, request)
+        plan: StorePlan[A] = planned(self._cipher, request)
         return await carry_out(plan, self._store.ask)
 
     async def stream(self, request: StreamEnds) -> AsyncGenerator[dict[Ref, Job | None], None]:
@@ -92,7 +92,7 @@ class _SyncEncryptedStore(OwnSyncStore):
         inner, planned = self._store.sync, PLANS[type(request)]
         if planned is None:
             return inner.ask(request)
-        plan: Plan[A] = planned(self._cipher, request)
+        plan: StorePlan[A] = planned(self._cipher, request)
         return carry_out_sync(plan, inner.ask)
 
     def stream(self, request: StreamEnds) -> Generator[dict[Ref, Job | None], None, None]:

@@ -110,7 +110,7 @@ def read_head(text: bytes, uncounted: bytes | None) -> LiveFlow:
     return head
 
 
-class FlowChangeSet:
+class RedisFlowSession:
     """A flow, and its nodes as far as they were read; the host of its engine."""
 
     def __init__(

@@ -58,7 +58,7 @@ HANDLERS: Mapping[type[Request[Any]], Callable[..., CallPlan[Any]]] = {
     contract.PutEntries: periodic.put_entries,
     contract.PauseEntries: periodic.pause_entries,
     contract.DeleteEntries: periodic.delete_entries,
-    contract.Batches: operating.list_batches,
+    contract.Batches: operating.batches,
     contract.FlushBatch: operating.flush_batch,
     contract.TickEntries: periodic.tick,
     contract.Documents: documents.documents,

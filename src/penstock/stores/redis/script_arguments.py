@@ -124,7 +124,7 @@ def _shared_keys(job: NewJob) -> tuple[bytes, bytes, bytes, bytes, bytes]:
     unique = job.unique
     key = b""
     if unique is not None:
-        key = _RULE.pack(_or_none(unique.period), unique.states, unique.replace) + unique.key.encode()
+        key = _RULE.pack(_or_none(unique.period), unique.phases, unique.replace) + unique.key.encode()
     batch = b"" if job.batch_terms is None else _batch_bytes(job.batch_terms)
     flow = b"" if job.flow is None else flow_bytes(job.flow)
     return key, _partition_bytes(job.partition), _tenant_bytes(job.tenant), batch, flow

@@ -84,7 +84,7 @@ HANDLERS: Mapping[type[Request[Any]], Verb[..., Any]] = {
     contract.PutEntries: Verb(periodic.put_entries, probe=periodic.probe_put_entries),
     contract.PauseEntries: Verb(periodic.pause_entries),
     contract.DeleteEntries: Verb(periodic.delete_entries),
-    contract.Batches: Verb(batches.list_batches, reads=True),
+    contract.Batches: Verb(batches.batches, reads=True),
     contract.FlushBatch: Verb(batches.flush_batch),
     contract.TickEntries: Verb(periodic.tick),
     contract.Documents: Verb(documents.documents, reads=True),

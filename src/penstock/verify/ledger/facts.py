@@ -14,7 +14,7 @@ from math import inf
 
 import msgspec
 
-from penstock.core.unique import WHILE_QUEUED, WHILE_RUNNING
+from penstock.core.unique import QUEUED_PHASE, RUNNING_PHASE
 
 #: Wall clock (ms), monotonic clock (ns), process.
 Now = tuple[int, int, int]
@@ -137,7 +137,7 @@ class Offered(JobFact, frozen=True):
     unique: str | None = None
     unique_until: int | None = None
     follows: bool = False  # enqueued by a settlement, in the same transaction
-    unique_states: int = WHILE_QUEUED | WHILE_RUNNING
+    unique_states: int = QUEUED_PHASE | RUNNING_PHASE
     partition: str | None = None
     partition_most: int = 1
     ordered: bool = False

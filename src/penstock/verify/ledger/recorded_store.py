@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from penstock.core.errors import StoreFull, StoreReadOnly
 from penstock.core.flow import FlowInfo
 from penstock.core.job import NewJob, Ref, State
-from penstock.stores.around import Plan, StoreAround, asked
+from penstock.stores.around import StoreAround, StorePlan, asked
 from penstock.stores.contract import (
     AddToFlow,
     AwaitSignals,
@@ -85,13 +85,13 @@ class _RecordedStore(StoreAround):
     def around(self, store: Store) -> Store:
         return recorded_store(store, self._recorder.writer)
 
-    def plan(self, request: Request[A]) -> Plan[A]:
+    def plan(self, request: Request[A]) -> StorePlan[A]:
         recorded = _PLANS.get(type(request))
-        plan: Plan[A] = asked(request) if recorded is None else recorded(self._recorder, request)
+        plan: StorePlan[A] = asked(request) if recorded is None else recorded(self._recorder, request)
         return plan
 
 
-def _noted(request: Request[A], note: Callable[[Sequence[A], str], None]) -> Plan[A]:
+def _noted(request: Request[A], note: Callable[[Sequence[A], str], None]) -> StorePlan[A]:
     """Ask the store, and `note` its answer, in a list; or that none came, with an empty list and a word.
 
     The word is `refused` after errors which guarantee that nothing was written, else `unknown`.
@@ -178,13 +178,13 @@ class _Recorder:
 # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _enqueue(recorder: _Recorder, request: Enqueue) -> Plan[list[Enqueued]]:
+def _enqueue(recorder: _Recorder, request: Enqueue) -> StorePlan[list[Enqueued]]:
     before, jobs = timestamp(), request.jobs
     recorder.offer(jobs)
     return (yield from _noted(request, lambda *answer: recorder.enqueued(before, jobs, *answer)))
 
 
-def _replace_jobs(recorder: _Recorder, request: ReplaceJobs) -> Plan[list[Enqueued]]:
+def _replace_jobs(recorder: _Recorder, request: ReplaceJobs) -> StorePlan[list[Enqueued]]:
     before = timestamp()
     jobs, refs = [one.new for one in request.replacements], [one.old for one in request.replacements]
     recorder.offer(jobs)
@@ -200,13 +200,13 @@ def _replace_jobs(recorder: _Recorder, request: ReplaceJobs) -> Plan[list[Enqueu
     return (yield from _noted(request, note))
 
 
-def _operate(recorder: _Recorder, request: OfRefs[list[State | None]]) -> Plan[list[State | None]]:
+def _operate(recorder: _Recorder, request: OfRefs[list[State | None]]) -> StorePlan[list[State | None]]:
     verb, refs = request.verb, request.refs
     recorder.operate(verb, refs)
     return (yield from _noted(request, lambda given, _: recorder.operated(verb, refs, given)))
 
 
-def _purge(recorder: _Recorder, request: Purge) -> Plan[int]:
+def _purge(recorder: _Recorder, request: Purge) -> StorePlan[int]:
     refs = [Ref(request.queue, "*")]
     recorder.operate("purge", refs)
     return (
@@ -216,7 +216,7 @@ def _purge(recorder: _Recorder, request: Purge) -> Plan[int]:
     )
 
 
-def _change_jobs(recorder: _Recorder, request: ChangeJobs) -> Plan[list[Changed]]:
+def _change_jobs(recorder: _Recorder, request: ChangeJobs) -> StorePlan[list[Changed]]:
     """Record each act as an operation of its own, all of them before the call and after its answer."""
     asked_at, known = timestamp(), recorder.writer.self_recorded
     recorder.write([fact for act in request.acts for fact in store_calls.changing(asked_at, act, known)])
@@ -230,25 +230,25 @@ def _change_jobs(recorder: _Recorder, request: ChangeJobs) -> Plan[list[Changed]
     return (yield from _noted(request, note))
 
 
-def _fetch(recorder: _Recorder, request: Fetch) -> Plan[Fetched]:
+def _fetch(recorder: _Recorder, request: Fetch) -> StorePlan[Fetched]:
     sent = time.monotonic_ns()
     fetched = yield from asked(request)
     offered = recorder.offered.get(request.token, 0)
     return recorder.leased("fetch", fetched, sent, request.lease, offered)
 
 
-def _reclaim(recorder: _Recorder, request: Reclaim) -> Plan[Fetched]:
+def _reclaim(recorder: _Recorder, request: Reclaim) -> StorePlan[Fetched]:
     sent = time.monotonic_ns()
     return recorder.leased("reclaim", (yield from asked(request)), sent, request.lease)
 
 
-def _wait(recorder: _Recorder, request: Wait) -> Plan[Wake]:
+def _wait(recorder: _Recorder, request: Wait) -> StorePlan[Wake]:
     if request.offer is not None:
         request = replace(request, offer=recorder.recorded_offer(request.offer))
     return (yield from asked(request))
 
 
-def _settle(recorder: _Recorder, request: Settle) -> Plan[list[Settled]]:
+def _settle(recorder: _Recorder, request: Settle) -> StorePlan[list[Settled]]:
     now, settlements = timestamp(), request.settlements
     recorder.write([store_calls.settling(now, one.lease, one.transition) for one in settlements])
     recorder.offer([job for one in settlements for job in one.then], follows=True)
@@ -260,7 +260,7 @@ def _settle(recorder: _Recorder, request: Settle) -> Plan[list[Settled]]:
     )
 
 
-def _settings(recorder: _Recorder, request: Settings) -> Plan[QueueInfo]:
+def _settings(recorder: _Recorder, request: Settings) -> StorePlan[QueueInfo]:
     """Record a change of `max_running`. A call that raises may have been applied or not."""
     most = UNSET if request.limits is None else request.limits.max_running
     if most is UNSET:
@@ -271,7 +271,7 @@ def _settings(recorder: _Recorder, request: Settings) -> Plan[QueueInfo]:
     return info
 
 
-def _tick(recorder: _Recorder, request: TickEntries) -> Plan[list[TickResult]]:
+def _tick(recorder: _Recorder, request: TickEntries) -> StorePlan[list[TickResult]]:
     asked_at, ticks, known = timestamp(), request.ticks, recorder.writer.self_recorded
     recorder.write([fact for tick in ticks for fact in store_calls.ticking(asked_at, tick, known)])
 
@@ -287,7 +287,7 @@ def _tick(recorder: _Recorder, request: TickEntries) -> Plan[list[TickResult]]:
 # ── flows, durable steps and signals ─────────────────────────────────────────────────────────────
 
 
-def _put_flow(recorder: _Recorder, request: PutFlow) -> Plan[FlowInfo | None]:
+def _put_flow(recorder: _Recorder, request: PutFlow) -> StorePlan[FlowInfo | None]:
     """Record the call that stores nodes of a flow.
 
     The flow of a gather is not recorded: it is removed at its end, and its job is judged by its result.
@@ -305,12 +305,12 @@ def _put_flow(recorder: _Recorder, request: PutFlow) -> Plan[FlowInfo | None]:
     return (yield from _noted(request, note))
 
 
-def _add_to_flow(recorder: _Recorder, request: AddToFlow) -> Plan[FlowInfo | None]:
+def _add_to_flow(recorder: _Recorder, request: AddToFlow) -> StorePlan[FlowInfo | None]:
     recorder.offer(request.jobs)
     return (yield from asked(request))
 
 
-def _change_flow(recorder: _Recorder, request: ChangeFlow) -> Plan[FlowInfo | None]:
+def _change_flow(recorder: _Recorder, request: ChangeFlow) -> StorePlan[FlowInfo | None]:
     what = (request.ref.queue, request.ref.id, request.change.value)
     recorder.write([facts.FlowChanged(*timestamp(), *what)])
 
@@ -320,17 +320,17 @@ def _change_flow(recorder: _Recorder, request: ChangeFlow) -> Plan[FlowInfo | No
     return (yield from _noted(request, note))
 
 
-def _record_steps(recorder: _Recorder, request: RecordSteps) -> Plan[list[RecordedStep]]:
+def _record_steps(recorder: _Recorder, request: RecordSteps) -> StorePlan[list[RecordedStep]]:
     return _steps(recorder, request, request.records)
 
 
-def _await_signals(recorder: _Recorder, request: AwaitSignals) -> Plan[list[RecordedStep]]:
+def _await_signals(recorder: _Recorder, request: AwaitSignals) -> StorePlan[list[RecordedStep]]:
     return _steps(recorder, request, request.waits)
 
 
 def _steps(
     recorder: _Recorder, request: Request[list[RecordedStep]], records: Sequence[StepRecord | SignalWait]
-) -> Plan[list[RecordedStep]]:
+) -> StorePlan[list[RecordedStep]]:
     sent = time.monotonic_ns()
 
     def note(given: Sequence[list[RecordedStep]], _: str) -> None:
@@ -342,7 +342,7 @@ def _steps(
     return (yield from _noted(request, note))
 
 
-def _forget_steps(recorder: _Recorder, request: ForgetSteps) -> Plan[list[RecordedStep]]:
+def _forget_steps(recorder: _Recorder, request: ForgetSteps) -> StorePlan[list[RecordedStep]]:
     sent, removals = time.monotonic_ns(), request.removals
 
     def note(given: Sequence[list[RecordedStep]], otherwise: str) -> None:
@@ -355,7 +355,7 @@ def _forget_steps(recorder: _Recorder, request: ForgetSteps) -> Plan[list[Record
     return (yield from _noted(request, note))
 
 
-def _edit_steps(recorder: _Recorder, request: EditSteps) -> Plan[EditStatus]:
+def _edit_steps(recorder: _Recorder, request: EditSteps) -> StorePlan[EditStatus]:
     sent = time.monotonic_ns()
 
     def note(given: Sequence[EditStatus], _: str) -> None:
@@ -365,7 +365,7 @@ def _edit_steps(recorder: _Recorder, request: EditSteps) -> Plan[EditStatus]:
     return (yield from _noted(request, note))
 
 
-def _send_signals(recorder: _Recorder, request: SendSignals) -> Plan[list[SignalStatus]]:
+def _send_signals(recorder: _Recorder, request: SendSignals) -> StorePlan[list[SignalStatus]]:
     recorder.write([store_calls.signal_sent(one, "") for one in request.signals])
 
     def note(given: Sequence[list[SignalStatus]], _: str) -> None:
@@ -377,7 +377,7 @@ def _send_signals(recorder: _Recorder, request: SendSignals) -> Plan[list[Signal
 
 
 #: What is recorded; of all other requests nothing is.
-_PLANS: Mapping[type[Request[Any]], Callable[[_Recorder, Any], Plan[Any]]] = {
+_PLANS: Mapping[type[Request[Any]], Callable[[_Recorder, Any], StorePlan[Any]]] = {
     Enqueue: _enqueue,
     ReplaceJobs: _replace_jobs,
     CancelJobs: _operate,

@@ -67,7 +67,7 @@ def offered(
         unique=None if unique is None else unique.key,
         unique_until=None if period is None else at + period,
         follows=follows,
-        unique_states=3 if unique is None else unique.states,
+        unique_states=3 if unique is None else unique.phases,
         partition=None if partition is None else partition.key,
         partition_most=1 if partition is None else partition.most,
         ordered=partition is not None and partition.ordered,

@@ -183,7 +183,7 @@ async def _undone(leased: LeasedJob, error: BaseException) -> BaseException:
     if leased.plan.run_in == "async":
         ending = await flow.failed(error)
     else:  # its thread has undone what there was
-        ending = flow.settled(error)
+        ending = flow.error_to_end_with(error)
     return ending
 
 

@@ -14,7 +14,7 @@ from penstock.core.lifecycle import LOST_BY, Transition, limit_passed
 from penstock.maintenance.reclaimer import reclaim_all
 from penstock.maintenance.service import ProblemLog
 from penstock.stores.contract import Store
-from penstock.worker.locks import remove_dead
+from penstock.worker.liveness import remove_dead
 from penstock.worker.shared_lease_table import LeaseEntry, LeaseTable
 
 

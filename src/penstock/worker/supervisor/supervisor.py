@@ -22,7 +22,7 @@ from penstock.core.ids import mint
 from penstock.maintenance.service import ProblemLog
 from penstock.stores.connect import connect
 from penstock.stores.contract import Store
-from penstock.worker.locks import LivenessLock
+from penstock.worker.liveness import LivenessLock
 from penstock.worker.logs import report_refusal
 from penstock.worker.orders import REFUSED, UNREACHABLE, UNUSABLE, ChildHello, Death, Orders
 from penstock.worker.queues import Queue

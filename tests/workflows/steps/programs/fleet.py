@@ -18,7 +18,7 @@ from typing import Any, cast
 import msgspec
 
 from penstock import App, Worker, current_job
-from penstock.app.deciding import FAILED, Loss, settle_reclaimed
+from penstock.app.deciding import STEP_FAILED, Loss, settle_reclaimed
 from penstock.config import Config, load
 from penstock.core.clock import ManualClock
 from penstock.core.ids import mint_token
@@ -310,7 +310,7 @@ class Fleet:
                 trial.abandoned = False
             await settle_reclaimed(self.raw, found, Loss("LeaseLost", "killed", keep_dead=1_000_000))
             for trial in back:
-                if await self.raw.steps(trial.ref, names=[FAILED]):
+                if await self.raw.steps(trial.ref, names=[STEP_FAILED]):
                     trial.world.failing = True
         await self.raw.promote([QUEUE], limit=10_000)
         return True
@@ -480,7 +480,7 @@ def _note(trial: Trial, record: StepRecord, recorded: RecordedStep) -> None:
             if text not in trial.stored:
                 trial.stored.append(text)
     world.settle(place)
-    world.failing = world.failing or record.name == FAILED
+    world.failing = world.failing or record.name == STEP_FAILED
 
 
 def _note_forgotten(world: World, name: str) -> None:

@@ -2,7 +2,7 @@
 -- stored if its id is taken. If its unique key is held, the job is not stored, or replaces the content of the holder.
 -- KEYS: the queue.  ARGV: clock, floor (as in enqueue), number of profiles, the profiles (digest, profile), id, form,
 -- tail, and for a node of a flow a name: it is enqueued only once under this name, and if it is not stored, its node
--- ends. The name is remembered for 30 days, or until an hour after the delivery was confirmed (see outbox.py).
+-- ends. The name is remembered for 30 days, or until an hour after the delivery was confirmed (see delivering.py).
 -- Returns the highest generation.
 -- include: clock states queue sound profiles record partitions places insert
 local queue, floor, at = KEYS[1], tonumber(ARGV[2]), 4 + 2 * ARGV[3]

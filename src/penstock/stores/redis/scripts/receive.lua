@@ -1,5 +1,5 @@
 -- Store a job that was moved here from a queue of another server, once under a name. A closed or full queue takes it. The
--- name is remembered for 30 days, or until an hour after the delivery was confirmed (see outbox.py).
+-- name is remembered for 30 days, or until an hour after the delivery was confirmed (see delivering.py).
 -- KEYS: the queue.  ARGV: clock, floor (as in enqueue), digest and profile, id, form, tail (as in enqueue), what the job
 -- brings along (insert.lua), the name.
 -- Returns the highest generation; -1 if another job has the id: the delivery is to be repeated.

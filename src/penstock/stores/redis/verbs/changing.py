@@ -33,9 +33,9 @@ from penstock.stores.contract import (
 from penstock.stores.redis.context import CallPlan, Context, raise_errors
 from penstock.stores.redis.layout import NUMBER, STATES, packed
 from penstock.stores.redis.script_arguments import CHANGED, form_of, in_bytes, parts_of, tail_of
+from penstock.stores.redis.verbs.delivering import MovedJob, carried_by, deliver
 from penstock.stores.redis.verbs.known_queues import highest, register
 from penstock.stores.redis.verbs.listing import infos_of
-from penstock.stores.redis.verbs.outbox import MovedJob, carried_by, deliver
 from penstock.stores.redis.verbs.producing import answers_of, codes_of, get, register_again, state_of
 from penstock.stores.redis.wire.calls import Call
 from penstock.stores.text_encoding import storable, storable_error
@@ -160,7 +160,7 @@ def _edit(context: Context, edits: Sequence[JobEdit]) -> CallPlan[list[Changed]]
 
 
 def _move(context: Context, moves: Sequence[JobMove]) -> CallPlan[list[Changed]]:
-    """Move jobs, each in one script; with a note if the other queue is on another server."""
+    """Move jobs, each in one script, which leaves an entry to deliver if the other queue is elsewhere."""
     yield from register(context, {one.new.queue for one in moves})
     if context.clustered and context.steered:
         yield from highest(context)
@@ -170,13 +170,13 @@ def _move(context: Context, moves: Sequence[JobMove]) -> CallPlan[list[Changed]]
     answers = raise_errors((yield calls)) if calls else []
     done: dict[int, Enqueued | None] = dict(refused)
     new: set[str] = set()
-    notes: list[tuple[str, bytes]] = []
+    entries: list[tuple[str, bytes]] = []
     for n, answer in zip(rest, answers, strict=True):
-        done[n] = _answer(context, moves[n], answer, new, notes)
+        done[n] = _answer(context, moves[n], answer, new, entries)
     if new:
         yield from register_again(context, new)
-    if notes:
-        yield from deliver(context, notes)
+    if entries:
+        yield from deliver(context, entries)
     return [_moved(moves[n], done[n]) for n in range(len(moves))]
 
 
@@ -206,9 +206,9 @@ def _move_call(context: Context, one: JobMove) -> Call:
 
 
 def _answer(
-    context: Context, one: JobMove, answer: Any, new: set[str], notes: list[tuple[str, bytes]]
+    context: Context, one: JobMove, answer: Any, new: set[str], entries: list[tuple[str, bytes]]
 ) -> Enqueued | None:
-    """Read the answer of one move; add a new queue to `new`, and a note to deliver to `notes`."""
+    """Read the answer of one move; add a new queue to `new`, and an entry to deliver to `entries`."""
     (highest, created, code, *more), unconfirmed = context.confirmed(answer)
     context.floor = max(context.floor, int(highest))
     if code == _NOT_AS_SEEN:
@@ -218,10 +218,10 @@ def _answer(
     (moved,) = answers_of(context, [one.new], [highest, (), code, *more], new)
     if moved.status is not EnqueueStatus.NEW:
         return moved
-    if unconfirmed:  # a prune delivers the note, when the removal is safe
+    if unconfirmed:  # a prune delivers the entry, when the removal is safe
         return Enqueued(EnqueueStatus.UNREPLICATED, one.new.id, cause=unconfirmed)
     if context.queue_by_queue and more:
-        notes.append((one.seen.queue, more[0]))
+        entries.append((one.seen.queue, more[0]))
     return moved
 
 

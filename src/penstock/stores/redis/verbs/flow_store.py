@@ -20,13 +20,13 @@ from penstock.core.flow_engine import Sweep
 from penstock.core.job import Ref, State
 from penstock.stores.contract import FLOW_STEP, no_room
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
-from penstock.stores.redis.flow_session import FlowChangeSet, node_fields, read_head
+from penstock.stores.redis.flow_session import RedisFlowSession, node_fields, read_head
 from penstock.stores.redis.isolation import MISSING, call_each, run_for_queue
 from penstock.stores.redis.layout import STATES, id_of, packed
 from penstock.stores.redis.script_arguments import HEAVY, chunks, form_of, tail_of
 from penstock.stores.redis.verbs.changing import retry
+from penstock.stores.redis.verbs.delivering import deliver
 from penstock.stores.redis.verbs.known_queues import now_of, register_for_flows
-from penstock.stores.redis.verbs.outbox import deliver
 from penstock.stores.redis.verbs.producing import cancel, get
 from penstock.stores.redis.wire.calls import Call, ServerRun
 from penstock.stores.redis.wire.faults import ServerRestarted
@@ -39,7 +39,7 @@ def flow_key(context: Context, ref: Ref) -> bytes:
     return context.redis_keys.queue(ref.queue) + b":flow/" + ref.id.encode()
 
 
-def open_flow(context: Context, ref: Ref) -> CallPlan[FlowChangeSet | None]:
+def open_flow(context: Context, ref: Ref) -> CallPlan[RedisFlowSession | None]:
     """Read a flow without its nodes."""
     key = flow_key(context, ref)
     fields = ("v", "head", "q", "p")
@@ -50,13 +50,13 @@ def open_flow(context: Context, ref: Ref) -> CallPlan[FlowChangeSet | None]:
     if head is None:
         return None
     now = int((yield from now_of(context)))
-    session = FlowChangeSet(read_head(head, counted), version or b"", int(counted or 0), now, run)
+    session = RedisFlowSession(read_head(head, counted), version or b"", int(counted or 0), now, run)
     session.parent_ended = ended
     return session
 
 
 def read_nodes(
-    context: Context, ref: Ref, session: FlowChangeSet, indexes: Sequence[int], *, inputs: bool = False
+    context: Context, ref: Ref, session: RedisFlowSession, indexes: Sequence[int], *, inputs: bool = False
 ) -> CallPlan[None]:
     """Read nodes into the session, which is `torn` if the flow has changed since it was opened."""
     key, kinds = flow_key(context, ref), b"nji" if inputs else b"nj"
@@ -70,7 +70,7 @@ def read_nodes(
             session.read(index, *found[n * step : n * step + step])
 
 
-def was_added(context: Context, ref: Ref, session: FlowChangeSet, key: str) -> CallPlan[bool]:
+def was_added(context: Context, ref: Ref, session: RedisFlowSession, key: str) -> CallPlan[bool]:
     """Whether a call with this key has added members before; if not, the change notes the key."""
     flow, field = flow_key(context, ref), b"a" + key.encode()
     (found,) = raise_errors((yield [command(flow, "HEXISTS", flow, field)]))
@@ -78,7 +78,7 @@ def was_added(context: Context, ref: Ref, session: FlowChangeSet, key: str) -> C
     return bool(found)
 
 
-def proceed(context: Context, ref: Ref, session: FlowChangeSet, budget: int = FLOW_STEP) -> CallPlan[int]:
+def proceed(context: Context, ref: Ref, session: RedisFlowSession, budget: int = FLOW_STEP) -> CallPlan[int]:
     """Let the engine do up to `budget` steps, with the nodes that they need; return the steps done.
 
     Fewer, if they enqueue more jobs than one script may.
@@ -103,7 +103,7 @@ def proceed(context: Context, ref: Ref, session: FlowChangeSet, budget: int = FL
             yield from note_missing(context, session, before)
 
 
-def note_ended(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
+def note_ended(context: Context, session: RedisFlowSession, indexes: Sequence[int]) -> CallPlan[None]:
     """Note which of the jobs that others have enqueued for these nodes have ended."""
     if not (refs := session.externals(indexes)):
         return
@@ -112,7 +112,7 @@ def note_ended(context: Context, session: FlowChangeSet, indexes: Sequence[int])
             session.ended[ref] = NodeState.GONE if job is None else outcome_of(job.state)
 
 
-def release(context: Context, ref: Ref, session: FlowChangeSet, budget: int) -> CallPlan[int]:
+def release(context: Context, ref: Ref, session: RedisFlowSession, budget: int) -> CallPlan[int]:
     """Let the engine remove results that no node needs any longer; return the steps done."""
     done, key = 0, flow_key(context, ref)
     while session.head.releases and done < budget:
@@ -125,7 +125,7 @@ def release(context: Context, ref: Ref, session: FlowChangeSet, budget: int) -> 
     return done
 
 
-def note_missing(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
+def note_missing(context: Context, session: RedisFlowSession, indexes: Sequence[int]) -> CallPlan[None]:
     """Note which jobs of failed or cancelled nodes cannot be retried: they are gone, or unreadable."""
     nodes = [session.node(index) for index in indexes]
     failed = (NodeState.DEAD, NodeState.CANCELLED)
@@ -137,7 +137,7 @@ def note_missing(context: Context, session: FlowChangeSet, indexes: Sequence[int
     yield from note_missing_jobs(context, session, wanted)
 
 
-def note_missing_jobs(context: Context, session: FlowChangeSet, indexes: Sequence[int]) -> CallPlan[None]:
+def note_missing_jobs(context: Context, session: RedisFlowSession, indexes: Sequence[int]) -> CallPlan[None]:
     """Note which of these nodes have a job that cannot be retried."""
     nodes = [session.node(index) for index in indexes]
     refs = [node.ref for node in nodes if node is not None and node.ref]
@@ -148,7 +148,7 @@ def note_missing_jobs(context: Context, session: FlowChangeSet, indexes: Sequenc
         }
 
 
-def commit(context: Context, ref: Ref, session: FlowChangeSet, replicas: int = 0) -> CallPlan[bool]:
+def commit(context: Context, ref: Ref, session: RedisFlowSession, replicas: int = 0) -> CallPlan[bool]:
     """Store the change, and enqueue jobs. False: nothing was stored, because the flow has changed.
 
     So it may have if the server has restarted since it was read: without its last moments, and without the
@@ -199,7 +199,7 @@ def commit(context: Context, ref: Ref, session: FlowChangeSet, replicas: int = 0
     return True
 
 
-def _ask_others(context: Context, session: FlowChangeSet, numbers: dict[str, int]) -> CallPlan[None]:
+def _ask_others(context: Context, session: RedisFlowSession, numbers: dict[str, int]) -> CallPlan[None]:
     """Ask the queues that the commit cannot ask, in other slots of a Cluster, if they take a new flow."""
     others = [(name, count) for name, count in session.starts if name not in numbers]
     answers = (
@@ -210,7 +210,7 @@ def _ask_others(context: Context, session: FlowChangeSet, numbers: dict[str, int
             raise _refusal(name, session, answer[1:])
 
 
-def _refusal(queue: str, session: FlowChangeSet, full: list[bytes]) -> EnqueueError:
+def _refusal(queue: str, session: RedisFlowSession, full: list[bytes]) -> EnqueueError:
     """The error for a queue that does not take a flow; see `not_admitted` in queue.lua."""
     if not full:
         return QueueClosed(queue)
@@ -219,14 +219,14 @@ def _refusal(queue: str, session: FlowChangeSet, full: list[bytes]) -> EnqueueEr
 
 
 def _deliver_all(context: Context, queue: str) -> CallPlan[None]:
-    """Deliver what the outbox of this queue has."""
+    """Deliver all entries in `out` of this queue."""
     key = context.redis_keys.queue(queue) + b":out"
     (names,) = raise_errors((yield [command(key, "HKEYS", key)]))
     if names:
         yield from deliver(context, [(queue, name) for name in names])
 
 
-def remove(context: Context, ref: Ref, session: FlowChangeSet | None) -> CallPlan[None]:
+def remove(context: Context, ref: Ref, session: RedisFlowSession | None) -> CallPlan[None]:
     """Remove a flow and its nodes, unless it has changed since it was read: it may have been retried."""
     version = b"" if session is None else session.version
     args: list[bytes | str | int] = [context.floor, ref.id, version, "", 0, "gone", 0]
@@ -234,7 +234,7 @@ def remove(context: Context, ref: Ref, session: FlowChangeSet | None) -> CallPla
 
 
 def _arguments(
-    context: Context, ref: Ref, session: FlowChangeSet, numbers: dict[str, int]
+    context: Context, ref: Ref, session: RedisFlowSession, numbers: dict[str, int]
 ) -> list[bytes | str | int]:
     """The arguments of flow_commit.lua."""
     profiles: dict[bytes, bytes] = {}
@@ -362,7 +362,7 @@ def _read(queue: str, stamp: bytes, text: bytes) -> _End:
     return _End(int(stamp), flow, node, job, outcome, rest[1:] if rest else None)
 
 
-def _count(context: Context, flow: Ref, ends: list[_End], replicas: int) -> CallPlan[FlowChangeSet | None]:
+def _count(context: Context, flow: Ref, ends: list[_End], replicas: int) -> CallPlan[RedisFlowSession | None]:
     """Count ends of one flow; returns the stored change, or None if the flow is gone.
 
     If the flow has changed meanwhile, the ends are read again, too: another process may have counted them,
@@ -389,5 +389,5 @@ def _count(context: Context, flow: Ref, ends: list[_End], replicas: int) -> Call
         if (yield from commit(context, flow, session, replicas)):
             return session
         ends = yield from _ends(context, [(queue, b"%d" % stamp) for queue, stamp in session.counted])
-    nothing: FlowChangeSet | None = MISSING
+    nothing: RedisFlowSession | None = MISSING
     return nothing

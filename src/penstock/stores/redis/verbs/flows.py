@@ -14,7 +14,7 @@ from penstock.core.relations import FlowMember
 from penstock.stores.contract import FLOW_STEP, FlowChange, FlowPage
 from penstock.stores.cursors import FlowPlace, flow_cursor
 from penstock.stores.redis.context import CallPlan, Context, command, raise_errors
-from penstock.stores.redis.flow_session import FlowChangeSet, node_fields, read_head, shown_node
+from penstock.stores.redis.flow_session import RedisFlowSession, node_fields, read_head, shown_node
 from penstock.stores.redis.isolation import MISSING, call_each, run_for_queue, skips_corrupt_queues
 from penstock.stores.redis.verbs import flow_store
 from penstock.stores.redis.verbs.known_queues import known_flow_queues, now_of
@@ -33,7 +33,7 @@ def put_flow(
         session = yield from flow_store.open_flow(context, spec.ref)
         if session is None:
             now = int((yield from now_of(context)))
-            session = FlowChangeSet(new_flow(spec, now), b"", 0, now)
+            session = RedisFlowSession(new_flow(spec, now), b"", 0, now)
         head = session.head
         if head.spec.key != spec.key or not joins_on(head, nodes):
             return None
@@ -208,7 +208,7 @@ def _advance(context: Context, ref: Ref, limit: int) -> CallPlan[int]:
     return max(1, done)
 
 
-def _see_to_parent(context: Context, session: FlowChangeSet) -> CallPlan[None]:
+def _see_to_parent(context: Context, session: RedisFlowSession) -> CallPlan[None]:
     """Cancel a flow if the job that waits for it has ended without it."""
     session.parent_seen, spec = True, session.head.spec
     (job,) = yield from get(context, [Ref(spec.queue, spec.wakes)])

@@ -1,8 +1,8 @@
 """extend and reclaim: extend leases that are still held, and lease lost jobs to another worker.
 
 The life of a lease. A queue has three keys of leases: `held` (job id → the bytes of the lease: generation,
-token, start, flags, worker), `leases` (a sorted set: when each ends, by the server's clock) and `tokens`
-(how many leases each fetch has). Every step is one script:
+token, `fetched_at`, flags, worker, reason), `leases` (a sorted set: when each ends, by the server's clock)
+and `tokens` (how many leases each fetch has). Every step is one script:
 
 1. A lease begins in `fetch.lua`, or where a job becomes available for an idle worker (`lib/dispatch.lua`, for
    `enqueue.lua` and `promote.lua`). A fetch that is repeated with its token gets the jobs that it has leased
@@ -10,7 +10,8 @@ token, start, flags, worker), `leases` (a sorted set: when each ends, by the ser
 2. `extend.lua` moves its end, and answers if a cancellation was asked for. `record_steps.lua` moves it, too.
 3. `settle.lua` ends it (`lib/leases.lua`) with the outcome of the attempt. All three compare generation
    and token with those that the worker shows: a worker that has lost its lease changes nothing. (A settlement
-   by `Ref` shows none. `delete.lua` and `replace_jobs.lua` end leases, too.)
+   by `Ref` shows none. `delete.lua` and `replace_jobs.lua` end leases, too; so does `lib/aside.lua`, of a job
+   that cannot be read.)
 4. `reclaim.lua` gives the job of a lease that has run out, or whose worker is dead, to its caller under a new
    token.
 """

@@ -45,7 +45,7 @@ def infos_of(context: Context, names: Sequence[str]) -> CallPlan[list[QueueInfo 
 
 def _info(name: str, answer: list[Any]) -> QueueInfo | None:
     """Read the answer of info.lua."""
-    there, paused, closed, oldest, limits, by_operator, by_code, held, opens, *numbers = answer
+    there, paused, closed, oldest, limits, by_operator, by_code, throttled_until, opens, *numbers = answer
     if not there:
         return None
     counts = {state: n for state, n in zip(STATES, numbers, strict=True) if n}
@@ -57,7 +57,7 @@ def _info(name: str, answer: list[Any]) -> QueueInfo | None:
         bool(closed),
         int(oldest) if oldest else None,
         in_effect,
-        int(held) if held else None,
+        int(throttled_until) if throttled_until else None,
         layers=layers_of(by_operator, by_code, in_effect),
         opens_at=int(opens) if opens else None,
     )

@@ -13,9 +13,9 @@ from penstock.stores.redis.isolation import MISSING, call_any, call_each, run_fo
 from penstock.stores.redis.layout import id_of
 from penstock.stores.redis.script_arguments import BATCH, CHANGED, HEAVY, chunks
 from penstock.stores.redis.unusable_queues import SHARED
+from penstock.stores.redis.verbs.delivering import deliver
 from penstock.stores.redis.verbs.key_checks import report_unread_settings
 from penstock.stores.redis.verbs.known_queues import known
-from penstock.stores.redis.verbs.outbox import deliver
 from penstock.stores.redis.verbs.signalling import prune_signals
 from penstock.stores.redis.verbs.workers import SILENT
 
@@ -97,9 +97,9 @@ def prune(context: Context, limit: int, keep_finished: int, keep_dead: int, afte
     }
     for name, answer in seen.items():
         _note_set_aside(context, name, answer[6])
-    lying = [(name, field) for name, answer in seen.items() for field in answer[4]]
-    if lying:
-        yield from deliver(context, lying)
+    entries = [(name, field) for name, answer in seen.items() for field in answer[4]]
+    if entries:
+        yield from deliver(context, entries)
     sweep = _Sweep(context, limit, keep_finished, keep_dead)
     yield from sweep.passes({name: answer[0] for name, answer in seen.items()}, over=True)
     for name in seen:

@@ -82,7 +82,7 @@ def drop(context: Context, queue: str) -> CallPlan[bool]:
 
 
 @skips_corrupt_queues
-def list_batches(context: Context, queue: str | None, limit: int) -> CallPlan[list[BatchInfo]]:
+def batches(context: Context, queue: str | None, limit: int) -> CallPlan[list[BatchInfo]]:
     """List collecting batches of one queue, or of all."""
     names = (yield from known(context)) if queue is None else [queue]
     calls = [(name, context.call("batches", [name], [limit])) for name in names]

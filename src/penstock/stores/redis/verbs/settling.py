@@ -28,9 +28,9 @@ from penstock.stores.redis.script_arguments import (
     transition_bytes,
 )
 from penstock.stores.redis.unusable_queues import SHARED
+from penstock.stores.redis.verbs.delivering import deliver
 from penstock.stores.redis.verbs.flow_store import deliver_ends
 from penstock.stores.redis.verbs.known_queues import register, register_call
-from penstock.stores.redis.verbs.outbox import deliver
 from penstock.stores.redis.wire.calls import Call
 
 _GENERATIONS = 1 << 56
@@ -118,7 +118,7 @@ def _settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[lis
     if following:  # again, after the jobs: a queue may have been dropped since it was put on the list
         calls.append((SHARED, register_call(context, following)))
     if calls:
-        lying: list[tuple[str, list[bytes]]] = []
+        left: list[tuple[str, list[bytes]]] = []
         later: list[int] = []  # settlements that would have made the script run too long
         answers = yield from call_each(context, calls)
         for part, answer in zip(places, answers, strict=not following):
@@ -134,8 +134,8 @@ def _settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[lis
                 else:
                     settled[place] = _SETTLED[code]
             if out:
-                lying.append((settlements[part[0]].lease.queue, out))
-        for queue, entries in lying:
+                left.append((settlements[part[0]].lease.queue, out))
+        for queue, entries in left:
             yield from _deliver(context, queue, entries)
         if later:
             rest = yield from _settle(context, [settlements[place] for place in later])
@@ -145,7 +145,7 @@ def _settle(context: Context, settlements: Sequence[Settlement]) -> CallPlan[lis
 
 
 def _deliver(context: Context, queue: str, names: Sequence[bytes]) -> CallPlan[None]:
-    """Deliver what a script has left in outboxes: jobs that follow, and ends of nodes of flows."""
+    """Deliver what a script has left: entries of `out` (jobs that follow) and `ends` (of nodes of flows)."""
     following = [(queue, name) for name in names if b"/" not in name]
     if following:
         yield from deliver(context, following)

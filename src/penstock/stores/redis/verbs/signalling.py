@@ -231,8 +231,8 @@ def prune_signals(context: Context) -> CallPlan[None]:
         if found is MISSING:
             return
         cursor, *texts = found
-        lying = [_delivery(number, text) for number, text in zip(texts[0::2], texts[1::2], strict=True)]
-        yield from _deliver(context, lying)
+        deliveries = [_delivery(number, text) for number, text in zip(texts[0::2], texts[1::2], strict=True)]
+        yield from _deliver(context, deliveries)
         if cursor == b"0":
             break
     while (yield from _drop_ended_waits(context, [])) * 4 > HEAVY:

@@ -12,7 +12,7 @@ SELECT limit_layers FROM penstock_queue WHERE qid = ?1
 -- ?1 qid  ?2 until
 UPDATE penstock_queue SET throttled_until = ?2 WHERE qid = ?1
 
--- name: admit
+-- name: count_starts
 -- ?1 qid  ?2 next_start  ?3 drained  ?4 at  ?5 since
 UPDATE penstock_queue SET next_start = ?2, drained = ?3, drained_at = ?4, drained_since = ?5 WHERE qid = ?1
 

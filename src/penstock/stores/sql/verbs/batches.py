@@ -126,8 +126,8 @@ def _make_batch(tx: TransactionContext, queue: QueueContext, members: Sequence[_
     _, first = members[0]
     ids = _ids_blob([spec.id for _, spec in members])
     seq, place = tx.new_generation(), tx.places_at_tail(queue, 1) + 1
-    batches = (batch_of(batch_id(first.id, n), [spec for _, spec in members]) for n in count(1))
-    spec = next(batch for batch in batches if _insert(tx, queue, seq, place, batch, ids))
+    tried = (batch_of(batch_id(first.id, n), [spec for _, spec in members]) for n in count(1))
+    spec = next(batch for batch in tried if _insert(tx, queue, seq, place, batch, ids))
     tx.execute(_ASSIGN, (numbers(seq for seq, _ in members), spec.id))
     if queue.has_dependents:
         before = RowBefore(seq, None, spec.priority, place, None, None, spec_blob(spec))
@@ -214,7 +214,7 @@ def due_batches(tx: TransactionContext, queue: QueueContext, limit: int) -> list
     return tx.execute(_DUE, (queue.qid, tx.now, limit)).fetchall()
 
 
-def list_batches(tx: TransactionContext, queue: str | None, limit: int) -> list[BatchInfo]:
+def batches(tx: TransactionContext, queue: str | None, limit: int) -> list[BatchInfo]:
     return [BatchInfo(*row) for row in tx.execute(_SHOW, (tx.namespace, queue, max(0, limit)))]
 
 

@@ -107,7 +107,7 @@ def _end(tx: TransactionContext, found: _FoundJob, job: NewJob, act: StateAct, c
     result = act.result if isinstance(act, JobCompletion) else None
     end_queued(tx, queue, seq, state, job, act.reason, change.state, result)
     if change.state is State.COMPLETED and job.unique is not None:
-        shift_key(tx, queue, seq, job.unique.states, STATES[state], change.state)
+        shift_key(tx, queue, seq, job.unique.phases, STATES[state], change.state)
 
 
 def _queue_again(
@@ -151,7 +151,7 @@ def _start_anew(
     if job.flow is not None:
         tx.note_flow_end(found.seq, None)
     if job.unique is not None:
-        shift_key(tx, found.queue, found.seq, job.unique.states, STATES[found.state], State.AVAILABLE)
+        shift_key(tx, found.queue, found.seq, job.unique.phases, STATES[found.state], State.AVAILABLE)
 
 
 def _queue_member_again(tx: TransactionContext, found: _FoundJob, job: NewJob, change: JobChange) -> None:
@@ -176,7 +176,7 @@ def _bring_back(tx: TransactionContext, queue: QueueContext, batch: str, stays: 
         tx.execute(_REVIVE, (seq,))
         unique = spec_of(seq, spec).unique
         if unique is not None:
-            shift_key(tx, queue, seq, unique.states, STATES[state], State.COLLECTING)
+            shift_key(tx, queue, seq, unique.phases, STATES[state], State.COLLECTING)
         tx.count_move(queue, state, COLLECTING)
 
 

@@ -147,7 +147,7 @@ class _Supply:
             jobs = self._jobs_of(self._one_by_one(want))
         self.taken += len(jobs)
         if queue.rate_limiter is not None:
-            self._starts.update(limits.admit(self._tx, queue, [job.generation for job in jobs]))
+            self._starts.update(limits.count_starts(self._tx, queue, [job.generation for job in jobs]))
         return jobs
 
     def _first(self, want: int) -> list[Job]:

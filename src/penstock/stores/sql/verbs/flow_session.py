@@ -66,7 +66,7 @@ class _Fixed(msgspec.Struct, frozen=True, array_like=True):
 _decode_fixed = msgspec.msgpack.Decoder(_Fixed).decode
 
 
-class FlowSession:
+class SqlFlowSession:
     """A flow, its nodes by number as far as they were read, and the engine of its rules."""
 
     def __init__(self, tx: TransactionContext, fid: int, head: LiveFlow) -> None:
@@ -245,7 +245,7 @@ def count_ends(tx: TransactionContext) -> None:
     """Count the ends that verbs of this transaction have noted, and those that follow from them."""
     while tx.flow_ends:
         ends, tx.flow_ends = tx.flow_ends, []
-        sessions: dict[int, FlowSession] = {}
+        sessions: dict[int, SqlFlowSession] = {}
         places = _load(tx, ends, sessions)
         found = [(*places[nid], outcome, result) for nid, outcome, result in ends if nid in places]
         for (fid, outcome), some in groupby(found, key=_KIND):
@@ -265,7 +265,7 @@ def count_ends(tx: TransactionContext) -> None:
 def _load(
     tx: TransactionContext,
     ends: list[tuple[int, NodeState | None, bytes | None]],
-    sessions: dict[int, FlowSession],
+    sessions: dict[int, SqlFlowSession],
 ) -> dict[int, tuple[int, int]]:
     """Read the nodes of these ends into the sessions of their flows; return the flow and number of each."""
     places: dict[int, tuple[int, int]] = {}
@@ -277,7 +277,7 @@ def _load(
             flow = decode_head(head)
             if not flow.total:  # it is being removed
                 continue
-            session = sessions[fid] = FlowSession(tx, fid, flow)
+            session = sessions[fid] = SqlFlowSession(tx, fid, flow)
         session.add_row(index, row)
         places[row[0]] = fid, index
     return places

@@ -18,7 +18,7 @@ from penstock.stores.sql.rows import decode_head, encode_head, numbers
 from penstock.stores.sql.statements import SQL
 from penstock.stores.sql.transaction_context import NEEDS_WRITE, TransactionContext
 from penstock.stores.sql.verbs.flow_session import (
-    FlowSession,
+    SqlFlowSession,
     count_ends,
     node_row,
     shown_node,
@@ -148,7 +148,7 @@ def probe_advance(tx: TransactionContext, limit: int) -> Any:
 def advance_flows(tx: TransactionContext, limit: int) -> int:
     done = 0
     for fid, head, parent in tx.execute(_BUSY, (tx.namespace, 10)).fetchall():
-        session = FlowSession(tx, fid, decode_head(head))
+        session = SqlFlowSession(tx, fid, decode_head(head))
         if session.head.spec.wakes:
             done += _see_to_parent(tx, session, limit, completed=parent == -1)
         done += session.engine.advance(limit)
@@ -169,7 +169,7 @@ def advance_flows(tx: TransactionContext, limit: int) -> int:
     return done
 
 
-def _see_to_parent(tx: TransactionContext, session: FlowSession, limit: int, *, completed: bool) -> int:
+def _see_to_parent(tx: TransactionContext, session: SqlFlowSession, limit: int, *, completed: bool) -> int:
     """Cancel a flow if its job has ended without it. `completed`: so that job had, if it is gone now."""
     seq, state = session.parent()
     state = State.COMPLETED if seq is None and completed else state
@@ -180,12 +180,12 @@ def _see_to_parent(tx: TransactionContext, session: FlowSession, limit: int, *, 
     return 1
 
 
-def _session(tx: TransactionContext, ref: Ref) -> FlowSession | None:
+def _session(tx: TransactionContext, ref: Ref) -> SqlFlowSession | None:
     row = tx.execute(_FLOW, (tx.namespace, ref.queue, ref.id)).fetchone()
-    return None if row is None else FlowSession(tx, row[0], decode_head(row[1]))
+    return None if row is None else SqlFlowSession(tx, row[0], decode_head(row[1]))
 
 
-def _after(tx: TransactionContext, session: FlowSession) -> FlowInfo:
+def _after(tx: TransactionContext, session: SqlFlowSession) -> FlowInfo:
     """The flow after the verb, and after the ends that the verb has caused."""
     session.save()
     if tx.flow_ends:

@@ -16,7 +16,7 @@ from penstock.stores.sql.transaction_context import QueueContext, TransactionCon
 _SET = SQL["limits.set"]
 _LAYERS = SQL["limits.layers"]
 _THROTTLE = SQL["limits.throttle"]
-_ADMIT = SQL["limits.admit"]
+_COUNT_STARTS = SQL["limits.count_starts"]
 _STARTS = SQL["limits.starts"]
 
 _QUEUED = tuple(CODE[state] for state in QUEUED)
@@ -64,14 +64,14 @@ def opens_at(
     return min((instant for instant in instants if instant is not None), default=None)
 
 
-def admit(tx: TransactionContext, queue: QueueContext, seqs: Sequence[int]) -> dict[int, int]:
+def count_starts(tx: TransactionContext, queue: QueueContext, seqs: Sequence[int]) -> dict[int, int]:
     """Count leased jobs against the rate, in this order; return those that start later, and when."""
     rate_limiter = queue.rate_limiter
     if rate_limiter is None or not seqs:
         return {}
-    starts = rate_limiter.admit(len(seqs), tx.now) or ()
+    starts = rate_limiter.count_starts(len(seqs), tx.now) or ()
     drain = rate_limiter.drain
-    tx.execute(_ADMIT, (queue.qid, rate_limiter.next_start, drain.count, drain.at, drain.since))
+    tx.execute(_COUNT_STARTS, (queue.qid, rate_limiter.next_start, drain.count, drain.at, drain.since))
     later = {seq: at for seq, at in zip(seqs, starts, strict=False) if at > tx.now}
     tx.execute_many(_STARTS, [(at, seq) for seq, at in later.items()])
     return later

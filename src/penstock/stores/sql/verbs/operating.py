@@ -150,15 +150,17 @@ def _info(tx: TransactionContext, row: QueueRow) -> QueueInfo:
     oldest = None
     if State.AVAILABLE in counts:
         (oldest,) = tx.execute(_OLDEST, (row.qid, _LOOKED_AT)).fetchone()
-    held = row.throttled_until if row.throttled_until > tx.now else None
+    throttled_until = row.throttled_until if row.throttled_until > tx.now else None
     limits = limits_of(row.limits)
     layers = layers_of(row.limit_layers, limits)
     paused, closed = row.paused == 1, row.closed == 1
     opens = None
-    queue = None if limits.rate is None and held is None else tx.queue(row.name)
+    queue = None if limits.rate is None and throttled_until is None else tx.queue(row.name)
     if queue is not None and queue.rate_limiter is not None:
         opens = queue.rate_limiter.opens_at(counts.get(State.RUNNING, 0), tx.now)
-    return QueueInfo(row.name, counts, paused, closed, oldest, limits, held, layers=layers, opens_at=opens)
+    return QueueInfo(
+        row.name, counts, paused, closed, oldest, limits, throttled_until, layers=layers, opens_at=opens
+    )
 
 
 def parked(tx: TransactionContext) -> list[Parked]:

@@ -8,7 +8,7 @@ from penstock.core.changes import moves, replaced
 from penstock.core.flow import flow_with_end
 from penstock.core.job import Job, NewJob, Ref, State
 from penstock.core.lifecycle import first_state
-from penstock.core.unique import WHILE_QUEUED
+from penstock.core.unique import QUEUED_PHASE
 from penstock.stores.contract import Enqueued, EnqueueStatus
 from penstock.stores.sql import partitions
 from penstock.stores.sql.rows import Row, RowBefore, check_state, decode_head, job_of, spec_blob
@@ -167,8 +167,8 @@ def insert_with_options(tx: TransactionContext, queue: QueueContext, job: NewJob
     first, due = first_state(job, tx.now)
     seq, state, place = tx.newest_generation() + 1, CODE[first], tx.places_at_tail(queue, 1) + 1
     row = _row(queue, job, seq, state, place, due, tx.now)
-    tx.execute(_INSERT_WITH_KEY, (*row, None if unique is None else unique.states))
-    if unique is not None and unique.states & WHILE_QUEUED:
+    tx.execute(_INSERT_WITH_KEY, (*row, None if unique is None else unique.phases))
+    if unique is not None and unique.phases & QUEUED_PHASE:
         take_key(tx, queue, seq, job.id, unique, tx.now)
     if _may_wait(queue, job):
         partitions.join(tx, queue, seq, job, place)

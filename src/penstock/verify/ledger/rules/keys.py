@@ -15,7 +15,7 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from penstock.core.job import Ref, State
-from penstock.core.unique import WHILE_FINISHED, WHILE_QUEUED, WHILE_RUNNING
+from penstock.core.unique import FINISHED_PHASE, QUEUED_PHASE, RUNNING_PHASE
 from penstock.verify.ledger.facts import INVOICE, REMINDED, Limited, TickAnswered, Ticking
 from penstock.verify.ledger.rules.case import FOR_EVER, Case, Span, broken, leases_of, open_until
 from penstock.verify.ledger.rules.ends import is_forgiven
@@ -80,9 +80,9 @@ def _key_spans(story: Story, rivals: Sequence[Story], case: Case) -> Iterator[Sp
         over = offer.mono + (offer.unique_until - offer.at) * 1_000_000
     spans: list[Span] = []
     states = offer.unique_states
-    if states & WHILE_QUEUED:
+    if states & QUEUED_PHASE:
         spans = [_from_the_enqueue(story, states, over, case)]
-    elif states & WHILE_RUNNING and rivals[0] is story:
+    elif states & RUNNING_PHASE and rivals[0] is story:
         first = next(leases_of(story, case), None)
         if first is not None and (len(rivals) == 1 or rivals[1].began > first.begin):
             spans = [first]
@@ -94,13 +94,13 @@ def _key_spans(story: Story, rivals: Sequence[Story], case: Case) -> Iterator[Sp
 def _from_the_enqueue(story: Story, states: int, over: int, case: Case) -> Span:
     begin = story.acknowledged_at or story.began
     end = open_until(story, case)
-    if not states & WHILE_RUNNING:
+    if not states & RUNNING_PHASE:
         starts = [run.start.mono for run in story.runs]
         # a job that is reclaimed was leased before, by a process that may have died before it recorded that
         lost = story.leases[:1] and story.leases[0].by == "reclaim"
         asked = [begin if lost else lease.since or begin for lease in story.leases]
         end = min([end, *asked, *starts]) if story.leases else begin if story.runs else end
-    elif states & WHILE_FINISHED and _completed_at(story, end):
+    elif states & FINISHED_PHASE and _completed_at(story, end):
         kept = case.job(story)
         if over != FOR_EVER:
             end = over  # also if the job itself is not kept
@@ -139,7 +139,7 @@ def _released_at(holder: Story, case: Case) -> int | None:
         return None
     for act in holder.acts:
         if act.applied and act.terminal and not case.forgiven(*act.call):
-            kept = act.asked.state == "completed" and offer.unique_states & WHILE_FINISHED
+            kept = act.asked.state == "completed" and offer.unique_states & FINISHED_PHASE
             return None if kept else act.answered
     told = [op for op in holder.operations if op.asked.verb == "cancel" and op.answer == "cancelled"]
     return min((op.answered for op in told if not case.forgiven(*op.call)), default=None)

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from penstock.app.deciding import FAILED, UNDO, can_be_undone
+from penstock.app.deciding import STEP_FAILED, can_be_undone
 from penstock.core.job import Ref, State
-from penstock.stores.contract import StoredStep
+from penstock.stores.contract import STEP_UNDO, StoredStep
 from penstock.verify.effects import StepEffect
 from penstock.verify.ledger.facts import SignalSent, StepAnswered, StepRan, StepRecorded
 from penstock.verify.ledger.rules.attempts import end_of_run
@@ -126,13 +126,13 @@ def _undone(story: Story, kept: Sequence[StoredStep], case: Case) -> Iterator[Vi
     job, names = case.job(story), [step.name for step in kept if step.value is not None]
     labels = [label_of(name) for name in names]
     undone = [one.name for one in labels if one.suffix == "undone"]
-    if job is None or not (undone or UNDO in names or can_be_undone(job.checkpoint)):
+    if job is None or not (undone or STEP_UNDO in names or can_be_undone(job.checkpoint)):
         return
     by_hand = any(story.accepted("complete"))
-    if job.state is State.COMPLETED and (undone or FAILED in names) and not by_hand:
+    if job.state is State.COMPLETED and (undone or STEP_FAILED in names) and not by_hand:
         yield broken(story, "steps", f"the job has completed, and {', '.join(undone) or 'it'} was undone")
     # a discarded job runs no undo; a cancelled one does if it has the step that says so
-    failed = job.state is State.DEAD or (job.state is State.CANCELLED and UNDO in names)
+    failed = job.state is State.DEAD or (job.state is State.CANCELLED and STEP_UNDO in names)
     if not failed or any(story.accepted("discard")):
         return
     done = [one.name for one in labels if one.is_step]

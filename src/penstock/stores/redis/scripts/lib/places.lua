@@ -1,4 +1,6 @@
--- The indexes of a queue besides its ready lists, and how a job enters (`put`) and leaves (`take`) them.
+-- A job in its queue: how it enters all indexes (`put`), leaves them (`take`) and is removed (`remove`).
+-- Also the indexes besides the ready lists, unique keys (`take_key`, `shift_key`, `free_key`), the messages to those
+-- that wait for the end of a job (`publish_end`), and setting aside what cannot be read.
 -- needs: clock states queue record partitions
 
 local function first_place_of(name)
@@ -84,7 +86,7 @@ end
 -- ── unique keys: key → generation of its holder, end of its period, id of the holder; unique/until: by end ──
 -- A rule (see record.lua): period, phases in which the key is held, what a second job replaces, and the key.
 
-local QUEUED_PHASE, RUNNING_PHASE, FINISHED_PHASE = 1, 2, 4    -- as WHILE_… in core/unique.py
+local QUEUED_PHASE, RUNNING_PHASE, FINISHED_PHASE = 1, 2, 4    -- as in core/unique.py
 
 local function rule_of(unique)
   local period, phases, replaces = struct.unpack('<dBB', unique)

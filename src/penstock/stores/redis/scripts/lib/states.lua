@@ -15,7 +15,7 @@ local ASKED_TO_STOP, ADMITTED, HAS_STEPS, PARTITION = 32768, 16384, 8192, 64    
 -- Flags of a lease. The first bytes of a lease, up to the end of the token, are what its holder must present.
 local CHARGED, STARTED, ASKED, SHARES_KEY, LIMITED = 1, 2, 4, 8, 64
 
--- Where the flags of a lease are: behind the generation (7 bytes), the size of the token, the token and a number (8 bytes).
+-- Where the flags of a lease are: behind the generation (7 bytes), the size of the token, the token and `fetched_at` (8 bytes).
 local function flags_at(lease)
   return 17 + (string.byte(lease, 8) or 0)
 end

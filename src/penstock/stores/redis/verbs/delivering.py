@@ -1,4 +1,8 @@
-"""Deliver jobs that follow a job of another slot of a Cluster, or were moved from a queue of another slot."""
+"""Deliver jobs that the script which made them could not store: it left an entry for each in `out`.
+
+They follow a job, or were moved, from a queue in another slot of a Cluster; or they are nodes of a flow that
+starts jobs in more queues than one script takes (`flow_store.py`).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class MovedJob(msgspec.Struct, frozen=True, array_like=True):
-    """A job that was moved to another queue, as its note has it. Add new fields only at the end."""
+    """A job that was moved to another queue, as its entry has it. Add new fields only at the end."""
 
     new: NewJob
     attempt: int = 0
@@ -42,8 +46,8 @@ class MovedJob(msgspec.Struct, frozen=True, array_like=True):
 _read_moved = msgspec.msgpack.Decoder(MovedJob).decode
 
 
-class _OutboxEntry(NamedTuple):
-    """An entry of an outbox, and its delivery: the call, and the name under which it is made only once."""
+class _Entry(NamedTuple):
+    """An entry of `out`, and its delivery: the call, and the name under which it is made only once."""
 
     queue: str
     key: bytes
@@ -61,54 +65,54 @@ def carried_by(moved: MovedJob) -> bytes:
     return head + (b"\0" if moved.checkpoint is None else b"\1" + moved.checkpoint)
 
 
-def deliver(context: Context, lying: Sequence[tuple[str, bytes]]) -> CallPlan[None]:
-    """Enqueue jobs that come from another slot; until then they are in the `out` hash of a queue there.
+def deliver(context: Context, entries: Sequence[tuple[str, bytes]]) -> CallPlan[None]:
+    """Enqueue the jobs of these entries: (queue, name) in the `out` hash of a queue.
 
     Delivery is at least once: if this process dies in between, the next prune of that queue delivers them.
     """
-    keys = [(queue, context.redis_keys.queue(queue) + b":out", name) for queue, name in lying]
+    keys = [(queue, context.redis_keys.queue(queue) + b":out", name) for queue, name in entries]
     texts = yield from call_each(
         context, [(queue, command(key, "HGET", key, name)) for queue, key, name in keys]
     )
-    notes: list[_OutboxEntry] = []
+    found: list[_Entry] = []
     for (queue, key, name), text in zip(keys, texts, strict=True):
         if text is None or text is MISSING:
             continue
         try:
-            notes.append(_note(context, queue, key, name, text))
+            found.append(_read_entry(context, queue, key, name, text))
         except UNDECODABLE as error:
             yield from _keep_unread(
                 context, queue, name, text, f"a job that follows another one cannot be read ({error})"
             )
-    if notes:
-        yield from register(context, {note.to for note in notes})
+    if found:
+        yield from register(context, {entry.to for entry in found})
         gone: list[tuple[str, Call]] = []
         once: list[tuple[str, Call] | None] = []
-        answers = yield from call_each(context, [(note.to, note.call) for note in notes])
-        for note, highest in zip(notes, answers, strict=True):
+        answers = yield from call_each(context, [(entry.to, entry.call) for entry in found])
+        for entry, highest in zip(found, answers, strict=True):
             highest, unconfirmed = context.confirmed(highest)
             if highest is not MISSING and not unconfirmed and highest != _TAKEN:  # else the entry stays
                 context.floor = max(context.floor, int(highest))
-                gone.append((note.queue, command(note.key, "HDEL", note.key, note.name)))
-                once.append(_confirmation(context, note))
+                gone.append((entry.queue, command(entry.key, "HDEL", entry.key, entry.name)))
+                once.append(_confirmation(context, entry))
         removed = yield from call_each(context, gone)
         confirmed = [one for one, answer in zip(once, removed, strict=True) if one and answer is not MISSING]
         if confirmed:
             yield from call_each(context, confirmed)
 
 
-def _note(context: Context, queue: str, key: bytes, name: bytes, text: bytes) -> _OutboxEntry:
+def _read_entry(context: Context, queue: str, key: bytes, name: bytes, text: bytes) -> _Entry:
     """Read an entry; raises one of UNDECODABLE."""
     generation = int(_GENERATION.unpack_from(text)[0])
     if name.startswith(_MOVED):
         moved = _read_moved(text[8:])
         once = f"{queue}/{name.decode()}"
-        return _OutboxEntry(
+        return _Entry(
             queue, key, name, moved.new.queue, _receive_call(context, moved, generation, once), once
         )
     new = _read_new(text[8:])
     call = _follower_call(context, new, generation)
-    return _OutboxEntry(queue, key, name, new.queue, call, _once(new, generation))
+    return _Entry(queue, key, name, new.queue, call, _once(new, generation))
 
 
 def _once(new: NewJob, generation: int) -> str | None:
@@ -116,11 +120,11 @@ def _once(new: NewJob, generation: int) -> str | None:
     return None if new.flow is None else f"{new.flow.id}/{new.flow.node}/{generation}"
 
 
-def _confirmation(context: Context, note: _OutboxEntry) -> tuple[str, Call] | None:
+def _confirmation(context: Context, entry: _Entry) -> tuple[str, Call] | None:
     """Let the name be forgotten when no other process can still be about to deliver the job."""
-    if note.once is None:
+    if entry.once is None:
         return None
-    return context.on_key(note.to, f":once/{note.once}".encode(), "EXPIRE", _STILL_READ)
+    return context.on_key(entry.to, f":once/{entry.once}".encode(), "EXPIRE", _STILL_READ)
 
 
 def _keep_unread(context: Context, queue: str, name: bytes, text: bytes, cause: str) -> CallPlan[None]:

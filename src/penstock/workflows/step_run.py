@@ -25,9 +25,9 @@ from penstock.core.step_names import VERSION, Identity, split_value
 from penstock.core.text import text_of
 from penstock.workflows.asked import differ
 from penstock.workflows.failures import CutOff, Failures
-from penstock.workflows.flow_memory import LONGEST_WAIT, OLDER_VERSION, FlowMemory, Pause, Plan
 from penstock.workflows.scopes import GivenUp, Scope, Scopes, Use, this_runner
 from penstock.workflows.step_calls import StepCalls
+from penstock.workflows.step_memory import LONGEST_WAIT, OLDER_VERSION, Pause, StepMemory, StepPlan
 
 T = TypeVar("T")
 
@@ -44,17 +44,17 @@ class StepsFailed(BaseException):
 
 
 #: The flow whose step or undo runs here, and which of the two it is.
-within: ContextVar[tuple[FlowRun, str] | None] = ContextVar("penstock_within_step", default=None)
+within: ContextVar[tuple[StepRun, str] | None] = ContextVar("penstock_within_step", default=None)
 
 
-class FlowRun:
+class StepRun:
     """One run of a flow. Its methods that wait, or ask the store, are plans, as those of its memory."""
 
     def __init__(self, attempt: Attempt, access: StepAccess) -> None:
         assert attempt.owner is not None
         self.attempt = attempt
         self.access = access
-        self.memory = FlowMemory(attempt, access)
+        self.memory = StepMemory(attempt, access)
         self.scopes = Scopes()
         self.failures = Failures(self.memory, self.scopes)
         self._owner = attempt.owner
@@ -92,7 +92,9 @@ class FlowRun:
 
     # ── operations ───────────────────────────────────────────────────────────────────────────────
 
-    def operate(self, operation: Identity, body: Callable[[Use], Plan[T]], asked: str = "") -> Plan[T]:
+    def operate(
+        self, operation: Identity, body: Callable[[Use], StepPlan[T]], asked: str = ""
+    ) -> StepPlan[T]:
         """Run an operation: identify it, compare it with what earlier runs have stored, then run `body`.
 
         `asked`: its request line (`asked.py`); "" if nothing is to be compared.
@@ -128,7 +130,7 @@ class FlowRun:
             )
         self.check()
 
-    def read(self) -> Plan[None]:
+    def read(self) -> StepPlan[None]:
         """Read the steps, once, and check the version of the flow."""
         while self._opening:  # another task of the flow reads them
             yield Pause(0.001)
@@ -152,7 +154,7 @@ class FlowRun:
             raise FlowError(f"current_flow(version={version!r}): this run has said {self._version!r} before")
         self._version = version
 
-    def _check_version(self, version: str) -> Plan[None]:
+    def _check_version(self, version: str) -> StepPlan[None]:
         name, given = OLDER_VERSION if self.memory.older else VERSION, version.encode()
         step = self.memory.stored(name)
         if step is None and not self._goes_beyond():
@@ -178,7 +180,7 @@ class FlowRun:
         except FlowError as error:
             self.end_with(error)
 
-    def _meet(self, use: Use, asked: str) -> Plan[None]:
+    def _meet(self, use: Use, asked: str) -> StepPlan[None]:
         """Compare what is asked with what is stored, and raise a failure or a cut that is stored."""
         memory = self.memory
         self._used.add(use.key)
@@ -206,7 +208,7 @@ class FlowRun:
                 )
             )
 
-    def cut_off(self, use: Use, error: BaseException, asked: str = "") -> Plan[None]:
+    def cut_off(self, use: Use, error: BaseException, asked: str = "") -> StepPlan[None]:
         """Store that a timeout or cancellation of the code has cut off an operation, for all later runs."""
         if self.interrupted or self.ending is not None or self.over:
             return
@@ -254,7 +256,7 @@ class FlowRun:
             )
         )
 
-    def reach(self) -> Plan[None]:
+    def reach(self) -> StepPlan[None]:
         """Note that the function goes beyond what is stored; a flow that is being undone ends there.
 
         Such a flow first waits until its other branches have come as far: their steps are undone, too.
@@ -273,7 +275,7 @@ class FlowRun:
 
     # ── waits ────────────────────────────────────────────────────────────────────────────────────
 
-    def wait_until(self, due: int) -> Plan[None]:
+    def wait_until(self, due: int) -> StepPlan[None]:
         """Wait until this instant: a moment in the slot, or suspended."""
         left = due - self.memory.now()
         if left > SHORT_WAIT:
@@ -281,13 +283,13 @@ class FlowRun:
         if left > 0:
             yield Pause(left / 1000)
 
-    def suspend(self, delay: int) -> Plan[None]:
+    def suspend(self, delay: int) -> StepPlan[None]:
         """End this run until the flow is resumed. Raises FlowSuspended."""
         yield from self.reach()  # a flow that is being undone does not wait for what it had begun
         yield from self._await_others(delay, and_then=self._withdraw_left)
         raise AssertionError("a suspended run has ended")
 
-    def _withdraw_left(self) -> Plan[None]:
+    def _withdraw_left(self) -> StepPlan[None]:
         """Withdraw the waits that this run has not reached, and end it."""
         while left := self._left_waits():
             yield from self.memory.forget(left, waiting=True)
@@ -309,7 +311,9 @@ class FlowRun:
         finally:
             self._waiting.discard(key)
 
-    def _await_others(self, delay: int, and_then: Callable[[], Plan[None]] | None = None) -> Plan[None]:
+    def _await_others(
+        self, delay: int, and_then: Callable[[], StepPlan[None]] | None = None
+    ) -> StepPlan[None]:
         """Wait until all other operations wait, too; then run `and_then`.
 
         `delay`: how long (ms) this operation waits for what it has begun.
@@ -326,7 +330,7 @@ class FlowRun:
         finally:
             del self._waits[wait]
 
-    def _until_others_wait(self) -> Plan[None]:
+    def _until_others_wait(self) -> StepPlan[None]:
         # concurrent branches: results of steps must not be lost, nor waits that have yet to be noted
         for _ in range(_TURNS):
             yield Pause(0)

@@ -1,5 +1,17 @@
 """What a flow has stored: its steps, and the checkpoint of its job.
 
+How a durable step is stored and found again:
+
+1. It is named: by its kind, name and key, the scope around it and the number of its use there
+   (`core/step_names.py`); `scopes.py::Scopes.use` counts the uses.
+2. It is looked up among the stored steps, which were read before the first operation (`StepMemory.read`, the
+   verb `steps`). If it is there, `step_run.py::StepRun.operate` compares what the code asks for with the
+   request line that was stored, and the stored value is the answer. A difference parks the job.
+3. Else it is run: `step_plans.py`.
+4. Its value is recorded (`StepMemory.record`, the verb `record_steps`) under the token of the lease: an
+   attempt that has lost its lease stores nothing, and what is stored under a name stays.
+5. The next attempt reads it.
+
 What reads or changes the store is a plan: a generator that yields what is to be done, and is sent its result.
 So the same code serves event loops and threads; `durable_steps.py` drives it.
 """
@@ -12,12 +24,13 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from penstock.app.attempt import Attempt, StepAccess
-from penstock.app.deciding import FAILED, UNDO, can_be_undone
+from penstock.app.deciding import STEP_FAILED, can_be_undone
 from penstock.core.errors import AttemptLost, FlowError
 from penstock.core.step_names import UNENCODABLE, VERSION, no_cursor, parsed, split_value, with_head
 from penstock.stores.contract import (
     LARGEST_MEMORY,
     MOST_STEPS,
+    STEP_UNDO,
     HeartbeatRequest,
     LeaseStatus,
     RecordedStep,
@@ -71,11 +84,11 @@ class Pause(NamedTuple):
     seconds: float | None
 
 
-Request = UserCall | VerbCall | Pause
-Plan = Generator[Request, Any, T]
+StepRequest = UserCall | VerbCall | Pause
+StepPlan = Generator[StepRequest, Any, T]
 
 
-class FlowMemory:
+class StepMemory:
     """The stored steps of a flow, as the job's current attempt knows them."""
 
     def __init__(self, attempt: Attempt, access: StepAccess) -> None:
@@ -98,16 +111,16 @@ class FlowMemory:
     def is_read(self) -> bool:
         return self._known is not None
 
-    def read(self) -> Plan[None]:
+    def read(self) -> StepPlan[None]:
         """Read the steps. A run that only undoes notes the reason before it does anything else."""
         steps: list[StoredStep] = yield VerbCall("steps", (self._job.ref,))
         self._known = {step.name: step for step in steps if not is_log(step)}
         self.touched = {_whole(name) for name in self._known}
-        names = {*self._known, *self.marks()} - {FAILED, UNDO}
+        names = {*self._known, *self.marks()} - {STEP_FAILED, STEP_UNDO}
         self.older = any(not name.startswith("!") for name in names)
         why = self._owner.undoes
-        if why is not None and self.stored(FAILED) is None:
-            yield from self.record(FAILED, why.encode())
+        if why is not None and self.stored(STEP_FAILED) is None:
+            yield from self.record(STEP_FAILED, why.encode())
 
     def stored(self, key: str) -> StoredStep | None:
         """The stored step with this key, if it has a value."""
@@ -133,7 +146,7 @@ class FlowMemory:
         """The places of the stored steps in the order in which they were stored."""
         return {name: n for n, name in enumerate(self._names())}
 
-    def order_in_store(self) -> Plan[dict[str, int]]:
+    def order_in_store(self) -> StepPlan[dict[str, int]]:
         """The same as the store has it: branches may have got its answers in another order."""
         steps: list[StoredStep] = yield VerbCall("steps", (self._job.ref,))
         return self.order() | {step.name: n for n, step in enumerate(steps)}
@@ -162,24 +175,24 @@ class FlowMemory:
     @property
     def undoing(self) -> bool:
         """Whether this run only undoes the stored steps."""
-        return self.stored(FAILED) is not None
+        return self.stored(STEP_FAILED) is not None
 
     def answer(self, step: StoredStep) -> bytes:
         """The value of a stored operation, without its request line."""
         value = step.value or b""
         return value if self.older else split_value(value)[1]
 
-    def record_answer(self, key: str, asked: str, value: bytes) -> Plan[StoredStep]:
+    def record_answer(self, key: str, asked: str, value: bytes) -> StepPlan[StoredStep]:
         """Store the answer of an operation, with its request line in front."""
         return (yield from self.record(key, value if self.older else with_head(asked, value)))
 
-    def record(self, key: str, value: bytes) -> Plan[StoredStep]:
+    def record(self, key: str, value: bytes) -> StepPlan[StoredStep]:
         """Store a step, or return the one that is stored."""
         lease = self._job.lease
         (answer,) = yield VerbCall("record_steps", ([StepRecord(lease, key, value, self._lease)],))
-        return self._settled(key, answer, value)
+        return self._stored_as(key, answer, value)
 
-    def forget(self, names: list[str], *, waiting: bool = False) -> Plan[None]:
+    def forget(self, names: list[str], *, waiting: bool = False) -> StepPlan[None]:
         """Remove steps; with `waiting`, only those that still wait for a signal."""
         if not names:
             return
@@ -196,10 +209,10 @@ class FlowMemory:
                 self._known[name] = StoredStep(name, self.now(), answer.value, answer.signal)
 
     def marks(self) -> dict[str, Mark]:
-        """The checkpoint of the job: its cursors by the keys of their loops, and UNDO."""
+        """The checkpoint of the job: its cursors by the keys of their loops, and STEP_UNDO."""
         return {} if self.checkpoint is None else _marks_of(self.checkpoint)
 
-    def mark(self, key: str, mark: Mark = _NO_CURSOR) -> Plan[None]:
+    def mark(self, key: str, mark: Mark = _NO_CURSOR) -> StepPlan[None]:
         """Store an entry of the checkpoint, and drop the cursors of loops inside items that are done."""
         kept = {name: one for name, one in self.marks().items() if not _is_inside(name, key)}
         try:
@@ -212,14 +225,14 @@ class FlowMemory:
         if status is LeaseStatus.LOST:
             raise AttemptLost(f"the lease of job {self._job.id} is lost; {key!r} was not stored")
 
-    def note_undo(self) -> Plan[None]:
+    def note_undo(self) -> StepPlan[None]:
         """Note that the flow has a step that can be undone, before that runs: a crash may end the job."""
-        if self.stored(UNDO) is None:
-            yield from self.record(UNDO, b"null")
+        if self.stored(STEP_UNDO) is None:
+            yield from self.record(STEP_UNDO, b"null")
         if not can_be_undone(self.checkpoint):
-            yield from self.mark(UNDO)
+            yield from self.mark(STEP_UNDO)
 
-    def _settled(self, key: str, answer: RecordedStep, value: bytes) -> StoredStep:
+    def _stored_as(self, key: str, answer: RecordedStep, value: bytes) -> StoredStep:
         if answer.status is RecordStatus.LOST:
             raise AttemptLost(f"the lease of job {self._job.id} is lost; the step {key!r} was not stored")
         if answer.status is RecordStatus.FULL:
@@ -235,12 +248,12 @@ class FlowMemory:
         self._known[key] = found
         return found
 
-    def await_signal(self, key: str, name: str, signal_key: str) -> Plan[StoredStep | None]:
+    def await_signal(self, key: str, name: str, signal_key: str) -> StepPlan[StoredStep | None]:
         """Store a wait for a signal. Returns the step if the signal is there already; None if it is not."""
         wait = SignalWait(self._job.lease, key, name, signal_key, self._lease)
         (answer,) = yield VerbCall("await_signals", ([wait],))
         if answer.status is not RecordStatus.STORED:
-            return self._settled(key, answer, b"")
+            return self._stored_as(key, answer, b"")
         assert self._known is not None
         self._known.setdefault(key, StoredStep(key, self.now(), None, (name, signal_key)))
         return None
@@ -259,7 +272,7 @@ class FlowMemory:
 
 def _is_operation(name: str) -> bool:
     """Whether a stored name is that of an operation, or of one of its helper records."""
-    return name not in (FAILED, UNDO, VERSION, OLDER_VERSION)
+    return name not in (STEP_FAILED, STEP_UNDO, VERSION, OLDER_VERSION)
 
 
 def _whole(name: str) -> str:
