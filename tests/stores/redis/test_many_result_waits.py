@@ -30,6 +30,18 @@ def commands(clients: list[Any]) -> Counter[str]:
     return done
 
 
+async def until_quiet(clients: list[Any]) -> None:
+    """Wait until the servers have done next to nothing for a second and a half: all waits have begun."""
+    quiet = 0
+    before = commands(clients)
+    async with asyncio.timeout(60):
+        while quiet < 3:
+            await asyncio.sleep(0.5)
+            now = commands(clients)
+            quiet = quiet + 1 if (now - before).total() < 100 else 0
+            before = now
+
+
 async def while_idle(
     app: App, servers: list[RedisServer], waits: Callable[[App, list[Handle[int]]], Any]
 ) -> Counter[str]:
@@ -39,7 +51,7 @@ async def while_idle(
     clients = [server.client() for server in servers]
     waiting = asyncio.ensure_future(waits(app, handles))
     try:
-        await asyncio.sleep(1)  # they have all begun
+        await until_quiet(clients)
         before = commands(clients)
         await asyncio.sleep(IDLE)
         done = commands(clients) - before

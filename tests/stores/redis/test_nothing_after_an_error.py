@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -35,14 +36,34 @@ from tests.store.facts import COMPLETED, DAY, HOUR, LEASE, MINUTE, PARKED, end, 
 from tests.store.flow_facts import flow_of, nodes_of
 from tests.store.redis_corruptor import RedisCorruptor
 
-#: All keys of the test, with what they hold.
+#: All keys of the test, with what they hold: DUMP, and the same without the order that hash tables give it.
 EVERYTHING = """
 local found = {}
+
+local function content(key, dump)
+  local kind = redis.call('TYPE', key).ok
+  if kind ~= 'set' and kind ~= 'hash' then return dump end
+  local names = redis.call(kind == 'set' and 'SMEMBERS' or 'HKEYS', key)
+  table.sort(names)
+  return cmsgpack.pack({names, kind == 'hash' and redis.call('HMGET', key, unpack(names))})
+end
+
 for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
-  found[#found + 1], found[#found + 2] = key, redis.call('DUMP', key)
+  local n, dump = #found, redis.call('DUMP', key)
+  found[n + 1], found[n + 2], found[n + 3] = key, content(key, dump), dump
 end
 return found
 """
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a key holds."""
+
+    content: bytes
+    dump: bytes = field(compare=False, repr=False)
+
+
 #: Keys of a queue that need not be there.
 MAY_COME = (
     *("again/0", "batches", "days", "due", "ends", "ended/3", "ended/4", "ended/5", "expiring", "held"),
@@ -109,17 +130,17 @@ class World:
         if to is not None:
             await end(self.store, found.jobs[0], to)
 
-    def everything(self) -> dict[bytes, bytes]:
+    def everything(self) -> dict[bytes, Held]:
         found = self._read(args=[self.prefix])
-        return dict(zip(found[::2], found[1::2], strict=True))
+        return {key: Held(*held) for key, *held in zip(found[::3], found[1::3], found[2::3], strict=True)}
 
-    def put_back(self, before: dict[bytes, bytes], now: dict[bytes, bytes]) -> None:
+    def put_back(self, before: dict[bytes, Held], now: dict[bytes, Held]) -> None:
         with self.client.pipeline(transaction=False) as pipe:
             for key in now.keys() - before.keys():
                 pipe.delete(key)
-            for key, text in before.items():
-                if now.get(key) != text:
-                    pipe.restore(key, 0, text, replace=True)
+            for key, held in before.items():
+                if now.get(key) != held:
+                    pipe.restore(key, 0, held.dump, replace=True)
             pipe.execute()
         self.store._context.corrupt = CorruptQueues()
 
@@ -276,7 +297,7 @@ async def test_a_call_that_fails_has_changed_nothing(world: World, verb: str) ->
     queues = {key.rpartition(b"}:")[0] for key in touched if touched[key] != before.get(key)}
     keys = {key for key in {*before, *touched} if key.rpartition(b"}:")[0] in queues}
     keys |= {queue + b"}:" + name.encode() for queue in queues for name in MAY_COME}
-    changed: list[bytes] = []
+    changed: dict[bytes, list[bytes]] = {}
     failures = 0
     for key in sorted(keys):
         world.client.delete(key)
@@ -286,7 +307,7 @@ async def test_a_call_that_fails_has_changed_nothing(world: World, verb: str) ->
         now = world.everything()
         failures += failed
         if failed and now != spoiled:
-            changed.append(key)
+            changed[key] = [one for one in {*spoiled, *now} if spoiled.get(one) != now.get(one)]
         world.put_back(before, now)
     assert failures
-    assert changed == []
+    assert changed == {}
