@@ -55,6 +55,7 @@ class LeasedJob(msgspec.Struct, eq=False, gc=False):
     interrupted_at: float = 0.0
     not_before: float = 0.0  #: monotonic: start of the job by its queue's rate limit; 0: none
     took: float = 0.0  #: seconds that its function ran
+    may_be_late: bool = False  #: it may expire before its start, or has a deadline
     over: bool = False  #: its function has ended, or its slot was given up
     undoes: str | None = None  #: why this run only undoes the steps of its flow; None: it runs as usual
     needs_undo: bool = False  #: it fails for good, and has steps that its function has not undone
@@ -78,8 +79,6 @@ class LeasedJob(msgspec.Struct, eq=False, gc=False):
 
     def too_late(self) -> Expired | DeadlinePassed | None:
         """Why the job must not start any more; None: it may start, if only to undo the steps of its flow."""
-        if self.job.expires_at is None and self.job.spec.deadline is None:
-            return None
         late = too_late(self.job, self.store_now())
         if late is None or not can_be_undone(self.job.checkpoint):
             return late

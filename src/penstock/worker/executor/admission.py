@@ -87,6 +87,8 @@ class Admission:
             if job.fetched_at is not None and job.fetched_at > now:
                 # counted from now, when the store's clock is at least `now`
                 leased.not_before = time.monotonic() + (job.fetched_at - now) / 1000
+            if job.expires_at is not None or job.spec.deadline is not None:
+                leased.may_be_late = True
             batch.append(leased)
         self._leased_jobs.add(batch, fetched + self._lease)
         if not self._leased_jobs.fetch_arrived():  # the supervisor has given them back
@@ -117,7 +119,7 @@ class Admission:
                 self._fail(leased, error)
         if self._process_queues or self._backlog or any(one.plan.run_in == "process" for one in batch):
             self._note_kinds(batch)
-        self.start_ready()
+        self.start_arrived()
 
     def _park(self, leased: LeasedJob, why: str) -> None:
         """Park a job whose task is unknown (`why` is empty), or cannot run here."""
@@ -179,9 +181,15 @@ class Admission:
             self.slots.reserved.discard(leased)
             leased.arrived = time.monotonic()
             self._buffer.appendleft(leased)
-            self.start_ready()
+            self.start_arrived()
 
     # ── start ────────────────────────────────────────────────────────────────────────────────────
+
+    def start_arrived(self) -> None:
+        """Start leased jobs that have just come; the watch releases those that wait too long."""
+        self.start_ready()
+        if self._buffer or self._backlog:  # even if no attempt runs
+            self.slots.started.set()
 
     def start_ready(self) -> None:
         """Start leased jobs while there are slots."""
@@ -204,8 +212,6 @@ class Admission:
                 room = self.slots.room() - len(self.slots.reserved)
             elif not self.backlog.put(leased, time.monotonic()):
                 self._attempts.refuse(leased, Released(QueuePosition.OWN))
-        if buffer or self._backlog:  # even if no attempt runs, the watch must release them in time
-            self.slots.started.set()
 
     def _start_backlog(self) -> None:
         """Start process tasks of the backlog while children have room.
@@ -229,7 +235,7 @@ class Admission:
             if leased.interrupt is not None:  # a heartbeat found it cancelled or lost while it waited
                 self._drop(leased)
                 return False
-            if late := leased.too_late():
+            if leased.may_be_late and (late := leased.too_late()):
                 self._attempts.refuse(leased, late)
                 return False
             if starts_on_record(job):

@@ -113,7 +113,7 @@ class Attempts:
             self._settler.drop_lost(leased)
         elif status is LeaseStatus.CANCEL_ASKED and not leased.switch_to_undo(RUNNING_CANCELLED):
             self._end_unstarted(leased, cancelled_unstarted(leased))
-        elif late := leased.too_late():  # the store was slow
+        elif leased.may_be_late and (late := leased.too_late()):  # the store was slow
             self._end_unstarted(leased, late)
         else:
             return True
@@ -144,7 +144,7 @@ class Attempts:
         Until now the supervisor could revoke it, as it does while this process is blocked. If the process
         dies before this point, the lease table shows that the function had not started.
         """
-        if late := leased.too_late():
+        if leased.may_be_late and (late := leased.too_late()):
             raise StartedTooLate(late)
         if not self.leased_jobs.try_start(leased):
             raise LeaseRevoked

@@ -137,7 +137,7 @@ class Executor:
         """Move calls that have not started back to the buffer; those that have a slot start again."""
         self._slots.take_back(batch)
         if not self.admission.stopping:
-            self.admission.start_ready()
+            self.admission.start_arrived()
 
 
 # ── at short intervals ───────────────────────────────────────────────────────────────────────────
