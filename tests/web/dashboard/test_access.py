@@ -223,9 +223,15 @@ def test_a_mounted_dashboard_shows_the_store_that_a_test_has_given_the_app(app: 
     with inline(app) as box:
         id = enqueued(app)
         assert f"/jobs/mail/{id}" in client.get("/jobs").text
+        assert "s-completed" not in client.get(f"/jobs/mail/{id}").text
         box.run()
         assert "s-completed" in client.get(f"/jobs/mail/{id}").text
     assert f"/jobs/mail/{id}" not in client.get("/jobs").text
+    client.get("/queues")
+    reads = dashboard._shared.reads
+    before = reads.reads
+    client.get("/queues")
+    assert reads.reads == before, "answers of the app's own store are shared again"
 
 
 @pytest.mark.parametrize(

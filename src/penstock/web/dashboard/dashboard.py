@@ -81,13 +81,13 @@ class Dashboard:
         self._assets = Assets()
         self._tries = LoginTries()
         self._pages = pages
-        self._show_store(app.store if isinstance(app, App) else app)
+        self._own_store = app.store if isinstance(app, App) else app
+        self._show_store(self._own_store)
         hosts = HostRule(settings.hosts or (), open_to_all=settings.hosts is None)
         self._asgi: ASGIApp = Guard(Starlette(routes=self._routes(acts)), hosts)
 
     def _show_store(self, store: Store, *, keeps: bool = True) -> None:
-        settings, inspector = self._settings, Inspector(store)
-        reads = SharedReads(keeps=keeps)
+        settings, inspector, reads = self._settings, Inspector(store), SharedReads(keeps=keeps)
         self._shared = Shared(
             store=store,
             app=self._app,
@@ -104,9 +104,9 @@ class Dashboard:
         self._cookie = f"penstock-{digest_of(store.url)[:8]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._app is not None and self._app.store is not self._shared.store:
+        if self._app is not None and (store := self._app.store) is not self._shared.store:
             # a test of the host application has given the app its own, and looks at what it has just done
-            self._show_store(self._app.store, keeps=False)
+            self._show_store(store, keeps=store is self._own_store)
         await self._asgi(scope, receive, send)
 
     @contextmanager
