@@ -24,7 +24,7 @@ from penstock.codec.tags import Misfit
 _SMALL = 16 * 1024
 #: The most different numbers with one hash. By chance there are two of them once in a billion payloads.
 _MOST = 100
-#: Numbers of so many digits that more than `_MOST` have the same hash: not of 64 bits.
+#: Numbers with enough digits for more than `_MOST` of them to have one hash; those of 64 bits have too few.
 _NUMBER = re.compile(
     rb"""(?<=[-+",:\[\s]) [0-9.]++ (?: (?<=[0-9.]{21}) | [eE][+-]?[0-9]++ ) (?=["\],:}\s])""", re.VERBOSE
 )

@@ -17,7 +17,7 @@ from penstock.core.limits import LimitLayers, QueueLimits
 from penstock.inspector.worker_views import knows
 from penstock.stores.contract import Parked, QueueInfo, Store, WorkerInfo
 
-#: For the reasons of parked jobs, so many jobs of each queue are read, and of so many queues.
+#: For the reasons of parked jobs: the most jobs that are read of a queue, and the most queues.
 _EXPLAINED = 20
 
 

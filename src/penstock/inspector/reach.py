@@ -39,7 +39,7 @@ async def apply_within(
 
 
 class Reach:
-    """What an operator may change who has the right on these queues, in whose names `*` is any characters."""
+    """What an operator may change who has the right on these queues. `*` in a name matches any characters."""
 
     def __init__(self, store: Store, within: Sequence[str]) -> None:
         self._store = store

@@ -22,7 +22,7 @@ OF_FLOWS = (
     *(Capability.FLOW, Capability.STEPS, Capability.CHECKPOINTS, Capability.FOLLOW),
     *(Capability.UNIQUE, Capability.RETENTION, Capability.CHANGE),
 )
-#: Jobs of a burst become due together, every so many seconds.
+#: Seconds between two bursts. The jobs of a burst become due together.
 _BURST_EVERY = 2.0
 #: New invoices per second.
 _INVOICES = 2

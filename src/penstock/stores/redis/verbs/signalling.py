@@ -40,7 +40,7 @@ _SENT = {
 }
 #: The most signals and waits that one prune removes, and the age (ms) from which it repeats a delivery.
 _PRUNED, _UNCONFIRMED = 1_000, 1_000
-#: So many names of stored signals are read per step.
+#: The most names of stored signals that are read per step.
 _LISTED = 1_000
 _TIMES = struct.Struct("<dd")
 #: The length of the digest that begins a wait in the slot of the signals (`scripts/lib/signals.lua`).
